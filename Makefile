@@ -1,0 +1,63 @@
+# The task table; `make` alone lists it. Each task makes the environment it needs in .venv, from pyproject.toml.
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench clean
+
+help: ## List the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/ready ## See it work: an agent is killed and goes on where it was
+	@$(BIN)/stateward demo
+
+test: lint types layers proto-check ## Check style, types, layers and stubs, then run every test
+	@$(PY) -m pytest -n $(JOBS)
+
+test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
+	@$(PY) -m pytest -n $(JOBS) -m 'not slow'
+
+lint: .venv/ready-dev ## Check the style
+	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'
+
+types: .venv/ready-dev ## Check the types
+	@$(BIN)/mypy --no-error-summary && echo 'types: fine'
+
+layers: .venv/ready-dev ## Check that imports point down
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+format: .venv/ready-dev ## Put the code in order
+	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
+
+proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
+	@$(PY) proto/generate.py
+
+proto-check: .venv/ready-dev ## Check that the stubs are fresh
+	@$(PY) proto/generate.py --check
+
+proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
+	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
+
+bench: .venv/ready-dev ## Measure
+	@$(PY) -m tests.bench
+
+clean: ## Remove the environment, caches and builds
+	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find client sidecar proto tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps are written last, so that an interrupted installation is done again. The demo needs no development tools.
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
+	@echo 'Preparing .venv; the first time this takes about a minute …'
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(PIP) install --editable '.[sidecar,cli]'
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	@echo 'Adding the development tools …'
+	@$(PIP) install --editable '.[dev]'
+	@touch $@

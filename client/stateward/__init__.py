@@ -1,0 +1,123 @@
+"""Stateward: durable state for agents.
+
+    from stateward import Client
+
+    with Client() as client:
+        thread = client.thread("booking-42")
+        state = thread.hydrate()
+        state.slots["goal"] = {"city": "Paris"}
+        thread.save(state, step=1)
+
+Names are imported when they are first used: the daemon imports `stateward.v1` and must not pay for the client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateward._async import AsyncClient as AsyncClient
+    from stateward._async import AsyncThread as AsyncThread
+    from stateward._operations import PreparedSave as PreparedSave
+    from stateward._operations import SaveOptions as SaveOptions
+    from stateward._sync import Client as Client
+    from stateward._sync import Thread as Thread
+    from stateward.errors import ServerUnavailable as ServerUnavailable
+    from stateward.errors import StatewardError as StatewardError
+    from stateward.errors import ThreadNotFound as ThreadNotFound
+    from stateward.errors import VersionMismatch as VersionMismatch
+    from stateward.errors import VersionNotFound as VersionNotFound
+    from stateward.models import Branch as Branch
+    from stateward.models import Checkpoint as Checkpoint
+    from stateward.models import Durability as Durability
+    from stateward.models import Event as Event
+    from stateward.models import HistoryEntry as HistoryEntry
+    from stateward.models import Retention as Retention
+    from stateward.models import ServerInfo as ServerInfo
+    from stateward.models import Stats as Stats
+    from stateward.models import Status as Status
+    from stateward.models import Tag as Tag
+    from stateward.models import ThreadInfo as ThreadInfo
+    from stateward.models import ThreadOptions as ThreadOptions
+    from stateward.state import Log as Log
+    from stateward.state import State as State
+    from stateward.values import Blob as Blob
+    from stateward.values import MsgPack as MsgPack
+    from stateward.values import RawValue as RawValue
+    from stateward.values import Text as Text
+    from stateward.values import register_codec as register_codec
+
+_HOMES = {
+    "stateward._async": ("AsyncClient", "AsyncThread"),
+    "stateward._operations": ("PreparedSave", "SaveOptions"),
+    "stateward._sync": ("Client", "Thread"),
+    "stateward.errors": (
+        "ServerUnavailable",
+        "StatewardError",
+        "ThreadNotFound",
+        "VersionMismatch",
+        "VersionNotFound",
+    ),
+    "stateward.models": (
+        "Branch",
+        "Checkpoint",
+        "Durability",
+        "Event",
+        "HistoryEntry",
+        "Retention",
+        "ServerInfo",
+        "Stats",
+        "Status",
+        "Tag",
+        "ThreadInfo",
+        "ThreadOptions",
+    ),
+    "stateward.state": ("Log", "State"),
+    "stateward.values": ("Blob", "MsgPack", "RawValue", "Text", "register_codec"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AsyncClient",
+    "AsyncThread",
+    "Blob",
+    "Branch",
+    "Checkpoint",
+    "Client",
+    "Durability",
+    "Event",
+    "HistoryEntry",
+    "Log",
+    "MsgPack",
+    "PreparedSave",
+    "RawValue",
+    "Retention",
+    "SaveOptions",
+    "ServerInfo",
+    "ServerUnavailable",
+    "State",
+    "StatewardError",
+    "Stats",
+    "Status",
+    "Tag",
+    "Text",
+    "Thread",
+    "ThreadInfo",
+    "ThreadNotFound",
+    "ThreadOptions",
+    "VersionMismatch",
+    "VersionNotFound",
+    "register_codec",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,134 @@
+"""Reaching the daemon: target, channel options, method table, and when a failed call is tried again.
+
+Nothing here does I/O or waits; `_sync` and `_async` do.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Read by gRPC when it is imported: without it a forked worker that opens a channel hangs, and its parent may crash.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
+import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
+
+from stateward.errors import ServerUnavailable, StatewardError, error_from_rpc
+from stateward.v1 import (
+    admin_service_pb2_grpc,
+    checkpoint_service_pb2_grpc,
+    thread_service_pb2_grpc,
+)
+
+MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
+MAX_SEND_BYTES = 64 * 1024 * 1024
+FIRST_RETRY_DELAY_S = 0.05
+MAX_RETRY_DELAY_S = 1.0
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", MAX_SEND_BYTES),
+    # A daemon that comes back is found again within a second, not gRPC's two minutes. (Its floor is 100 ms.)
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),  # retries are this library's: gRPC's stop at five, within about a second
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a channel opened after a fork must not meet its parent's connections
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a client reaches its daemon. Times in seconds."""
+
+    target: str
+    namespace: str
+    ready_timeout_s: float
+    """How long the first call waits for the daemon."""
+    deadline_s: float
+    """How long each attempt of a call may take."""
+    retry_timeout_s: float
+    """For how long a call is tried again while the daemon is away."""
+    credentials: grpc.ChannelCredentials | None = None
+    """TLS; None = plain text."""
+
+
+def resolve_target(target: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else
+    $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock.
+
+    Takes `unix:///path`, `unix:path`, a bare path, or host:port. ValueError for a socket path that is too long.
+    """
+    target = target or environment.get("STATEWARD_TARGET")
+    if not target:
+        runtime_dir = environment.get("XDG_RUNTIME_DIR") or "/run"
+        target = f"{runtime_dir}/stateward/stateward.sock"
+    path = target
+    if target.startswith("unix:"):
+        path = target.removeprefix("unix:")
+        path = path.removeprefix("//") if path.startswith("///") else path
+    elif "/" not in target or "://" in target or target.startswith(("dns:", "ipv4:", "ipv6:")):
+        return target
+    path = str(Path(path).expanduser().absolute())
+    size_bytes = len(os.fsencode(path))
+    if size_bytes > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(
+            f"the socket path has {size_bytes} bytes and the system allows {MAX_SOCKET_PATH_BYTES}; "
+            f"choose a shorter one: {path}"
+        )
+    return f"unix://{path}"
+
+
+def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
+    """Callables of all services by method name (names are unique across them), for a sync or an async channel."""
+    stubs = (
+        checkpoint_service_pb2_grpc.CheckpointServiceStub(channel),
+        thread_service_pb2_grpc.ThreadServiceStub(channel),
+        admin_service_pb2_grpc.AdminServiceStub(channel),
+    )
+    return {name: method for stub in stubs for name, method in vars(stub).items()}
+
+
+def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
+    """The exception of this library for one of gRPC's."""
+    found = error_from_rpc(error.code().name, error.details() or "", error.trailing_metadata() or ())
+    return unreachable(settings, found.message) if type(found) is ServerUnavailable else found
+
+
+def unreachable(settings: Settings, detail: str) -> ServerUnavailable:
+    """The error for a daemon that does not answer; says how to start it."""
+    return ServerUnavailable(
+        f"no stateward daemon answers at {settings.target} ({detail}); "
+        f"start one with: stateward-sidecar --data-dir DIR --listen {settings.target}",
+        code="UNAVAILABLE",
+    )
+
+
+class Retry:
+    """Decides how long to wait before a failed call is tried again, for at most `timeout_s` seconds altogether."""
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts anew, after a success."""
+        self._first_failure: float | None = None
+        self._delay_s = FIRST_RETRY_DELAY_S
+
+    def delay_after(self, error: StatewardError) -> float | None:
+        """Seconds to wait before the next attempt; None = give up."""
+        now = self._clock()
+        if self._first_failure is None:
+            self._first_failure = now
+        if not error.retryable or now - self._first_failure >= self._timeout_s:
+            return None
+        # Jitter, so that the agents of one machine do not all come back at the same instant.
+        delay_s = error.retry_delay_s or self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self._delay_s = min(self._delay_s * 2, MAX_RETRY_DELAY_S)
+        return min(delay_s, self._timeout_s)

@@ -1,0 +1,358 @@
+"""What can go wrong, one class for each different reaction.
+
+    StatewardError
+    ├── VersionMismatch        somebody else saved first: hydrate, redo the change, save (or use `update`)
+    ├── NotFound
+    │   ├── ThreadNotFound     no such thread
+    │   └── VersionNotFound    no such version, checkpoint id, tag or branch
+    ├── VersionPruned          it existed, and retention removed it
+    ├── InvalidRequest         the call is wrong whatever is stored: correct the program
+    │   ├── InvalidField       `.field` says where
+    │   ├── RequestIdReused    one request id for two different requests
+    │   └── FeatureUnavailable this daemon lacks what was asked for
+    ├── AlreadyExists
+    │   ├── ThreadExists       the new thread's name is taken
+    │   └── CheckpointIdReused one checkpoint id for two different checkpoints
+    ├── EditConflict           an edit does not fit the stored state; `.edit` is its index
+    ├── OwnershipLost          somebody else may write this thread now
+    │   ├── LeaseHeld  NotOwner  Fenced  WriterAborted
+    ├── StaleAnswer            the question is no longer asked
+    ├── KeyUnavailable         the data is there, its key is not
+    ├── NoArchive              ARCHIVED was asked for and no archive is configured
+    ├── NotArchivedYet         the version IS saved, but only on this disk so far; `.checkpoint`
+    ├── Exhausted              something is full
+    │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
+    ├── Corrupt                stored bytes are missing or were changed
+    ├── Unavailable            try again later; the client itself already did for `retry_timeout` seconds
+    │   ├── ServerUnavailable  no daemon answered
+    │   ├── ShuttingDown  OutcomeUnknown  ArchiveUnavailable
+    ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
+    ├── Unauthenticated  PermissionDenied
+    └── Internal               a fault of the daemon; its log has more
+
+React to the class (or `.reason`), never to the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from stateward.models import Checkpoint
+
+DOMAIN = "stateward"
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+class StatewardError(Exception):
+    """Base of all errors of this library.
+
+    `reason` is the ErrorReason without its prefix ("" = the error came without one), `code` the gRPC status code's
+    name, `metadata` the facts in machine-readable form, `retry_delay_s` how long the daemon asks to wait, if it does.
+    """
+
+    #: Whether the same request may succeed a moment later with nothing changed.
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        code: str = "",
+        metadata: Mapping[str, str] | None = None,
+        retry_delay_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.code = code
+        self.metadata = dict(metadata or {})
+        self.retry_delay_s = retry_delay_s
+
+    def _number(self, key: str) -> int | None:
+        text = self.metadata.get(key, "")
+        return int(text) if text.lstrip("-").isdigit() else None
+
+
+class VersionMismatch(StatewardError):
+    """The branch's head is not what was expected: somebody saved in between. Hydrate, redo the change, save again."""
+
+    @property
+    def current_version(self) -> int | None:
+        """Version of the head; 0 = the branch does not exist. None = not said."""
+        return self._number("current_version")
+
+    @property
+    def current_digest(self) -> bytes:
+        """Digest of the head, 16 bytes; empty = not said."""
+        return bytes.fromhex(self.metadata.get("current_digest", ""))
+
+    @property
+    def expected_version(self) -> int | None:
+        """The version that the request expected."""
+        return self._number("expected_version")
+
+
+class NotFound(StatewardError):
+    """Base of what is not there."""
+
+    @property
+    def thread(self) -> str:
+        """Name of the thread that was asked for; empty = not said."""
+        return self.metadata.get("thread", "")
+
+
+class ThreadNotFound(NotFound):
+    """There is no thread of this name (and uid)."""
+
+
+class VersionNotFound(NotFound):
+    """The thread has no such version, checkpoint id, tag or branch."""
+
+
+class VersionPruned(StatewardError):
+    """The version, or the place in the journal, was removed by retention or pruning. Take a newer one."""
+
+    @property
+    def version(self) -> int | None:
+        """The version that was asked for; None = not said."""
+        return self._number("version")
+
+
+class InvalidRequest(StatewardError):
+    """Base of what only a change of the program mends."""
+
+
+class InvalidField(InvalidRequest):
+    """A field of the request is wrong whatever is stored."""
+
+    @property
+    def field(self) -> str:
+        """Path of the field in the request, such as `diff.edits[3].set_slot.slot`."""
+        return self.metadata.get("field", "")
+
+
+class RequestIdReused(InvalidRequest):
+    """The request id was used with another body. Every operation needs its own."""
+
+
+class FeatureUnavailable(InvalidRequest):
+    """The daemon does not have what the request uses. `.metadata["feature"]` names it."""
+
+
+class AlreadyExists(StatewardError):
+    """Base of names that are taken."""
+
+
+class ThreadExists(AlreadyExists):
+    """A thread of this name exists already. Choose another, or delete that one."""
+
+
+class CheckpointIdReused(AlreadyExists):
+    """The checkpoint id names another checkpoint of the branch."""
+
+
+class EditConflict(StatewardError):
+    """An edit does not fit the state it is applied to. Hydrate and make the change again."""
+
+    @property
+    def edit(self) -> int | None:
+        """Index of the edit in the diff; None = not said."""
+        return self._number("edit")
+
+    @property
+    def field(self) -> str:
+        """Path of the field that does not fit."""
+        return self.metadata.get("field", "")
+
+
+class OwnershipLost(StatewardError):
+    """Base of: somebody else may write this thread now. Stop, or take the thread over on purpose."""
+
+
+class LeaseHeld(OwnershipLost):
+    """Someone else holds the thread's lease. Wait for its end."""
+
+
+class NotOwner(OwnershipLost):
+    """Another sidecar owns the thread. Go there, or take it over."""
+
+
+class Fenced(OwnershipLost):
+    """Another sidecar took the thread over. What was not archived is kept in the orphan that the metadata names."""
+
+
+class WriterAborted(OwnershipLost):
+    """An earlier frame of the stream failed. Reset the writer and send again what was not acknowledged."""
+
+
+class StaleAnswer(StatewardError):
+    """The answer is for a question that is no longer asked. Look at the thread again."""
+
+
+class KeyUnavailable(StatewardError):
+    """The key that opens the data is not there. An operator must give the daemon the right key."""
+
+
+class NoArchive(StatewardError):
+    """ARCHIVED was asked for and the daemon has no archive. Configure one, or ask for COMMITTED."""
+
+
+class NotArchivedYet(StatewardError):
+    """The version is saved on this disk, and was not yet in the archive when the deadline came near.
+
+    `checkpoint` is the version; the saved state continues from it. `wait_durable(checkpoint.sequence)` waits on.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(
+            f"version {checkpoint.version} of thread {checkpoint.thread!r} is saved on this disk and not yet archived; "
+            f"wait_durable({checkpoint.sequence}) waits on",
+            reason="NOT_ARCHIVED_YET",
+        )
+        self.checkpoint = checkpoint
+
+
+class Exhausted(StatewardError):
+    """Base of what is full."""
+
+
+class StateTooLarge(Exhausted):
+    """The state or the message is larger than the daemon allows. Trim it."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Its size; None = not said."""
+        return self._number("size_bytes")
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What is allowed; None = not said."""
+        return self._number("limit_bytes")
+
+
+class QuotaExceeded(Exhausted):
+    """A quota of the namespace is used up. Delete something, or ask for more."""
+
+
+class DiskFull(Exhausted):
+    """The disk or the map is full; reads and deletions go on. Free space, then retry."""
+
+
+class QueueFull(Exhausted):
+    """Too many writes wait. Retry after a moment."""
+
+    retryable = True
+
+
+class Corrupt(StatewardError):
+    """Stored bytes are missing or were changed. Take another version, or restore; `verify` says how far it goes."""
+
+
+class Unavailable(StatewardError):
+    """Base of what passes by itself. The client has already retried when this is raised."""
+
+    retryable = True
+
+
+class ServerUnavailable(Unavailable):
+    """No daemon answered. Start it, or correct the target."""
+
+
+class ShuttingDown(Unavailable):
+    """The daemon is stopping. Retry when it is back."""
+
+
+class OutcomeUnknown(Unavailable):
+    """The disk failed in the middle of a commit. Retry with the same request id to learn what became of the write."""
+
+
+class ArchiveUnavailable(Unavailable):
+    """The archive cannot be reached, and the call needs it. Nothing was written."""
+
+
+class DeadlineExceeded(StatewardError):
+    """No answer came before the deadline. A write may have happened: retry it with the same request id."""
+
+
+class Unauthenticated(StatewardError):
+    """The call carries no valid token."""
+
+
+class PermissionDenied(StatewardError):
+    """The token does not allow this call."""
+
+
+class Internal(StatewardError):
+    """A fault of the daemon. Its log has more."""
+
+
+#: Every reason of the contract and the exception it becomes (a test checks that none is missing).
+BY_REASON: Mapping[str, type[StatewardError]] = {
+    "VERSION_MISMATCH": VersionMismatch,
+    "WRITER_ABORTED": WriterAborted,
+    "THREAD_NOT_FOUND": ThreadNotFound,
+    "VERSION_NOT_FOUND": VersionNotFound,
+    "VERSION_PRUNED": VersionPruned,
+    "INVALID_FIELD": InvalidField,
+    "REQUEST_ID_REUSED": RequestIdReused,
+    "CHECKPOINT_ID_REUSED": CheckpointIdReused,
+    "EDIT_CONFLICT": EditConflict,
+    "LEASE_HELD": LeaseHeld,
+    "NOT_OWNER": NotOwner,
+    "FENCED": Fenced,
+    "KEY_UNAVAILABLE": KeyUnavailable,
+    "NO_ARCHIVE": NoArchive,
+    "STALE_ANSWER": StaleAnswer,
+    "STATE_TOO_LARGE": StateTooLarge,
+    "QUOTA_EXCEEDED": QuotaExceeded,
+    "DISK_FULL": DiskFull,
+    "QUEUE_FULL": QueueFull,
+    "CORRUPT": Corrupt,
+    "ARCHIVE_UNAVAILABLE": ArchiveUnavailable,
+    "SHUTTING_DOWN": ShuttingDown,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
+    "INTERNAL": Internal,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "OUTCOME_UNKNOWN": OutcomeUnknown,
+    "FEATURE_UNAVAILABLE": FeatureUnavailable,
+    "THREAD_EXISTS": ThreadExists,
+}
+
+# For errors that gRPC itself makes, or something between here and the daemon. NOT_FOUND is left out on purpose: only
+# the daemon may say that a thread does not exist, because its agent then starts from nothing.
+_BY_CODE: Mapping[str, type[StatewardError]] = {
+    "UNAVAILABLE": ServerUnavailable,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "INVALID_ARGUMENT": InvalidRequest,
+    "RESOURCE_EXHAUSTED": StateTooLarge,  # a message above the 64 MiB that this client sends
+    "UNIMPLEMENTED": FeatureUnavailable,
+    "DATA_LOSS": Corrupt,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
+    "INTERNAL": Internal,
+    "UNKNOWN": Internal,
+}
+
+
+def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
+    """The exception for a failed call, from its status code, message and trailing metadata."""
+    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415  only a failing program needs them
+
+    reason, metadata, delay_s = "", {}, None
+    for key, value in trailers:
+        if key != _DETAILS_KEY or not isinstance(value, bytes):
+            continue
+        for detail in status_pb2.Status.FromString(value).details:
+            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                info = error_details_pb2.ErrorInfo.FromString(detail.value)
+                if info.domain == DOMAIN:
+                    reason, metadata = info.reason, dict(info.metadata)
+            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+                delay_s = delay.seconds + delay.nanos / 1e9
+    kind = BY_REASON.get(reason) or _BY_CODE.get(code, StatewardError)
+    return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay_s=delay_s)

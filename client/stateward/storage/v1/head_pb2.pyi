@@ -1,0 +1,116 @@
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import thread_pb2 as _thread_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ThreadHead(_message.Message):
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIP_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIP_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    SAVE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ROW_SUM_FIELD_NUMBER: _ClassVar[int]
+    FORKS_FIELD_NUMBER: _ClassVar[int]
+    MAIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAIN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    epoch: int
+    tip_sequence: int
+    tip_digest: bytes
+    last_version: int
+    create_time_us: int
+    update_time_us: int
+    save_time_us: int
+    options: _thread_pb2.ThreadOptions
+    forked_from: _thread_pb2.ForkSource
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    step: int
+    metrics: _containers.ScalarMap[str, float]
+    wait_id: str
+    stored_bytes: int
+    retained_versions: int
+    version_offset: int
+    row_sum: bytes
+    forks: int
+    main_version: int
+    main_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ...) -> None: ...
+
+class BranchHead(_message.Message):
+    __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SAVE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    digest: bytes
+    base_version: int
+    snapshot_version: int
+    snapshot_stored_bytes: int
+    weight: int
+    save_time_us: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ...) -> None: ...
+
+class DeletionRecord(_message.Message):
+    __slots__ = ("namespace", "thread", "uid", "time_us", "cause", "sequence")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    uid: bytes
+    time_us: int
+    cause: str
+    sequence: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[bytes] = ..., time_us: _Optional[int] = ..., cause: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class StoreFormat(_message.Message):
+    __slots__ = ("format", "min_reader", "min_writer", "store_id", "create_time_us")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MIN_READER_FIELD_NUMBER: _ClassVar[int]
+    MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    min_reader: int
+    min_writer: int
+    store_id: bytes
+    create_time_us: int
+    def __init__(self, format: _Optional[int] = ..., min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., store_id: _Optional[bytes] = ..., create_time_us: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,169 @@
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import state_pb2 as _state_pb2
+from stateward.v1 import thread_pb2 as _thread_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENTRY_KIND_UNSPECIFIED: _ClassVar[EntryKind]
+    ENTRY_KIND_CHECKPOINT: _ClassVar[EntryKind]
+    ENTRY_KIND_TAG_SET: _ClassVar[EntryKind]
+    ENTRY_KIND_TAG_DELETED: _ClassVar[EntryKind]
+    ENTRY_KIND_OPTIONS: _ClassVar[EntryKind]
+    ENTRY_KIND_PRUNED: _ClassVar[EntryKind]
+    ENTRY_KIND_EFFECT: _ClassVar[EntryKind]
+    ENTRY_KIND_SIGNAL: _ClassVar[EntryKind]
+    ENTRY_KIND_LEASE: _ClassVar[EntryKind]
+    ENTRY_KIND_BLOB: _ClassVar[EntryKind]
+    ENTRY_KIND_ATTACH: _ClassVar[EntryKind]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_UNSPECIFIED: _ClassVar[Compression]
+    COMPRESSION_ZSTD: _ClassVar[Compression]
+    COMPRESSION_ZSTD_DICTIONARY: _ClassVar[Compression]
+ENTRY_KIND_UNSPECIFIED: EntryKind
+ENTRY_KIND_CHECKPOINT: EntryKind
+ENTRY_KIND_TAG_SET: EntryKind
+ENTRY_KIND_TAG_DELETED: EntryKind
+ENTRY_KIND_OPTIONS: EntryKind
+ENTRY_KIND_PRUNED: EntryKind
+ENTRY_KIND_EFFECT: EntryKind
+ENTRY_KIND_SIGNAL: EntryKind
+ENTRY_KIND_LEASE: EntryKind
+ENTRY_KIND_BLOB: EntryKind
+ENTRY_KIND_ATTACH: EntryKind
+COMPRESSION_UNSPECIFIED: Compression
+COMPRESSION_ZSTD: Compression
+COMPRESSION_ZSTD_DICTIONARY: Compression
+
+class EntryHeader(_message.Message):
+    __slots__ = ("kind", "epoch", "sequence", "version", "parent_version", "create_time_us", "previous_digest", "digest", "metadata_bytes", "metadata_compression", "metadata_stored_bytes", "edit_bytes", "edit_compression", "dictionary_version", "parts_id", "key_generation", "edit_stored_bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    METADATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    METADATA_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EDIT_COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    DICTIONARY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTS_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    EDIT_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: EntryKind
+    epoch: int
+    sequence: int
+    version: int
+    parent_version: int
+    create_time_us: int
+    previous_digest: bytes
+    digest: bytes
+    metadata_bytes: int
+    metadata_compression: Compression
+    metadata_stored_bytes: int
+    edit_bytes: int
+    edit_compression: Compression
+    dictionary_version: int
+    parts_id: int
+    key_generation: int
+    edit_stored_bytes: int
+    def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
+
+class EntryMetadata(_message.Message):
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned")
+    REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    CREATION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    request_hash: bytes
+    fingerprint: bytes
+    creation: ThreadCreation
+    checkpoint: CheckpointBody
+    tag: _thread_pb2.Tag
+    options: _thread_pb2.ThreadOptions
+    pruned: PrunedVersions
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
+
+class ThreadCreation(_message.Message):
+    __slots__ = ("namespace", "thread", "options", "forked_from")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    options: _thread_pb2.ThreadOptions
+    forked_from: _thread_pb2.ForkSource
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ...) -> None: ...
+
+class CheckpointBody(_message.Message):
+    __slots__ = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id", "sent_bytes", "source_digest")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    branch: str
+    checkpoint_id: str
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    step: int
+    schema_version: int
+    labels: _containers.ScalarMap[str, str]
+    metadata: _state_pb2.Value
+    metrics: _containers.ScalarMap[str, float]
+    wait_id: str
+    sent_bytes: int
+    source_digest: bytes
+    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ...) -> None: ...
+
+class PrunedVersions(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+
+class VersionRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,187 @@
+"""A throw-away daemon for tests.
+
+    from stateward.testing import run_daemon
+
+    with run_daemon() as daemon, daemon.client() as client: ...
+
+or, with pytest, the fixture `stateward_daemon` (one daemon for the whole session; use a namespace of your own in each
+test). Make it known with `from stateward.testing import stateward_daemon` in a conftest.py.
+
+Nothing is written outside the daemon's directory, which goes away unless it was given.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateward import AsyncClient, Client
+
+READY_LINE = "stateward-sidecar ready"
+READY_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+KEY_BYTES = 32
+# A socket's path may have 104 bytes, and the usual temporary directory can be deep.
+_SHORT = Path("/tmp")  # noqa: S108  made with mkdtemp
+
+
+class Daemon:
+    """A daemon process with its own data directory, socket and key."""
+
+    def __init__(self, directory: Path, data_dir: Path | None = None, **flags: Any) -> None:
+        self._directory = directory
+        self.data_dir = data_dir or directory / "data"
+        self.socket = directory / "s.sock"
+        self._key_file = self.data_dir.with_name(self.data_dir.name + ".key")
+        self._flags = flags
+        self._process: subprocess.Popen[str] | None = None
+        self._stderr = directory / "stderr.log"
+
+    @property
+    def target(self) -> str:
+        """Where it listens, in the form `Client` takes."""
+        return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        """Its process id; RuntimeError when it does not run."""
+        if self._process is None:
+            raise RuntimeError("the daemon does not run")
+        return self._process.pid
+
+    @property
+    def stderr(self) -> str:
+        """What it has written to stderr so far, over all starts."""
+        return self._stderr.read_text() if self._stderr.exists() else ""
+
+    def client(self, **options: Any) -> Client:
+        """A client of this daemon."""
+        from stateward import Client  # noqa: PLC0415  the client is costly, and may be unwanted
+
+        return Client(self.target, **options)
+
+    def async_client(self, **options: Any) -> AsyncClient:
+        """An asyncio client of this daemon."""
+        from stateward import AsyncClient  # noqa: PLC0415
+
+        return AsyncClient(self.target, **options)
+
+    def start(self) -> None:
+        """Starts it (again, on the same data) and returns when it is ready; RuntimeError with its stderr if not."""
+        if self._process is not None:
+            raise RuntimeError("the daemon runs already")
+        if not self._key_file.exists():
+            self._key_file.parent.mkdir(parents=True, exist_ok=True)
+            self._key_file.touch(mode=0o600)
+            self._key_file.write_text(secrets.token_hex(KEY_BYTES))
+        command = [sys.executable, "-m", "stateward_sidecar"]
+        command += ["--data-dir", str(self.data_dir), "--listen", self.target, "--key-file", str(self._key_file)]
+        for name, value in self._flags.items():
+            command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
+        # What this process can import the daemon can too, installed or not.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with self._stderr.open("a") as stderr:
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, cwd=self._directory
+            )
+        if not _wait_for_line(self._process.stdout, READY_LINE, READY_TIMEOUT_S):
+            self.kill()
+            raise RuntimeError(f"the daemon was not ready after {READY_TIMEOUT_S:g} s; its stderr:\n{self.stderr}")
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash does. Does nothing when it does not run."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and waits for its end; returns the exit code. Killed, with an error, if it does not end."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, sign: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(sign)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the daemon did not end on {sign.name}; its stderr:\n{self.stderr}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@contextmanager
+def run_daemon(data_dir: str | Path | None = None, **flags: Any) -> Iterator[Daemon]:
+    """A running daemon. `flags` become command-line flags: `default_durability="committed"`; True for a bare flag.
+
+    With `data_dir` given, data stay there, and its key beside it in `<data_dir>.key`.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="sw-", dir=_SHORT if _SHORT.is_dir() else None))
+    daemon = Daemon(directory, Path(data_dir).absolute() if data_dir is not None else None, **flags)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def missing_daemon() -> str:
+    """Why no daemon can be started here; empty if it can."""
+    if importlib.util.find_spec("stateward_sidecar") is None:
+        return "the package stateward_sidecar is not installed"
+    if importlib.util.find_spec("stateward_sidecar.__main__") is None:
+        return "stateward_sidecar cannot be run"
+    return ""
+
+
+def _wait_for_line(stream: IO[str] | None, start: str, timeout_s: float) -> bool:
+    """Whether a line that begins with `start` comes in time. Goes on reading, so that the writer never blocks."""
+    assert stream is not None
+    found: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for line in stream:
+                if line.startswith(start):
+                    found.put(True)
+        except ValueError:  # closed by `_end`
+            pass
+        found.put(False)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        return found.get(timeout=timeout_s)
+    except queue.Empty:
+        return False
+
+
+try:
+    import pytest
+except ImportError:  # the daemon can be run without pytest
+    pass
+else:
+
+    @pytest.fixture(scope="session")
+    def stateward_daemon() -> Iterator[Daemon]:
+        """One daemon for the whole test session; skipped where none can be started."""
+        reason = missing_daemon()
+        if reason:
+            pytest.skip(reason)
+        with run_daemon() as daemon:
+            yield daemon

@@ -1,0 +1,116 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerInfoResponse(_message.Message):
+    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_WINDOW_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    format: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    max_state_bytes: int
+    max_message_bytes: int
+    request_id_window_entries: int
+    request_id_window: _duration_pb2.Duration
+    default_durability: _checkpoint_pb2.Durability
+    key_id: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    start_time: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class GetStatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatsResponse(_message.Message):
+    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches")
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_WRITES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WATCHES_FIELD_NUMBER: _ClassVar[int]
+    threads: int
+    saves: int
+    entries: int
+    commits: int
+    entry_bytes: int
+    snapshot_bytes: int
+    snapshots: int
+    used_bytes: int
+    file_bytes: int
+    map_bytes: int
+    queued_writes: int
+    cache_bytes: int
+    cache_limit_bytes: int
+    watches: int
+    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("namespace", "thread")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("records", "threads", "finding", "done")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    FINDING_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    threads: int
+    finding: Finding
+    done: bool
+    def __init__(self, records: _Optional[int] = ..., threads: _Optional[int] = ..., finding: _Optional[_Union[Finding, _Mapping]] = ..., done: bool = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("reason", "namespace", "thread", "uid", "version", "sequence", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    namespace: str
+    thread: str
+    uid: str
+    version: int
+    sequence: int
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...

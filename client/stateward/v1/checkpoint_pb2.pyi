@@ -1,0 +1,108 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import state_pb2 as _state_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATUS_UNSPECIFIED: _ClassVar[Status]
+    STATUS_RUNNING: _ClassVar[Status]
+    STATUS_WAITING: _ClassVar[Status]
+    STATUS_PAUSED: _ClassVar[Status]
+    STATUS_COMPLETED: _ClassVar[Status]
+    STATUS_FAILED: _ClassVar[Status]
+    STATUS_CANCELLED: _ClassVar[Status]
+
+class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DURABILITY_UNSPECIFIED: _ClassVar[Durability]
+    DURABILITY_COMMITTED: _ClassVar[Durability]
+    DURABILITY_ARCHIVED: _ClassVar[Durability]
+STATUS_UNSPECIFIED: Status
+STATUS_RUNNING: Status
+STATUS_WAITING: Status
+STATUS_PAUSED: Status
+STATUS_COMPLETED: Status
+STATUS_FAILED: Status
+STATUS_CANCELLED: Status
+DURABILITY_UNSPECIFIED: Durability
+DURABILITY_COMMITTED: Durability
+DURABILITY_ARCHIVED: Durability
+
+class VersionRef(_message.Message):
+    __slots__ = ("version", "checkpoint_id", "tag")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    checkpoint_id: str
+    tag: str
+    def __init__(self, version: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., tag: _Optional[str] = ...) -> None: ...
+
+class Checkpoint(_message.Message):
+    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    uid: str
+    version: int
+    parent_version: int
+    branch: str
+    checkpoint_id: str
+    digest: bytes
+    status: Status
+    status_detail: str
+    step: int
+    schema_version: int
+    labels: _containers.ScalarMap[str, str]
+    metadata: _state_pb2.Value
+    metrics: _containers.ScalarMap[str, float]
+    create_time: _timestamp_pb2.Timestamp
+    edit_bytes: int
+    stored_bytes: int
+    sequence: int
+    durability: Durability
+    wait_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,304 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import diff_pb2 as _diff_pb2
+from stateward.v1 import effect_pb2 as _effect_pb2
+from stateward.v1 import state_pb2 as _state_pb2
+from stateward.v1 import thread_pb2 as _thread_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIRECTION_UNSPECIFIED: _ClassVar[Direction]
+    DIRECTION_OLDEST_FIRST: _ClassVar[Direction]
+    DIRECTION_NEWEST_FIRST: _ClassVar[Direction]
+DIRECTION_UNSPECIFIED: Direction
+DIRECTION_OLDEST_FIRST: Direction
+DIRECTION_NEWEST_FIRST: Direction
+
+class SaveRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    ACK_SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    checkpoint_id: str
+    expected_version: int
+    expected_digest: bytes
+    parent: _checkpoint_pb2.VersionRef
+    overwrite: bool
+    state: _state_pb2.State
+    diff: _diff_pb2.Diff
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    step: int
+    schema_version: int
+    labels: _containers.ScalarMap[str, str]
+    metadata: _state_pb2.Value
+    metrics: _containers.ScalarMap[str, float]
+    effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
+    ack_signals: _containers.RepeatedScalarFieldContainer[str]
+    lease_token: int
+    request_id: str
+    durability: _checkpoint_pb2.Durability
+    create: _thread_pb2.ThreadOptions
+    wait_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ...) -> None: ...
+
+class SaveResponse(_message.Message):
+    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    digest: bytes
+    parent_version: int
+    sequence: int
+    archived_sequence: int
+    durability: _checkpoint_pb2.Durability
+    uid: str
+    create_time: _timestamp_pb2.Timestamp
+    replayed: bool
+    stored_bytes: int
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class BatchSaveRequest(_message.Message):
+    __slots__ = ("saves",)
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    saves: _containers.RepeatedCompositeFieldContainer[SaveRequest]
+    def __init__(self, saves: _Optional[_Iterable[_Union[SaveRequest, _Mapping]]] = ...) -> None: ...
+
+class BatchSaveResponse(_message.Message):
+    __slots__ = ("saves",)
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    saves: _containers.RepeatedCompositeFieldContainer[SaveResponse]
+    def __init__(self, saves: _Optional[_Iterable[_Union[SaveResponse, _Mapping]]] = ...) -> None: ...
+
+class Projection(_message.Message):
+    __slots__ = ("slots", "logs")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    logs: _containers.RepeatedCompositeFieldContainer[LogSelection]
+    def __init__(self, slots: _Optional[_Iterable[str]] = ..., logs: _Optional[_Iterable[_Union[LogSelection, _Mapping]]] = ...) -> None: ...
+
+class LogSelection(_message.Message):
+    __slots__ = ("log", "last")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    last: int
+    def __init__(self, log: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
+
+class HydrateRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "version", "projection", "max_bytes", "page_token")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    version: _checkpoint_pb2.VersionRef
+    projection: Projection
+    max_bytes: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class HydrateResponse(_message.Message):
+    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    state: _state_pb2.State
+    chunk: ValueChunk
+    next_page_token: str
+    archived_sequence: int
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+
+class ValueChunk(_message.Message):
+    __slots__ = ("slot", "log", "media_type", "index", "offset", "size_bytes", "data")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    log: str
+    media_type: str
+    index: int
+    offset: int
+    size_bytes: int
+    data: bytes
+    def __init__(self, slot: _Optional[str] = ..., log: _Optional[str] = ..., media_type: _Optional[str] = ..., index: _Optional[int] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "version")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    version: _checkpoint_pb2.VersionRef
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ...) -> None: ...
+
+class GetCheckpointResponse(_message.Message):
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    labels: _containers.ScalarMap[str, str]
+    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.Status]
+    before: _checkpoint_pb2.VersionRef
+    page_size: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsResponse(_message.Message):
+    __slots__ = ("checkpoints", "next_page_token")
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
+    next_page_token: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ReadHistoryRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FROM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    version: _checkpoint_pb2.VersionRef
+    from_version: int
+    direction: Direction
+    projection: Projection
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., from_version: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
+
+class ReadHistoryResponse(_message.Message):
+    __slots__ = ("checkpoint", "state", "diff", "state_omitted")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    STATE_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: _checkpoint_pb2.Checkpoint
+    state: _state_pb2.State
+    diff: _diff_pb2.Diff
+    state_omitted: bool
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., state_omitted: bool = ...) -> None: ...
+
+class DiffCheckpointsRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "to", "max_bytes", "page_token")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    to: _checkpoint_pb2.VersionRef
+    max_bytes: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., to: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., **kwargs) -> None: ...
+
+class DiffCheckpointsResponse(_message.Message):
+    __slots__ = ("to", "diff", "next_page_token")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    to: _checkpoint_pb2.Checkpoint
+    diff: _diff_pb2.Diff
+    next_page_token: str
+    def __init__(self, to: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., next_page_token: _Optional[str] = ..., **kwargs) -> None: ...

@@ -1,0 +1,68 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
+    ERROR_REASON_VERSION_MISMATCH: _ClassVar[ErrorReason]
+    ERROR_REASON_WRITER_ABORTED: _ClassVar[ErrorReason]
+    ERROR_REASON_THREAD_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_VERSION_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_VERSION_PRUNED: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_FIELD: _ClassVar[ErrorReason]
+    ERROR_REASON_REQUEST_ID_REUSED: _ClassVar[ErrorReason]
+    ERROR_REASON_CHECKPOINT_ID_REUSED: _ClassVar[ErrorReason]
+    ERROR_REASON_EDIT_CONFLICT: _ClassVar[ErrorReason]
+    ERROR_REASON_LEASE_HELD: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_OWNER: _ClassVar[ErrorReason]
+    ERROR_REASON_FENCED: _ClassVar[ErrorReason]
+    ERROR_REASON_KEY_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_NO_ARCHIVE: _ClassVar[ErrorReason]
+    ERROR_REASON_STALE_ANSWER: _ClassVar[ErrorReason]
+    ERROR_REASON_STATE_TOO_LARGE: _ClassVar[ErrorReason]
+    ERROR_REASON_QUOTA_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_DISK_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_QUEUE_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_CORRUPT: _ClassVar[ErrorReason]
+    ERROR_REASON_ARCHIVE_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_SHUTTING_DOWN: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
+    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_OUTCOME_UNKNOWN: _ClassVar[ErrorReason]
+    ERROR_REASON_FEATURE_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_THREAD_EXISTS: _ClassVar[ErrorReason]
+ERROR_REASON_UNSPECIFIED: ErrorReason
+ERROR_REASON_VERSION_MISMATCH: ErrorReason
+ERROR_REASON_WRITER_ABORTED: ErrorReason
+ERROR_REASON_THREAD_NOT_FOUND: ErrorReason
+ERROR_REASON_VERSION_NOT_FOUND: ErrorReason
+ERROR_REASON_VERSION_PRUNED: ErrorReason
+ERROR_REASON_INVALID_FIELD: ErrorReason
+ERROR_REASON_REQUEST_ID_REUSED: ErrorReason
+ERROR_REASON_CHECKPOINT_ID_REUSED: ErrorReason
+ERROR_REASON_EDIT_CONFLICT: ErrorReason
+ERROR_REASON_LEASE_HELD: ErrorReason
+ERROR_REASON_NOT_OWNER: ErrorReason
+ERROR_REASON_FENCED: ErrorReason
+ERROR_REASON_KEY_UNAVAILABLE: ErrorReason
+ERROR_REASON_NO_ARCHIVE: ErrorReason
+ERROR_REASON_STALE_ANSWER: ErrorReason
+ERROR_REASON_STATE_TOO_LARGE: ErrorReason
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason
+ERROR_REASON_DISK_FULL: ErrorReason
+ERROR_REASON_QUEUE_FULL: ErrorReason
+ERROR_REASON_CORRUPT: ErrorReason
+ERROR_REASON_ARCHIVE_UNAVAILABLE: ErrorReason
+ERROR_REASON_SHUTTING_DOWN: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_PERMISSION_DENIED: ErrorReason
+ERROR_REASON_INTERNAL: ErrorReason
+ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
+ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason
+ERROR_REASON_FEATURE_UNAVAILABLE: ErrorReason
+ERROR_REASON_THREAD_EXISTS: ErrorReason

@@ -1,0 +1,141 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Retention(_message.Message):
+    __slots__ = ("keep_last", "keep_for")
+    KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FOR_FIELD_NUMBER: _ClassVar[int]
+    keep_last: int
+    keep_for: _duration_pb2.Duration
+    def __init__(self, keep_last: _Optional[int] = ..., keep_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ThreadOptions(_message.Message):
+    __slots__ = ("labels", "ttl", "retention", "parent_thread", "agent")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_THREAD_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.ScalarMap[str, str]
+    ttl: _duration_pb2.Duration
+    retention: Retention
+    parent_thread: str
+    agent: str
+    def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
+
+class Branch(_message.Message):
+    __slots__ = ("name", "version", "digest", "base_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    digest: bytes
+    base_version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ...) -> None: ...
+
+class Tag(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ForkSource(_message.Message):
+    __slots__ = ("thread", "uid", "version")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    uid: str
+    version: int
+    def __init__(self, thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Thread(_message.Message):
+    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_THREAD_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    uid: str
+    version: int
+    digest: bytes
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    step: int
+    metrics: _containers.ScalarMap[str, float]
+    labels: _containers.ScalarMap[str, str]
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    ttl: _duration_pb2.Duration
+    expire_time: _timestamp_pb2.Timestamp
+    retention: Retention
+    parent_thread: str
+    agent: str
+    forked_from: ForkSource
+    sequence: int
+    archived_sequence: int
+    last_version: int
+    retained_versions: int
+    branches: _containers.RepeatedCompositeFieldContainer[Branch]
+    tags: _containers.RepeatedCompositeFieldContainer[Tag]
+    stored_bytes: int
+    wait_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,317 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import diff_pb2 as _diff_pb2
+from stateward.v1 import thread_pb2 as _thread_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class GetThreadResponse(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.Thread
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+
+class ListThreadsRequest(_message.Message):
+    __slots__ = ("namespace", "statuses", "labels", "name_prefix", "updated_after", "updated_before", "min_step", "max_step", "page_size", "page_token")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    NAME_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AFTER_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    MIN_STEP_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.Status]
+    labels: _containers.ScalarMap[str, str]
+    name_prefix: str
+    updated_after: _timestamp_pb2.Timestamp
+    updated_before: _timestamp_pb2.Timestamp
+    min_step: int
+    max_step: int
+    page_size: int
+    page_token: str
+    def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListThreadsResponse(_message.Message):
+    __slots__ = ("threads", "next_page_token")
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    threads: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Thread]
+    next_page_token: str
+    def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.Thread, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ForkThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "version", "new_thread", "whole", "create", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEW_THREAD_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    version: _checkpoint_pb2.VersionRef
+    new_thread: str
+    whole: bool
+    create: _thread_pb2.ThreadOptions
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., new_thread: _Optional[str] = ..., whole: bool = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ForkThreadResponse(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.Thread
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+
+class PruneThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    OLDER_THAN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_LATEST_PER_BRANCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    versions: VersionList
+    older_than: _duration_pb2.Duration
+    keep_latest_per_branch: int
+    expected_version: int
+    expected_uid: str
+    dry_run: bool
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class VersionList(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PruneThreadResponse(_message.Message):
+    __slots__ = ("pruned_versions", "retained_versions", "sequence")
+    PRUNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    pruned_versions: _containers.RepeatedScalarFieldContainer[int]
+    retained_versions: int
+    sequence: int
+    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class DeleteThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_MISSING_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    expected_version: int
+    expected_uid: str
+    allow_missing: bool
+    durability: _checkpoint_pb2.Durability
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+
+class DeleteThreadResponse(_message.Message):
+    __slots__ = ("uid", "forks")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    FORKS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    forks: int
+    def __init__(self, uid: _Optional[str] = ..., forks: _Optional[int] = ...) -> None: ...
+
+class UpdateThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "options", "update_mask", "expected_version", "expected_uid", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    options: _thread_pb2.ThreadOptions
+    update_mask: _field_mask_pb2.FieldMask
+    expected_version: int
+    expected_uid: str
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class UpdateThreadResponse(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.Thread
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+
+class SetTagRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "tag", "version", "expected_tagged_version", "expected_uid", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAGGED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    tag: str
+    version: _checkpoint_pb2.VersionRef
+    expected_tagged_version: int
+    expected_uid: str
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class SetTagResponse(_message.Message):
+    __slots__ = ("tag", "sequence")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    tag: _thread_pb2.Tag
+    sequence: int
+    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class DeleteTagRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "tag", "expected_uid", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    tag: str
+    expected_uid: str
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., tag: _Optional[str] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class DeleteTagResponse(_message.Message):
+    __slots__ = ("tag", "sequence")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    tag: _thread_pb2.Tag
+    sequence: int
+    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_DIFF_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    after_sequence: int
+    after_cursor: str
+    include_diff: bool
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_cursor: _Optional[str] = ..., include_diff: bool = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("events", "cursor")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    cursor: str
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "diff")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TAG_SET_FIELD_NUMBER: _ClassVar[int]
+    TAG_DELETED_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    cursor: str
+    thread: str
+    uid: str
+    sequence: int
+    time: _timestamp_pb2.Timestamp
+    checkpoint: _checkpoint_pb2.Checkpoint
+    tag_set: _thread_pb2.Tag
+    tag_deleted: _thread_pb2.Tag
+    options_changed: _thread_pb2.ThreadOptions
+    pruned: VersionList
+    deleted: ThreadDeletion
+    diff: _diff_pb2.Diff
+    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
+
+class ThreadDeletion(_message.Message):
+    __slots__ = ("cause",)
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    def __init__(self, cause: _Optional[str] = ...) -> None: ...
+
+class WaitDurableRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "sequence", "durability")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    sequence: int
+    durability: _checkpoint_pb2.Durability
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+
+class WaitDurableResponse(_message.Message):
+    __slots__ = ("durability", "sequence", "archived_sequence")
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    durability: _checkpoint_pb2.Durability
+    sequence: int
+    archived_sequence: int
+    def __init__(self, durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,53 @@
+"""The command ``stateward-sidecar``: arguments, then the app, then an exit code.
+
+Exit codes: 0 stopped as asked, 1 cannot start, 2 wrong arguments, 70 the disk failed in the middle of a commit.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the daemon."""
+    try:
+        import cryptography  # noqa: F401
+        import grpc_health  # noqa: F401
+        import grpc_reflection  # noqa: F401
+        import lmdb  # noqa: F401
+        import zstandard  # noqa: F401
+    except ImportError as error:
+        print(
+            f"stateward-sidecar: the daemon's dependencies are not installed ({error.name} is missing); "
+            "run: pip install 'stateward[sidecar]'",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+    from stateward_sidecar.errors import StartError
+
+    try:
+        sys.exit(_run())
+    except StartError as error:
+        print(f"stateward-sidecar: {error.message}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run() -> int:
+    import asyncio
+
+    from stateward_sidecar.settings import load_settings, process_environment
+    from stateward_sidecar.telemetry import configure_logging
+
+    settings, is_health = load_settings(sys.argv[1:], process_environment())
+    if is_health:
+        from stateward_sidecar.health import ask_health
+
+        return ask_health(settings.listen[0])
+    configure_logging(settings.log_level, settings.log_format)
+    from stateward_sidecar import app
+
+    return asyncio.run(app.run(settings))
+
+
+if __name__ == "__main__":
+    main()

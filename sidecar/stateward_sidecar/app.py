@@ -1,0 +1,150 @@
+"""The composition root: makes the parts, runs them, and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from stateward.v1 import admin_service_pb2, checkpoint_service_pb2, thread_service_pb2
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.service.admin import AdminService, ServerFacts
+from stateward_sidecar.service.calls import Calls, Delivery
+from stateward_sidecar.service.checkpoints import CheckpointService
+from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.server import Server
+from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.settings import Settings, version
+from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.keyfile import create_key_file, fingerprint, read_key_file
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.context import Limits
+from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions, default_cache_bytes
+from stateward_sidecar.telemetry import log
+
+EXIT_OK, EXIT_DISK_FAILED = 0, 70
+# File systems that die with the machine or the container.
+VOLATILE = ("tmpfs", "ramfs", "overlay")
+
+
+async def run(settings: Settings) -> int:
+    """Runs the daemon until it is told to stop. Returns the exit code. Raises StartError."""
+    _keep_keys_out_of_dumps()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    failure: list[BaseException] = []
+
+    def on_fatal(error: BaseException) -> None:
+        log.error("the disk failed in the middle of a commit: stopping", error=repr(error))
+        failure.append(error)
+        loop.call_soon_threadsafe(stop.set)
+
+    delivery = Delivery(loop)
+
+    def deliver(writes: list[Write]) -> None:
+        delivery.deliver(writes)
+        feed.on_commit(store.context.next_cursor - 1)
+
+    key = _load_key(settings)
+    store = Store(
+        StoreOptions(
+            directory=settings.data_dir, key=key, map_bytes=settings.map_bytes,
+            cache_bytes=settings.cache_bytes or default_cache_bytes(),
+            limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
+        ),
+        deliver, on_fatal,
+    )  # fmt: skip
+    feed = Feed(loop, store.context.next_cursor - 1)
+    calls = Calls(store)
+    warnings = _warnings(settings.data_dir)
+    facts = ServerFacts(
+        version=version(), key_id=fingerprint(key), default_durability=DURABILITY_COMMITTED, warnings=warnings,
+        start_time_us=Clock().now_us(),
+    )  # fmt: skip
+    server = Server(
+        {
+            checkpoint_service_pb2.DESCRIPTOR.services_by_name["CheckpointService"]: CheckpointService(calls),
+            thread_service_pb2.DESCRIPTOR.services_by_name["ThreadService"]: ThreadService(calls, feed),
+            admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]: AdminService(
+                calls, facts, lambda: feed.listeners
+            ),
+        },
+        settings.max_state_bytes,
+    )
+    try:
+        targets = [server.listen(url) for url in settings.listen]
+        store.start()
+        await server.start()
+    except BaseException:
+        store.close()
+        raise
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    for warning in warnings:
+        log.warning(warning)
+    log.info("ready", listen=" ".join(targets), data_dir=settings.data_dir, version=version(), key=fingerprint(key))
+    print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
+    sweeping = asyncio.create_task(_sweep(store, settings.sweep_interval_s))
+    await stop.wait()
+    log.info("stopping", grace_s=settings.grace_s)
+    sweeping.cancel()
+    await server.stop(0 if failure else settings.grace_s)
+    if failure:
+        # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
+        sys.stderr.flush()
+        os._exit(EXIT_DISK_FAILED)
+    await loop.run_in_executor(None, store.close)
+    log.info("stopped")
+    return EXIT_OK
+
+
+async def _sweep(store: Store, interval_s: float) -> None:
+    while interval_s:
+        await asyncio.sleep(interval_s)
+        await asyncio.get_running_loop().run_in_executor(store.workers, store.sweeper.sweep)
+
+
+def _load_key(settings: Settings) -> bytes:
+    has_data = (settings.data_dir / DATA_FILE).exists() or (settings.data_dir / KEYS_FILE).exists()
+    if settings.key_file.exists() or has_data:
+        return read_key_file(settings.key_file)
+    key = create_key_file(settings.key_file)
+    log.warning(
+        "made a new key file; without a copy of it the data is lost with this machine",
+        key_file=settings.key_file, key=fingerprint(key),
+    )  # fmt: skip
+    return key
+
+
+def _keep_keys_out_of_dumps() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _warnings(directory: Path) -> tuple[str, ...]:
+    kind = _file_system(directory)
+    if kind in VOLATILE:
+        return (
+            f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive",
+        )
+    return ()
+
+
+def _file_system(directory: Path) -> str:
+    """Kind of the file system a directory is on; empty where that cannot be told."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    best = ("", "")
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4]
+        if (directory == Path(point) or Path(point) in directory.parents) and len(point) >= len(best[0]):
+            best = (point, right.split()[0])
+    return best[1]
+
+

@@ -1,0 +1,17 @@
+"""Time as a component, so that tests can move it."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """The machine's clocks."""
+
+    def now_us(self) -> int:
+        """Wall clock, microseconds since 1970. May jump."""
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()

@@ -1,0 +1,1 @@
+"""Pure functions between states and the bytes at rest; no I/O, no clock."""

@@ -1,0 +1,189 @@
+"""A journal entry as it is stored: clear header, sealed metadata, sealed edits.
+
+    "SJ" ‖ format ‖ suite ‖ u16 header length ‖ EntryHeader ‖ nonce ‖ metadata ‖ tag ‖ edits ‖ tag
+
+Both parts are bound to the header, to the thread's uid and to the dictionary's digest; the header carries the digest
+of the entry before it. The two parts use one random nonce that differs in its last bit. Where the version was pruned
+the edits are cut off and the rest stays as it was (a *husk*), so that digests, request ids and watches go on.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.journal_pb2 import Compression, EntryHeader, EntryMetadata
+from stateward_sidecar.codec.compress import Dictionary, compress, decompress
+from stateward_sidecar.codec.seal import (
+    FORMAT,
+    NONCE_BYTES,
+    SUITE_AES_256_GCM,
+    TAG_BYTES,
+    Bytes,
+    Cipher,
+    check_prefix,
+    content_hash,
+    length_prefixed,
+)
+from stateward_sidecar.errors import Corrupt
+
+M = TypeVar("M", EntryHeader, EntryMetadata)
+MAGIC = b"SJ"
+_PREFIX = struct.Struct(">2sBBH")
+_DIGESTED = struct.Struct(">qqqqqq")
+METADATA_PART, EDITS_PART = 0, 1
+# Sealed edits above this size go into rows of their own (codec/parts.py).
+INLINE_EDITS_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class Draft:
+    """What an entry will hold; everything that can be made ready outside the writer."""
+
+    metadata: bytes  # a serialized EntryMetadata
+    metadata_compression: Compression
+    packed_metadata: bytes
+    edits: bytes  # a serialized Diff; empty for entries that are not checkpoints
+    edits_hash: bytes
+    edit_compression: Compression
+    packed_edits: bytes
+    dictionary: Dictionary | None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it will take at rest."""
+        return len(self.packed_metadata) + len(self.packed_edits) + 256
+
+
+def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | None = None) -> Draft:
+    """Serializes and compresses what an entry will hold."""
+    plain = metadata.SerializeToString(deterministic=True)
+    metadata_compression, packed_metadata = compress(plain)
+    edit_compression, packed_edits = compress(edits, dictionary) if edits else (Compression.ValueType(0), edits)
+    return Draft(
+        plain, metadata_compression, packed_metadata,
+        edits, content_hash(edits), edit_compression, packed_edits, dictionary,
+    )  # fmt: skip
+
+
+def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> bytes:
+    """Completes the header with digest and sizes, and returns the record.
+
+    The caller has set kind, epoch, sequence, version, parent_version, create_time_us and previous_digest. Edits that
+    are too large for one row are left out; ``header.parts_id`` then says where the caller must have put them.
+    """
+    header.digest = entry_digest(cipher, header, content.metadata, content.edits_hash)
+    header.metadata_bytes = len(content.metadata)
+    header.metadata_compression = content.metadata_compression
+    header.metadata_stored_bytes = len(content.packed_metadata) + TAG_BYTES
+    header.edit_bytes = len(content.edits)
+    header.edit_compression = content.edit_compression
+    if content.dictionary is not None and content.edit_compression:
+        header.dictionary_version = content.dictionary.version
+    inline = bool(content.edits) and not header.parts_id
+    if inline:
+        header.edit_stored_bytes = len(content.packed_edits) + TAG_BYTES
+    head = header.SerializeToString()
+    clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
+    nonce = os.urandom(NONCE_BYTES)
+    pieces = [clear, nonce]
+    metadata_place = _place(clear, uid, METADATA_PART, b"")
+    pieces.append(cipher.encrypt(_part_nonce(nonce, METADATA_PART), content.packed_metadata, metadata_place))
+    if inline:
+        dictionary_digest = content.dictionary.digest if content.dictionary and header.dictionary_version else b""
+        edits_place = _place(clear, uid, EDITS_PART, dictionary_digest)
+        pieces.append(cipher.encrypt(_part_nonce(nonce, EDITS_PART), content.packed_edits, edits_place))
+    return b"".join(pieces)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record that was taken apart, but not opened."""
+
+    header: EntryHeader
+    record: bytes
+    _clear_end: int
+
+    @property
+    def is_husk(self) -> bool:
+        """True when the edits were cut off."""
+        return bool(self.header.edit_bytes) and not self.header.parts_id and len(self.record) == self._edits_start
+
+    @property
+    def _edits_start(self) -> int:
+        return self._clear_end + NONCE_BYTES + self.header.metadata_stored_bytes
+
+    def husk(self) -> bytes:
+        """The record without its edits."""
+        return self.record[: self._edits_start]
+
+    def open_metadata(self, cipher: Cipher, uid: bytes) -> EntryMetadata:
+        """Opens the first part. Raises Corrupt."""
+        return _parse(EntryMetadata, self.open_metadata_bytes(cipher, uid))
+
+    def open_metadata_bytes(self, cipher: Cipher, uid: bytes) -> bytes:
+        """Opens the first part as it was digested. Raises Corrupt."""
+        header = self.header
+        sealed = memoryview(self.record)[self._clear_end + NONCE_BYTES : self._edits_start]
+        packed = cipher.decrypt(self._nonce(METADATA_PART), sealed, _place(self._clear, uid, METADATA_PART, b""))
+        return decompress(header.metadata_compression, packed, header.metadata_bytes)
+
+    def open_edits(self, cipher: Cipher, uid: bytes, dictionary: Dictionary | None = None) -> bytes:
+        """Opens the second part: a serialized Diff. The caller gives the dictionary the header names."""
+        header = self.header
+        sealed = memoryview(self.record)[self._edits_start :]
+        if len(sealed) != header.edit_stored_bytes:
+            raise Corrupt(f"an entry has {len(sealed)} bytes of edits where {header.edit_stored_bytes} were stored")
+        if not header.edit_bytes:
+            return b""
+        place = _place(self._clear, uid, EDITS_PART, dictionary.digest if dictionary else b"")
+        packed = cipher.decrypt(self._nonce(EDITS_PART), sealed, place)
+        return decompress(header.edit_compression, packed, header.edit_bytes, dictionary)
+
+    @property
+    def _clear(self) -> bytes:
+        return self.record[: self._clear_end]
+
+    def _nonce(self, part: int) -> bytes:
+        return _part_nonce(self.record[self._clear_end : self._clear_end + NONCE_BYTES], part)
+
+
+def unpack(record: Bytes, sequence: int) -> Entry:
+    """Takes a record apart. Raises Corrupt unless it is an entry of this sequence."""
+    check_prefix(record, MAGIC, _PREFIX.size + NONCE_BYTES + TAG_BYTES)
+    length = _PREFIX.unpack_from(record)[3]
+    end = _PREFIX.size + length
+    header = _parse(EntryHeader, bytes(record[_PREFIX.size : end]))
+    if header.sequence != sequence:
+        raise Corrupt(f"journal entry {sequence} holds the record of entry {header.sequence}")
+    if len(record) < end + NONCE_BYTES + header.metadata_stored_bytes:
+        raise Corrupt(f"journal entry {sequence} is cut off after {len(record)} bytes")
+    return Entry(header, bytes(record), end)
+
+
+def entry_digest(cipher: Cipher, header: EntryHeader, metadata: bytes, edits_hash: bytes) -> bytes:
+    """The history digest: covers this entry as stored and, through ``previous_digest``, all before it."""
+    numbers = _DIGESTED.pack(
+        header.epoch, header.sequence, header.kind, header.version, header.parent_version, header.create_time_us
+    )
+    return cipher.digest(header.previous_digest, numbers, metadata, edits_hash)
+
+
+def _place(clear: bytes, uid: bytes, part: int, dictionary_digest: bytes) -> bytes:
+    return length_prefixed(clear, uid, bytes((part,)), dictionary_digest)
+
+
+def _part_nonce(nonce: bytes, part: int) -> bytes:
+    return nonce[:-1] + bytes(((nonce[-1] & 0xFE) | part,))
+
+
+def _parse(kind: type[M], data: bytes) -> M:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Corrupt(f"stored bytes are no {kind.__name__}") from None
+

@@ -1,0 +1,37 @@
+"""Keyed hashes of names: what stands in LMDB keys and object names instead of what users called things.
+
+A namespace's name key is random and never rotated: rotating it would move every row. Who steals it can test guesses
+of names, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from stateward_sidecar.codec.seal import length_prefixed
+
+HASH_BYTES = 16
+
+
+class NameKey:
+    """Hashes the names of one namespace."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def thread(self, name: str) -> bytes:
+        """16 bytes for a thread's name."""
+        return self._hash(b"thread", name.encode())
+
+    def label(self, key: str, value: str) -> bytes:
+        """16 bytes for a label with its value."""
+        return self._hash(b"label", key.encode(), value.encode())
+
+    def namespace(self, name: str) -> bytes:
+        """16 bytes for a namespace; used on the root's name key."""
+        return self._hash(b"namespace", name.encode())
+
+    def _hash(self, *parts: bytes) -> bytes:
+        return hmac.digest(self._key, length_prefixed(*parts), "sha256")[:HASH_BYTES]

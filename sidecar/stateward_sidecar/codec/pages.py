@@ -1,0 +1,220 @@
+"""Cutting a state into pages that fit a message.
+
+A page is a fragment of ``stateward.v1.State`` on the wire: slots ascending by name, then logs ascending by name. A
+log that goes on in the next page has its first index there. A value larger than a page travels as ``ValueChunk``s,
+one to a page; a page with a piece of a log's entry also shows the log, without entries and with that entry's index,
+so that a reader always takes the state first and then the chunk.
+
+Every page but the last says ``partial``; the last one says it if a projection was used. Nothing is remembered
+between pages: a ``Position`` says where the next one begins, in a state that never changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from stateward.v1.checkpoint_service_pb2 import Projection, ValueChunk
+from stateward_sidecar.codec.state import (
+    EMPTY_ENTRIES,
+    Entries,
+    LogState,
+    StateTree,
+    byte_length,
+    find_data,
+    put_log,
+    put_slot,
+    skip_prefix,
+    wire,
+)
+from stateward_sidecar.errors import InvalidField
+
+SLOTS, LOGS = 0, 1
+
+# At most what a slot or a log takes beside its name and values: tags, lengths, index and version.
+_SLOT_OVERHEAD_BYTES = 16
+_LOG_OVERHEAD_BYTES = 40
+_PARTIAL = b"\x18\x01"
+_POSITION = struct.Struct(">BQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is shown. None = all; a number = only so many of the log's last entries."""
+
+    slots: frozenset[str] | None = None
+    logs: dict[str, int | None] | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """True where nothing is left out."""
+        return self.slots is None and self.logs is None
+
+
+class Position(NamedTuple):
+    """Where a page begins: in slots or logs, at a name, at an entry of what is selected, at a byte of its data."""
+
+    section: int
+    name: str
+    entry: int
+    offset_bytes: int
+
+    def pack(self) -> bytes:
+        """Makes bytes of it, for a page token."""
+        return _POSITION.pack(self.section, self.entry, self.offset_bytes) + self.name.encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Position:
+        """Reads the bytes of ``pack``. Raises InvalidField where they are none."""
+        try:
+            section, entry, offset_bytes = _POSITION.unpack_from(data)
+            name = data[_POSITION.size :].decode()
+        except (struct.error, UnicodeDecodeError):
+            raise InvalidField("page_token", "it is not one that this server gave out") from None
+        return cls(section, name, entry, offset_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: wire bytes of a State, a piece of a large value or None, and where the next one begins or None."""
+
+    state: bytes
+    chunk: ValueChunk | None
+    next: Position | None
+
+
+def selection_of(projection: Projection | None) -> Selection:
+    """Reads a projection. None = everything; a projection selects what it names and nothing else."""
+    if projection is None:
+        return Selection()
+    logs: dict[str, int | None] = {}
+    for position, log in enumerate(projection.logs):
+        if log.last < 0:
+            raise InvalidField(f"projection.logs[{position}].last", f"{log.last} is below 0")
+        logs[log.log] = log.last if log.HasField("last") else None
+    return Selection(frozenset(projection.slots), logs)
+
+
+def page(tree: StateTree, selection: Selection, position: Position | None, max_bytes: int) -> Page:
+    """Cuts the page that begins at ``position``; None = the first one.
+
+    It has about ``max_bytes`` at most (>= 1): a single value that just fits may come with its name beyond that.
+    """
+    if position is None and selection.is_everything and _bound_wire_bytes(tree) <= max_bytes:
+        return Page(wire(tree), None, None)
+    places = _list_places(tree, selection)
+    cut = _Cut(tree, selection, max_bytes)
+    at, entry, offset_bytes = _find(places, position)
+    while at < len(places):
+        section, name = places[at]
+        rest = cut.take_slot(name, offset_bytes) if section == SLOTS else cut.take_log(name, entry, offset_bytes)
+        if rest is None:
+            at += 1
+        entry, offset_bytes = rest or (0, 0)
+        if rest is not None or cut.chunk is not None:
+            break
+    following = Position(*places[at], entry, offset_bytes) if at < len(places) else None
+    if following is not None or not selection.is_everything:
+        cut.parts.append(_PARTIAL)
+    return Page(b"".join(cut.parts), cut.chunk, following)
+
+
+def _list_places(tree: StateTree, selection: Selection) -> list[tuple[int, str]]:
+    """Lists section and name of all that is selected and exists, in the order in which it is shown."""
+    slots = tree.slots.keys() if selection.slots is None else tree.slots.keys() & selection.slots
+    logs = tree.logs.keys() if selection.logs is None else tree.logs.keys() & selection.logs.keys()
+    return [(SLOTS, name) for name in sorted(slots)] + [(LOGS, name) for name in sorted(logs)]
+
+
+def _find(places: list[tuple[int, str]], position: Position | None) -> tuple[int, int, int]:
+    """Returns the number of the place, and entry and byte in it."""
+    if position is None:
+        return 0, 0, 0
+    place = (position.section, position.name)
+    at = bisect_left(places, place)
+    if at < len(places) and places[at] == place:
+        return at, position.entry, position.offset_bytes
+    return at, 0, 0
+
+
+def _bound_wire_bytes(tree: StateTree) -> int:
+    return tree.size_bytes + _SLOT_OVERHEAD_BYTES * len(tree.slots) + _LOG_OVERHEAD_BYTES * len(tree.logs)
+
+
+def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
+    """Returns how many frames fit, at least one if there is any, and their bytes."""
+    count = size_bytes = 0
+    for total in accumulate(map(len, items)):
+        if total > room_bytes and count:
+            break
+        count, size_bytes = count + 1, total
+    return count, size_bytes
+
+
+class _Cut:
+    """A page that is being filled.
+
+    Both ``take_`` methods return None when they took all there was to take, else entry and byte where the next page
+    goes on.
+    """
+
+    def __init__(self, tree: StateTree, selection: Selection, max_bytes: int) -> None:
+        self.parts: list[bytes] = []
+        self.chunk: ValueChunk | None = None
+        self._tree = tree
+        self._selection = selection
+        self._max_bytes = max_bytes
+        self._room_bytes = max_bytes
+
+    def take_slot(self, name: str, offset_bytes: int) -> tuple[int, int] | None:
+        value = self._tree.slots[name]
+        need = _SLOT_OVERHEAD_BYTES + byte_length(name) + len(value)
+        if self.parts and need > self._room_bytes:
+            return 0, 0
+        if offset_bytes or len(value) > self._max_bytes:
+            end = self._take_chunk(ValueChunk(slot=name), value, 0, offset_bytes)
+            return None if end is None else (0, end)
+        put_slot(self.parts, name, value)
+        self._room_bytes -= need
+        return None
+
+    def take_log(self, name: str, entry: int, offset_bytes: int) -> tuple[int, int] | None:
+        log = self._tree.logs[name]
+        last = self._selection.logs[name] if self._selection.logs is not None else None
+        first = 0 if last is None else max(0, len(log.entries) - last)
+        items = log.entries[first + entry :]
+        index = log.first_index + len(log.entries) - len(items)
+        head = _LOG_OVERHEAD_BYTES + byte_length(name)
+        if self.parts and head + (len(items[0]) if items else 0) > self._room_bytes:
+            return entry, 0
+        if items and (offset_bytes or len(items[0]) > self._max_bytes):
+            put_log(self.parts, name, LogState(index, EMPTY_ENTRIES, log.rewritten_version))
+            chunk = ValueChunk(log=name, index=index)
+            end = self._take_chunk(chunk, items[0], skip_prefix(items[0]), offset_bytes)
+            if end is not None:
+                return entry, end
+            return (entry + 1, 0) if len(items) > 1 else None
+        count, size_bytes = _count_fitting(items, self._room_bytes - head)
+        shown = Entries(items, 0, count, size_bytes)
+        put_log(self.parts, name, LogState(index, shown, log.rewritten_version))
+        self._room_bytes -= head + size_bytes
+        return (entry + count, 0) if count < len(items) else None
+
+    def _take_chunk(self, chunk: ValueChunk, value: bytes, at: int, offset_bytes: int) -> int | None:
+        """Takes a piece of the Value that begins at byte ``at``; returns where the next begins, None at its end."""
+        span = find_data(value, at)
+        if span is None:
+            raise InvalidField("max_bytes", "too small for a reference to a blob")
+        if offset_bytes and offset_bytes >= span.stop - span.start:
+            raise InvalidField("page_token", "it points beyond the end of a value")
+        start = span.start + offset_bytes
+        stop = min(span.stop, start + self._max_bytes)
+        chunk.media_type = span.media_type
+        chunk.offset = offset_bytes
+        chunk.size_bytes = span.stop - span.start
+        chunk.data = value[start:stop]
+        self.chunk = chunk
+        return None if stop == span.stop else offset_bytes + stop - start

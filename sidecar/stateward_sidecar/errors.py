@@ -1,0 +1,186 @@
+"""Every failure the daemon names.
+
+One class for each reaction a caller can have. The reason is the contract's ``ErrorReason``; the one table that turns
+it into a gRPC status is ``service/status.py``.
+
+    StatewardError
+    ├── InvalidField            the request is wrong whatever is stored
+    ├── RequestIdReused         the request id was used with another body
+    ├── CheckpointIdReused      the checkpoint id names another checkpoint
+    ├── ThreadExists            the name of a copy is taken
+    ├── VersionMismatch         the head is not what was expected
+    ├── EditConflict            an edit does not fit the state
+    ├── ThreadNotFound          no such thread
+    ├── VersionNotFound         no such version, checkpoint id, tag, branch
+    ├── VersionPruned           it was there, and was removed
+    ├── StateTooLarge           larger than the server allows
+    ├── DiskFull                disk or map is full; reads and deletions go on
+    ├── QueueFull               too many writes wait
+    ├── Corrupt                 stored bytes are missing or were changed
+    ├── KeyUnavailable          the key that opens the data is not there
+    ├── NoArchive               ARCHIVED was asked for, none is configured
+    ├── FeatureUnavailable      this server cannot do that
+    ├── ShuttingDown            the daemon is stopping
+    ├── DeadlineExceeded        the deadline passed before the write was taken
+    ├── OutcomeUnknown          the disk failed in the middle of a commit
+    └── StartError              the daemon cannot start; the message is for the operator
+"""
+
+from __future__ import annotations
+
+
+class StatewardError(Exception):
+    """Base of all. ``metadata`` holds every fact of the message for machines."""
+
+    reason = "INTERNAL"
+
+    def __init__(self, message: str, **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidField(StatewardError):
+    """A field is wrong whatever is stored. Correct the request."""
+
+    reason = "INVALID_FIELD"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}", field=field)
+        self.field = field
+        self.description = message
+
+
+class RequestIdReused(StatewardError):
+    """The request id was answered before, for another request. Use a fresh id."""
+
+    reason = "REQUEST_ID_REUSED"
+
+
+class CheckpointIdReused(StatewardError):
+    """The checkpoint id names a checkpoint with other content. Use another id."""
+
+    reason = "CHECKPOINT_ID_REUSED"
+
+
+class ThreadExists(StatewardError):
+    """A thread of that name exists. Choose another name or delete it."""
+
+    reason = "THREAD_EXISTS"
+
+
+class VersionMismatch(StatewardError):
+    """The branch's head is not what the caller expected. Hydrate, redo the change, save again."""
+
+    reason = "VERSION_MISMATCH"
+
+
+class EditConflict(StatewardError):
+    """An edit does not fit the state it is applied to. Hydrate and make the edits anew."""
+
+    reason = "EDIT_CONFLICT"
+
+    def __init__(self, edit_index: int, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}", edit=edit_index, field=field)
+        self.edit_index = edit_index
+        self.field = field
+
+
+class ThreadNotFound(StatewardError):
+    """No thread of this name."""
+
+    reason = "THREAD_NOT_FOUND"
+
+
+class VersionNotFound(StatewardError):
+    """The thread has no such version, checkpoint id, tag or branch."""
+
+    reason = "VERSION_NOT_FOUND"
+
+
+class VersionPruned(StatewardError):
+    """The version, or the place in the journal, was removed by retention or pruning."""
+
+    reason = "VERSION_PRUNED"
+
+
+class StateTooLarge(StatewardError):
+    """Larger than the server allows. Store less, or less at once."""
+
+    reason = "STATE_TOO_LARGE"
+
+    def __init__(self, size_bytes: int, limit_bytes: int, message: str | None = None) -> None:
+        text = message or f"the state has {size_bytes} bytes, more than the limit of {limit_bytes}"
+        super().__init__(text, size_bytes=size_bytes, limit_bytes=limit_bytes)
+
+
+class DiskFull(StatewardError):
+    """Disk or map is full. Free space or prune, then retry; reads and deletions go on meanwhile."""
+
+    reason = "DISK_FULL"
+
+
+class QueueFull(StatewardError):
+    """Too many writes wait. Retry after a moment."""
+
+    reason = "QUEUE_FULL"
+
+
+class Corrupt(StatewardError):
+    """Stored bytes are missing or were changed. Other threads are not affected; ``stateward verify`` lists all."""
+
+    reason = "CORRUPT"
+
+    def __init__(self, message: str, thread: str = "", version: int = 0) -> None:
+        super().__init__(message)
+        self.locate(thread, version)
+
+    def locate(self, thread: str = "", version: int = 0) -> Corrupt:
+        """Adds where it happened, once that is known, and returns itself."""
+        if thread and "thread" not in self.metadata:
+            self.metadata["thread"] = thread
+            self.message = f"thread {thread!r}: {self.message}"
+        if version and "version" not in self.metadata:
+            self.metadata["version"] = str(version)
+            self.message = f"{self.message} (version {version})"
+        return self
+
+
+class KeyUnavailable(StatewardError):
+    """The key that opens the data is not there, or is another one."""
+
+    reason = "KEY_UNAVAILABLE"
+
+
+class NoArchive(StatewardError):
+    """ARCHIVED was asked for and no archive is configured. Configure one, or ask for COMMITTED."""
+
+    reason = "NO_ARCHIVE"
+
+
+class FeatureUnavailable(StatewardError):
+    """This server cannot do that; GetServerInfo lists what it can."""
+
+    reason = "FEATURE_UNAVAILABLE"
+
+
+class ShuttingDown(StatewardError):
+    """The daemon is stopping. Nothing was written; retry when it is back."""
+
+    reason = "SHUTTING_DOWN"
+
+
+class DeadlineExceeded(StatewardError):
+    """The deadline passed, or the call was cancelled, before the write was taken. Nothing was written."""
+
+    reason = "DEADLINE_EXCEEDED"
+
+
+class OutcomeUnknown(StatewardError):
+    """The disk failed in the middle of a commit. Retry with the same request id once the daemon is back."""
+
+    reason = "OUTCOME_UNKNOWN"
+
+
+class StartError(StatewardError):
+    """The daemon cannot start. The message is one line for the operator."""

@@ -1,0 +1,1 @@
+"""gRPC services: check, call one verb, answer."""

@@ -1,0 +1,80 @@
+"""AdminService."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from stateward.v1.admin_service_pb2 import (
+    GetServerInfoRequest,
+    GetServerInfoResponse,
+    GetStatsRequest,
+    GetStatsResponse,
+    VerifyRequest,
+    VerifyResponse,
+)
+from stateward.v1.checkpoint_pb2 import Durability
+from stateward_sidecar.codec.edits import check_name
+from stateward_sidecar.service import check
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.storage.engine import FORMAT
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What does not change while the daemon runs."""
+
+    version: str
+    key_id: str
+    default_durability: Durability
+    warnings: tuple[str, ...]
+    start_time_us: int
+
+
+class AdminService:
+    """Looking at the server itself."""
+
+    def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int]) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._facts = facts
+        self._count_watches = count_watches
+
+    async def get_server_info(
+        self, request: GetServerInfoRequest, context: grpc.aio.ServicerContext
+    ) -> GetServerInfoResponse:
+        facts, limits = self._facts, self._store.context.limits
+        answer = GetServerInfoResponse(
+            version=facts.version, format=FORMAT, max_state_bytes=limits.state_bytes,
+            max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
+            default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
+        )  # fmt: skip
+        answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
+        answer.start_time.FromMicroseconds(facts.start_time_us)
+        return answer
+
+    async def get_stats(self, request: GetStatsRequest, context: grpc.aio.ServicerContext) -> GetStatsResponse:
+        store = self._store.context
+        counters = store.counters
+        used, file_bytes = store.engine.sizes()
+        return GetStatsResponse(
+            threads=await self._calls.read(self._store.count_threads), saves=counters.saves, entries=counters.entries,
+            commits=store.writer.commits, entry_bytes=counters.entry_bytes, snapshot_bytes=counters.snapshot_bytes,
+            snapshots=counters.snapshots, used_bytes=used, file_bytes=file_bytes, map_bytes=store.engine.map_bytes,
+            queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
+            cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
+        )  # fmt: skip
+
+    async def verify(
+        self, request: VerifyRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[VerifyResponse]:
+        if request.thread:
+            check.check_place(request)
+        elif request.namespace:
+            check_name(request.namespace, "namespace")
+        steps = self._store.verifier.verify(request)
+        while (answer := await self._calls.read(next, steps, None)) is not None:
+            yield answer

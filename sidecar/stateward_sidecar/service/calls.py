@@ -1,0 +1,88 @@
+"""Between the event loop and the threads that do the work.
+
+Reads that may take a while run on workers. Writes go to the writer's queue; its thread hands a whole finished batch
+back to the loop in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+import lmdb
+
+from stateward_sidecar.errors import DeadlineExceeded
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.store import Store
+
+T = TypeVar("T")
+
+
+class Delivery:
+    """Wakes the calls whose writes are done."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def deliver(self, writes: list[Write]) -> None:
+        """On the writer's thread: passes a finished batch to the loop."""
+        if any(write.on_done is not None for write in writes):
+            try:
+                self._loop.call_soon_threadsafe(_finish, writes)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+
+class Calls:
+    """Runs verbs for handlers."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a reading verb on a worker."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
+
+    async def write(
+        self,
+        run: Callable[[lmdb.Transaction, Batch], T],
+        context: grpc.aio.ServicerContext,
+        *,
+        size_bytes: int = 0,
+        frees_space: bool = False,
+        is_alone: bool = False,
+    ) -> T:
+        """Queues a write and waits until it is committed. Raises what the write raised."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        remaining = context.time_remaining()
+        deadline = float("inf") if remaining is None else time.monotonic() + remaining
+        if remaining is not None and remaining <= 0:
+            raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
+        write = Write(
+            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
+            on_done=lambda done: _resolve(future, done),
+        )  # fmt: skip
+        self.store.context.writer.submit(write)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            write.cancelled = True  # dropped if the writer has not taken it yet
+            raise
+
+
+def _finish(writes: list[Write]) -> None:
+    for write in writes:
+        if write.on_done is not None:
+            write.on_done(write)
+
+
+def _resolve(future: asyncio.Future[Any], write: Write) -> None:
+    if future.done():
+        return  # the caller has gone
+    if write.error is not None:
+        future.set_exception(write.error)
+    else:
+        future.set_result(write.result)

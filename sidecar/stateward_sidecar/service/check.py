@@ -1,0 +1,283 @@
+"""Checking requests at the border: everything that is wrong whatever is stored, named by its field, before any work."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from google.protobuf.duration_pb2 import Duration
+
+from stateward.v1.checkpoint_pb2 import (
+    DURABILITY_ARCHIVED,
+    Durability,
+    Status,
+    VersionRef,
+)
+from stateward.v1.checkpoint_service_pb2 import (
+    BatchSaveRequest,
+    HydrateRequest,
+    Projection,
+    SaveRequest,
+)
+from stateward.v1.thread_pb2 import Retention, ThreadOptions
+from stateward_sidecar.codec.edits import check_diff, check_name, check_state, check_value, only_commutative
+from stateward_sidecar.errors import FeatureUnavailable, InvalidField, NoArchive
+
+DEFAULT_NAMESPACE = "default"
+ALL_THREADS = "-"
+REQUEST_ID_BYTES_MAX = 256
+TAG_BYTES_MAX = 256
+DETAIL_BYTES_MAX = 4096
+METADATA_BYTES_MAX = 256 << 10
+LABELS_MAX = 64
+LABEL_KEY_BYTES_MAX = 256
+LABEL_VALUE_BYTES_MAX = 1024
+PAGE_SIZE_MAX = 1000
+PAGE_BYTES_MIN, PAGE_BYTES_MAX = 1 << 10, 64 << 20
+DIGEST_BYTES = 16
+BATCH_MAX = 256
+PRUNE_VERSIONS_MAX = 100_000
+MASK_PATHS = ("labels", "ttl", "retention", "parent_thread", "agent")
+_UID = re.compile(r"[0-9a-f]{32}")
+
+
+def check_place(request: object, *, all_allowed: bool = False) -> None:
+    """Checks namespace, thread and branch, and fills in the default namespace."""
+    request.namespace = request.namespace or DEFAULT_NAMESPACE  # type: ignore[attr-defined]
+    check_name(request.namespace, "namespace")  # type: ignore[attr-defined]
+    thread = request.thread  # type: ignore[attr-defined]
+    if thread == ALL_THREADS and not all_allowed:
+        raise InvalidField("thread", '"-" stands for all threads and is not allowed here')
+    check_name(thread, "thread")
+    if branch := getattr(request, "branch", ""):
+        check_name(branch, "branch")
+    if (uid := getattr(request, "expected_uid", "")) and not _UID.fullmatch(uid):
+        raise InvalidField("expected_uid", "is not 32 hex digits")
+    check_request_id(getattr(request, "request_id", ""))
+
+
+def check_namespace(request: object) -> None:
+    """Checks the namespace of a request without thread."""
+    request.namespace = request.namespace or DEFAULT_NAMESPACE  # type: ignore[attr-defined]
+    check_name(request.namespace, "namespace")  # type: ignore[attr-defined]
+
+
+def check_request_id(request_id: str) -> None:
+    """Checks a request id, which may be empty."""
+    if request_id:
+        check_text(request_id, "request_id", REQUEST_ID_BYTES_MAX)
+        check_name(request_id, "request_id")
+
+
+def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> None:
+    """Checks a reference that is set."""
+    kind = ref.WhichOneof("ref")
+    if kind is None:
+        raise InvalidField(field, "names no version: set version, checkpoint_id or tag")
+    if kind == "version":
+        if ref.version < 0 or (ref.version == 0 and not zero_allowed):
+            raise InvalidField(f"{field}.version", f"{ref.version} is no version; versions count from 1")
+    else:
+        check_name(getattr(ref, kind), f"{field}.{kind}")
+
+
+def check_save(request: SaveRequest, prefix: str = "") -> None:
+    """Checks a save. Raises InvalidField, NoArchive or FeatureUnavailable."""
+    try:
+        _check_save(request)
+    except InvalidField as error:
+        if not prefix:
+            raise
+        raise InvalidField(f"{prefix}.{error.field}", error.description) from None
+
+
+def _check_save(request: SaveRequest) -> None:
+    check_place(request)
+    if request.checkpoint_id:
+        check_name(request.checkpoint_id, "checkpoint_id")
+    is_expected = request.HasField("expected_version")
+    if is_expected and request.expected_version < 0:
+        raise InvalidField("expected_version", f"{request.expected_version} is negative")
+    if request.expected_digest:
+        if not is_expected or request.expected_version == 0:
+            raise InvalidField("expected_digest", "goes only with a positive expected_version")
+        if len(request.expected_digest) != DIGEST_BYTES:
+            raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
+    has_parent = request.HasField("parent")
+    if has_parent:
+        check_ref(request.parent, "parent", zero_allowed=True)
+    if not is_expected and not request.request_id:
+        raise InvalidField("request_id", "is required without expected_version: a retry would apply the save twice")
+    _check_features(request)
+    check_durability(request.durability)
+    _check_description(request)
+    if request.HasField("create"):
+        check_options(request.create, "create")
+    content = request.WhichOneof("content")
+    if content is None:
+        raise InvalidField("content", "is required: set state or diff")
+    if content == "state":
+        if not is_expected and not has_parent and not request.overwrite:
+            raise InvalidField(
+                "expected_version", "is required with a full state; set overwrite to replace whatever is there"
+            )
+        check_state(request.state)
+        return
+    check_diff(request.diff)
+    if not is_expected and not has_parent:
+        index = only_commutative(request.diff)
+        if index is not None:
+            raise InvalidField(
+                f"diff.edits[{index}]",
+                "needs expected_version or parent; without, only Append, SetSlot and DeleteSlot are allowed",
+            )
+    if request.overwrite:
+        raise InvalidField("overwrite", "goes with a full state only")
+
+
+def _check_features(request: SaveRequest) -> None:
+    for field, feature in (("effects", "effects"), ("ack_signals", "signals"), ("lease_token", "leases")):
+        if getattr(request, field):
+            raise FeatureUnavailable(f"{field}: this server has no {feature}", feature=feature, field=field)
+
+
+def _check_description(request: SaveRequest) -> None:
+    if request.status not in Status.values():
+        raise InvalidField("status", f"{request.status} is unknown")
+    check_text(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
+    check_text(request.wait_id, "wait_id", LABEL_VALUE_BYTES_MAX)
+    if request.schema_version < 0:
+        raise InvalidField("schema_version", f"{request.schema_version} is negative")
+    check_labels(request.labels, "labels")
+    if len(request.metrics) > LABELS_MAX:
+        raise InvalidField("metrics", f"has {len(request.metrics)} numbers, more than {LABELS_MAX}")
+    for key, value in request.metrics.items():
+        check_name(key, "metrics")
+        if not math.isfinite(value):
+            raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
+    if request.HasField("metadata"):
+        check_value(request.metadata, "metadata")
+        if request.metadata.ByteSize() > METADATA_BYTES_MAX:
+            raise InvalidField("metadata", f"has {request.metadata.ByteSize()} bytes, more than {METADATA_BYTES_MAX}")
+
+
+def check_batch(request: BatchSaveRequest) -> None:
+    """Checks a batch and each of its saves."""
+    if not 1 <= len(request.saves) <= BATCH_MAX:
+        raise InvalidField("saves", f"has {len(request.saves)} items; 1 to {BATCH_MAX} are allowed")
+    seen: set[tuple[str, str]] = set()
+    for index, save in enumerate(request.saves):
+        check_save(save, f"saves[{index}]")
+        if (save.namespace, save.thread) in seen:
+            raise InvalidField(f"saves[{index}].thread", f"{save.thread!r} is in the batch twice")
+        seen.add((save.namespace, save.thread))
+
+
+def check_durability(durability: int, field: str = "durability") -> None:
+    """Checks a level. Raises NoArchive for ARCHIVED: this server has none."""
+    if durability not in Durability.values():
+        raise InvalidField(field, f"{durability} is unknown")
+    if durability == DURABILITY_ARCHIVED:
+        raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
+
+
+def check_text(text: str, field: str, bytes_max: int) -> None:
+    """Checks the length of a text that may be empty."""
+    if len(text) * 4 > bytes_max and len(text.encode()) > bytes_max:
+        raise InvalidField(field, f"has {len(text.encode())} bytes, more than {bytes_max}")
+
+
+def check_labels(labels: Mapping[str, str], field: str) -> None:
+    """Checks labels, as given or as a filter."""
+    if len(labels) > LABELS_MAX:
+        raise InvalidField(field, f"has {len(labels)} labels, more than {LABELS_MAX}")
+    for key, value in labels.items():
+        check_name(key, f"{field} (a key)")
+        check_text(key, f"{field}[{key[:32]!r}…] (the key)", LABEL_KEY_BYTES_MAX)
+        check_text(value, f"{field}[{key!r}]", LABEL_VALUE_BYTES_MAX)
+
+
+def check_options(options: ThreadOptions, field: str) -> None:
+    """Checks settings of a thread."""
+    check_labels(options.labels, f"{field}.labels")
+    if options.HasField("ttl"):
+        check_duration(options.ttl, f"{field}.ttl")
+    if options.HasField("retention"):
+        check_retention(options.retention, f"{field}.retention")
+    if options.parent_thread:
+        check_name(options.parent_thread, f"{field}.parent_thread")
+    if options.agent:
+        check_name(options.agent, f"{field}.agent")
+
+
+def check_retention(retention: Retention, field: str) -> None:
+    """Checks a retention rule that is set: it must say something."""
+    if retention.keep_last < 0:
+        raise InvalidField(f"{field}.keep_last", f"{retention.keep_last} is negative")
+    if retention.HasField("keep_for"):
+        check_duration(retention.keep_for, f"{field}.keep_for")
+    elif not retention.keep_last:
+        raise InvalidField(field, "says nothing: set keep_last or keep_for, or leave it out to keep all versions")
+
+
+def check_duration(duration: Duration, field: str) -> None:
+    """Checks that a duration is positive and in range."""
+    in_range = abs(duration.seconds) <= 315_576_000_000 and abs(duration.nanos) < 1_000_000_000
+    if not in_range or duration.ToMicroseconds() <= 0:
+        raise InvalidField(field, "is not a positive duration")
+
+
+def check_page(page_size: int) -> int:
+    """Checks a page size; larger ones are brought down to the limit, as AIP-158 asks."""
+    if page_size < 0:
+        raise InvalidField("page_size", f"{page_size} is negative")
+    return min(page_size, PAGE_SIZE_MAX)
+
+
+def check_max_bytes(max_bytes: int) -> None:
+    """Checks the size of a page of state."""
+    if max_bytes and not PAGE_BYTES_MIN <= max_bytes <= PAGE_BYTES_MAX:
+        raise InvalidField("max_bytes", f"{max_bytes} is not between {PAGE_BYTES_MIN} and {PAGE_BYTES_MAX}")
+
+
+def check_hydrate(request: HydrateRequest) -> None:
+    """Checks a hydrate."""
+    check_place(request)
+    if request.HasField("version"):
+        check_ref(request.version, "version")
+    check_max_bytes(request.max_bytes)
+    if request.HasField("projection"):
+        check_projection(request.projection)
+
+
+def check_projection(projection: Projection) -> None:
+    """Checks the names and counts of a projection."""
+    for index, name in enumerate(projection.slots):
+        check_name(name, f"projection.slots[{index}]")
+    for index, log in enumerate(projection.logs):
+        check_name(log.log, f"projection.logs[{index}].log")
+        if log.last < 0:
+            raise InvalidField(f"projection.logs[{index}].last", f"{log.last} is negative")
+
+
+def check_statuses(statuses: Iterable[int]) -> None:
+    """Checks a filter by status."""
+    for index, status in enumerate(statuses):
+        if status not in Status.values() or not status:
+            raise InvalidField(f"statuses[{index}]", f"{status} is no status")
+
+
+def check_mask(paths: Iterable[str]) -> None:
+    """Checks which settings are to be changed."""
+    if not list(paths):
+        raise InvalidField("update_mask", f"is required: name any of {', '.join(MASK_PATHS)}")
+    for path in paths:
+        if path not in MASK_PATHS:
+            raise InvalidField("update_mask", f"{path!r} cannot be changed; {', '.join(MASK_PATHS)} can")
+
+
+def check_tag(tag: str) -> None:
+    """Checks the name of a tag."""
+    check_name(tag, "tag")
+    check_text(tag, "tag", TAG_BYTES_MAX)

@@ -1,0 +1,194 @@
+"""The gRPC server: listeners, limits, and what surrounds every call.
+
+Handlers are plain async methods. Around each: the request is parsed (bytes that are no message are INVALID_FIELD), a
+StatewardError becomes its status, and anything else is logged once and leaves as INTERNAL, which says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from stateward_sidecar.errors import InvalidField, StartError, StatewardError
+from stateward_sidecar.service.status import DETAILS_KEY, to_status
+from stateward_sidecar.telemetry import log
+
+SOCKET_MODE = 0o660
+# The kernel's limit for the path of a unix socket, less one for the final zero.
+SOCKET_PATH_BYTES_MAX = 107
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# What a message may have beyond the largest state: names, metadata, labels.
+MESSAGE_SLACK_BYTES = 1 << 20
+
+
+class Server:
+    """Listens, and serves the given services."""
+
+    def __init__(self, services: dict[ServiceDescriptor, object], message_bytes_max: int) -> None:
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", message_bytes_max + MESSAGE_SLACK_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ]
+        )
+        for descriptor, service in services.items():
+            handlers = {method.name: _handler(method, service) for method in descriptor.methods}
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
+            )
+        self._names = ["", "liveness", "readiness", *(descriptor.full_name for descriptor in services)]
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            [descriptor.full_name for descriptor in services]
+            + [health.SERVICE_NAME, reflection.SERVICE_NAME],
+            self._server,
+        )  # fmt: skip
+
+    def listen(self, url: str) -> str:
+        """Adds a listener: ``unix:///path`` or a loopback ``host:port``. Returns its target. Raises StartError."""
+        if url.startswith("unix:"):
+            return self._listen_unix(Path(re.sub(r"^unix:(//(?=/))?", "", url)))
+        host, _, port = url.rpartition(":")
+        if not port.isdigit():
+            raise StartError(f"--listen {url}: give unix:///path or host:port")
+        if host not in LOOPBACK:
+            raise StartError(
+                f"--listen {url}: an address wider than loopback needs TLS and tokens, which this version does not "
+                "have; use a unix socket or 127.0.0.1"
+            )
+        try:
+            bound = self._server.add_insecure_port(url)
+        except RuntimeError:
+            raise StartError(f"--listen {url}: the address is in use or not available") from None
+        return f"{host}:{bound}"
+
+    def _listen_unix(self, path: Path) -> str:
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            raise StartError(f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes")
+        try:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            _clear_stale_socket(path)
+            before = os.umask(0o777 & ~SOCKET_MODE)
+            try:
+                self._server.add_insecure_port(f"unix:{path}")
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise StartError(f"--listen unix://{path}: {error.strerror}") from None
+        except RuntimeError:
+            raise StartError(f"--listen unix://{path}: the socket cannot be made") from None
+        return f"unix://{path}"
+
+    async def start(self) -> None:
+        """Accepts calls."""
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; running ones may finish within the grace time."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+    async def _set_health(self, status: Any) -> None:
+        for name in self._names:
+            await self._health.set(name, status)
+
+
+def _clear_stale_socket(path: Path) -> None:
+    """Removes a socket that a dead daemon left. Raises StartError for anything else that is in the way."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise StartError(f"--listen unix://{path}: something that is no socket is in the way")
+    probe = socket.socket(socket.AF_UNIX)
+    try:
+        probe.settimeout(1)
+        probe.connect(os.fspath(path))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return
+    finally:
+        probe.close()
+    raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
+
+
+def _handler(method: MethodDescriptor, service: object) -> grpc.RpcMethodHandler:
+    verb = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
+    request_class = GetMessageClass(method.input_type)
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(
+            _streaming(verb, request_class, method.full_name), response_serializer=_serialize
+        )
+    return grpc.unary_unary_rpc_method_handler(
+        _unary(verb, request_class, method.full_name), response_serializer=_serialize
+    )
+
+
+def _unary(
+    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str
+) -> Callable[..., Awaitable[Message | bytes]]:
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | bytes:
+        try:
+            return await verb(_parse(request_class, data), context)
+        except Exception as error:  # noqa: BLE001  (the boundary)
+            await _abort(context, error, name)
+
+    return handle
+
+
+def _streaming(
+    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str
+) -> Callable[..., AsyncIterator[Message]]:
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
+        try:
+            async for answer in verb(_parse(request_class, data), context):
+                yield answer
+        except Exception as error:  # noqa: BLE001  (the boundary)
+            await _abort(context, error, name)
+
+    return handle
+
+
+def _parse(request_class: type[Message], data: bytes) -> Message:
+    try:
+        return request_class.FromString(data)
+    except DecodeError:
+        raise InvalidField("request", f"the bytes are no {request_class.DESCRIPTOR.name}") from None
+
+
+def _serialize(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
+        raise error
+    if not isinstance(error, StatewardError):
+        log.exception("a call failed in an unforeseen way", method=name)
+        error = StatewardError("the server failed in an unforeseen way; its log has more")
+    elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
+        facts = {key: value for key, value in error.metadata.items() if key != "thread"}
+        log.error("a call was refused", method=name, reason=error.reason, **facts)
+    code, message, details = to_status(error)
+    await context.abort(code, message, trailing_metadata=((DETAILS_KEY, details),))
+    raise AssertionError  # abort raises

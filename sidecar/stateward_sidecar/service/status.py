@@ -1,0 +1,96 @@
+"""The one table from reasons to gRPC status codes, and the status that carries both.
+
+Every error has exactly one ``ErrorInfo`` with all facts; some have one more detail that generic clients know. They
+travel in the standard ``grpc-status-details-bin`` trailer. Code and message alone are enough to act on.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import (
+    BadRequest,
+    ErrorInfo,
+    PreconditionFailure,
+    QuotaFailure,
+    ResourceInfo,
+    RetryInfo,
+)
+from google.rpc.status_pb2 import Status
+from grpc import StatusCode
+
+from stateward_sidecar.errors import StatewardError
+
+DOMAIN = "stateward"
+DETAILS_KEY = "grpc-status-details-bin"
+# Details ride in a header block of limited size.
+FACT_BYTES_MAX = 512
+MESSAGE_CHARS_MAX = 1024
+
+CODES: dict[str, StatusCode] = {
+    "VERSION_MISMATCH": StatusCode.ABORTED,
+    "WRITER_ABORTED": StatusCode.ABORTED,
+    "THREAD_NOT_FOUND": StatusCode.NOT_FOUND,
+    "VERSION_NOT_FOUND": StatusCode.NOT_FOUND,
+    "VERSION_PRUNED": StatusCode.OUT_OF_RANGE,
+    "INVALID_FIELD": StatusCode.INVALID_ARGUMENT,
+    "REQUEST_ID_REUSED": StatusCode.INVALID_ARGUMENT,
+    "CHECKPOINT_ID_REUSED": StatusCode.ALREADY_EXISTS,
+    "THREAD_EXISTS": StatusCode.ALREADY_EXISTS,
+    "EDIT_CONFLICT": StatusCode.FAILED_PRECONDITION,
+    "LEASE_HELD": StatusCode.FAILED_PRECONDITION,
+    "NOT_OWNER": StatusCode.FAILED_PRECONDITION,
+    "FENCED": StatusCode.FAILED_PRECONDITION,
+    "KEY_UNAVAILABLE": StatusCode.FAILED_PRECONDITION,
+    "NO_ARCHIVE": StatusCode.FAILED_PRECONDITION,
+    "STALE_ANSWER": StatusCode.FAILED_PRECONDITION,
+    "STATE_TOO_LARGE": StatusCode.RESOURCE_EXHAUSTED,
+    "QUOTA_EXCEEDED": StatusCode.RESOURCE_EXHAUSTED,
+    "DISK_FULL": StatusCode.RESOURCE_EXHAUSTED,
+    "QUEUE_FULL": StatusCode.RESOURCE_EXHAUSTED,
+    "CORRUPT": StatusCode.DATA_LOSS,
+    "ARCHIVE_UNAVAILABLE": StatusCode.UNAVAILABLE,
+    "SHUTTING_DOWN": StatusCode.UNAVAILABLE,
+    "OUTCOME_UNKNOWN": StatusCode.UNAVAILABLE,
+    "UNAUTHENTICATED": StatusCode.UNAUTHENTICATED,
+    "PERMISSION_DENIED": StatusCode.PERMISSION_DENIED,
+    "INTERNAL": StatusCode.INTERNAL,
+    "DEADLINE_EXCEEDED": StatusCode.DEADLINE_EXCEEDED,
+    "FEATURE_UNAVAILABLE": StatusCode.UNIMPLEMENTED,
+}
+_RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
+
+
+def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
+    """Code, message and the serialized google.rpc.Status of an error."""
+    code = CODES[error.reason]
+    message = error.message[:MESSAGE_CHARS_MAX]
+    facts = {key: value[:FACT_BYTES_MAX] for key, value in error.metadata.items()}
+    status = Status(code=code.value[0], message=message)
+    info = ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
+    for detail in (info, _extra(error.reason, facts, message)):
+        if detail is not None:
+            packed = Any()
+            packed.Pack(detail)
+            status.details.append(packed)
+    return code, message, status.SerializeToString()
+
+
+def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
+    """The second detail, where a standard one fits."""
+    if reason == "INVALID_FIELD":
+        violation = BadRequest.FieldViolation(field=facts["field"], description=message)
+        return BadRequest(field_violations=[violation])
+    if reason in ("VERSION_MISMATCH", "EDIT_CONFLICT"):
+        broken = PreconditionFailure.Violation(type=reason, subject=facts.get("thread", ""), description=message)
+        return PreconditionFailure(violations=[broken])
+    if reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):
+        return ResourceInfo(resource_type="thread", resource_name=facts.get("thread", ""), description=message)
+    if reason in ("DISK_FULL", "STATE_TOO_LARGE"):
+        return QuotaFailure(violations=[QuotaFailure.Violation(subject=reason.lower(), description=message)])
+    if reason in _RETRY_AFTER_MS:
+        delay = Duration()
+        delay.FromMilliseconds(_RETRY_AFTER_MS[reason])
+        return RetryInfo(retry_delay=delay)
+    return None

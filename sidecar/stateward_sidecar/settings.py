@@ -1,0 +1,187 @@
+"""The daemon's settings: file < environment < flags. Values only; components are made in ``app``.
+
+Every setting has one name: ``--data-dir`` is ``STATEWARD_DATA_DIR`` in the environment and ``data_dir`` in the file
+(TOML). A setting that is unknown or cannot be read is refused with one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.telemetry import LEVELS
+
+MIB = 1 << 20
+MAP_BYTES_MIN = 1 * MIB
+STATE_BYTES_MAX = 1 << 30
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": MIB, "MIB": MIB, "G": 1 << 30, "GIB": 1 << 30, "T": 1 << 40, "TIB": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the daemon is started with."""
+
+    data_dir: Path
+    listen: tuple[str, ...]
+    key_file: Path
+    key_file_is_default: bool
+    default_durability: str
+    grace_s: float
+    map_bytes: int
+    cache_bytes: int  # 0 = by the memory there is
+    max_state_bytes: int
+    sweep_interval_s: float
+    log_level: str
+    log_format: str
+
+
+def default_socket(environment: Mapping[str, str]) -> str:
+    """The same in every language: the runtime directory's, else /run/stateward."""
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    return f"unix://{runtime}/stateward/stateward.sock" if runtime else "unix:///run/stateward/stateward.sock"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags, with their help."""
+    parser = argparse.ArgumentParser(
+        prog="stateward-sidecar",
+        description="Keeps the state of agents: takes checkpoints over gRPC, makes them durable, encrypted and small.",
+        epilog="Every flag can be set in the environment (STATEWARD_DATA_DIR for --data-dir; several --listen "
+        "separated by commas) or in the --config file (data_dir = ...). Flags win over the environment, which wins "
+        "over the file. Sizes take KiB, MiB, GiB, TiB; times are seconds.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="settings as TOML")
+    add("--data-dir", metavar="DIR", help="where data lives (default: $XDG_DATA_HOME/stateward, ~/.local/share/stateward)")
+    add("--listen", metavar="URL", action="append", help="unix:///path or 127.0.0.1:port; may be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)")
+    add("--key-file", metavar="FILE", help="the key that protects all others; made if it does not exist (default: $XDG_CONFIG_HOME/stateward/key, ~/.config/stateward/key)")
+    add("--archive", metavar="URL", help="object storage; not in this version")
+    add("--default-durability", choices=("committed", "archived"), help="what a save without durability means (default: committed)")
+    add("--grace", metavar="SECONDS", help="how long a stop waits for running calls (default: 10)")
+    add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
+    add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or a quarter of the memory limit)")
+    add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
+    add("--sweep-interval", metavar="SECONDS", help="how often retention and expiry are applied (default: 30)")
+    add("--log-level", choices=LEVELS, help="(default: info)")
+    add("--log-format", choices=("auto", "text", "json"), help="auto: text on a terminal, else JSON (default: auto)")
+    add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
+    add("--version", action="version", version=f"stateward-sidecar {version()}")
+    return parser
+
+
+def version() -> str:
+    """The version of this distribution."""
+    try:
+        return importlib.metadata.version("stateward")
+    except importlib.metadata.PackageNotFoundError:
+        return "0.0.0"
+
+
+NAMES = (
+    "data_dir", "listen", "key_file", "archive", "default_durability", "grace", "map_size", "cache_size",
+    "max_state_size", "sweep_interval", "log_level", "log_format",
+)  # fmt: skip
+
+
+def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, bool]:
+    """Puts file, environment and flags together; also says whether only the health is asked for. Raises StartError."""
+    flags = vars(make_parser().parse_args(arguments))
+    given = _from_file(flags.get("config") or environment.get("STATEWARD_CONFIG"))
+    for name in NAMES:
+        if (value := environment.get(f"STATEWARD_{name.upper()}")) not in (None, ""):
+            given[name] = value
+        if flags.get(name) is not None:
+            given[name] = flags[name]
+    return _settings(given, environment), bool(flags["health"])
+
+
+def _from_file(path: str | None) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        values = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise StartError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartError(f"the settings file {path} is not TOML: {error}") from None
+    unknown = sorted(set(values) - set(NAMES))
+    if unknown:
+        raise StartError(f"the settings file {path} has an unknown setting: {unknown[0]} (known: {', '.join(NAMES)})")
+    return values
+
+
+def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    if given.get("archive"):
+        raise StartError("--archive: this version has no archive yet; leave it out")
+    durability = _choice(given, "default_durability", ("committed", "archived"), "committed")
+    if durability == "archived":
+        raise StartError("--default-durability archived needs an archive, which this version does not have")
+    home = Path(environment.get("HOME") or "/")
+    data_home = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
+    config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    listen = given.get("listen") or default_socket(environment)
+    listen = listen.split(",") if isinstance(listen, str) else list(listen)
+    data_dir = Path(given.get("data_dir") or data_home / "stateward").absolute()
+    key_file = Path(given.get("key_file") or config_home / "stateward/key").absolute()
+    if key_file.is_relative_to(data_dir):
+        raise StartError(f"the key file {key_file} lies in the data directory; keep it apart, or a copy holds both")
+    map_bytes = _size(given, "map_size", 64 << 30)
+    if map_bytes < MAP_BYTES_MIN:
+        raise StartError(f"--map-size: {map_bytes} bytes are too few; at least 1MiB")
+    state_bytes = _size(given, "max_state_size", 64 * MIB)
+    if not 1 <= state_bytes <= STATE_BYTES_MAX:
+        raise StartError(f"--max-state-size: {state_bytes} bytes are out of range; at most 1GiB")
+    return Settings(
+        data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
+        key_file_is_default="key_file" not in given, default_durability=durability,
+        grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
+        max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
+        log_level=_choice(given, "log_level", LEVELS, "info"),
+        log_format=_choice(given, "log_format", ("auto", "text", "json"), "auto"),
+    )  # fmt: skip
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _choice(given: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> str:
+    value = str(given.get(name, default))
+    if value not in choices:
+        raise StartError(f"{_flag(name)}: {value!r} is none of {', '.join(choices)}")
+    return value
+
+
+def _seconds(given: Mapping[str, Any], name: str, default: float) -> float:
+    try:
+        value = float(given.get(name, default))
+    except (TypeError, ValueError):
+        raise StartError(f"{_flag(name)}: {given[name]!r} is no number of seconds") from None
+    if not 0 <= value < float("inf"):
+        raise StartError(f"{_flag(name)}: {value} is out of range")
+    return value
+
+
+def _size(given: Mapping[str, Any], name: str, default: int) -> int:
+    value = given.get(name, default)
+    if isinstance(value, int):
+        return value
+    found = _SIZE.fullmatch(str(value).strip())
+    if found is None or found[2].upper() not in _UNITS:
+        raise StartError(f"{_flag(name)}: {value!r} is no size; write for example 512MiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ

@@ -1,0 +1,1 @@
+"""LMDB, the key store and the one writer thread; synchronous."""

@@ -1,0 +1,116 @@
+"""The LMDB environment of a data directory: opening it, its format gate, and how full it is.
+
+Every commit is synced (data and meta page) before it returns. The map is large and sparse and is never resized while
+open. Format gates are checked before anything else is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.head_pb2 import StoreFormat
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_directory
+
+FORMAT = 1
+DATA_FILE = "data.mdb"
+# Deletions and pruning need a few pages to free many.
+RESERVE_BYTES = 4 << 20
+RESERVE_SHARE = 1 / 16
+
+
+class Engine:
+    """One open data directory. Transactions belong to the thread that began them."""
+
+    def __init__(self, directory: Path, map_bytes: int) -> None:
+        make_directory(directory)
+        self.directory = directory
+        self._lock = DirectoryLock(directory)
+        self.map_bytes = map_bytes
+        is_new = not (directory / DATA_FILE).exists()
+        try:
+            self.env = lmdb.open(str(directory), map_size=map_bytes, max_readers=512, mode=0o600, meminit=True)
+            self._check_format(is_new)
+        except lmdb.Error as error:
+            raise StartError(f"cannot open {directory / DATA_FILE}: {error}") from None
+        if is_new:
+            sync_directory(directory)
+        self.env.reader_check()
+        self.page_bytes = int(self.env.stat()["psize"])
+
+    def _check_format(self, is_new: bool) -> None:
+        with self.env.begin() as txn:
+            stored = txn.get(layout.FORMAT_KEY)
+        if stored is None:
+            if not is_new and self.env.stat()["entries"]:
+                raise StartError(f"{self.directory / DATA_FILE} is not a Stateward store")
+            fresh = StoreFormat(
+                format=FORMAT, min_reader=FORMAT, min_writer=FORMAT,
+                store_id=os.urandom(16), create_time_us=time.time_ns() // 1000,
+            )  # fmt: skip
+            with self.env.begin(write=True) as txn:
+                txn.put(layout.FORMAT_KEY, fresh.SerializeToString())
+            return
+        try:
+            found = StoreFormat.FromString(stored)
+        except DecodeError:
+            raise StartError(f"the format record of {self.directory} is damaged") from None
+        if max(found.min_reader, found.min_writer) > FORMAT or found.format < 1:
+            raise StartError(
+                f"the data in {self.directory} has format {found.format}, which needs a reader of format "
+                f"{found.min_reader} and a writer of format {found.min_writer}; this version has format {FORMAT}"
+            )
+
+    @contextmanager
+    def read(self) -> Iterator[lmdb.Transaction]:
+        """A read transaction for one synchronous step; an open one keeps every freed page from being used again."""
+        txn = self.env.begin(buffers=True)
+        try:
+            yield txn
+        finally:
+            txn.abort()
+
+    def room_bytes(self) -> int:
+        """Bytes that may still be written before only deletions are taken. Cheap: asked for every batch."""
+        stat = self.env.stat()
+        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        in_map = self.map_bytes - used * self.page_bytes - self._reserve(self.map_bytes)
+        disk = os.statvfs(self.directory)
+        # Pages that were freed inside the file are on the disk already.
+        inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
+        on_disk = disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
+        return int(min(in_map, max(on_disk, 0) + max(inside - self._reserve(self.map_bytes), 0)))
+
+    @staticmethod
+    def _reserve(total_bytes: int) -> int:
+        return int(min(RESERVE_BYTES, total_bytes * RESERVE_SHARE))
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes in use and bytes of the file."""
+        stat = self.env.stat()
+        used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] + 2) * self.page_bytes
+        return used, (self.directory / DATA_FILE).stat().st_size
+
+    def close(self) -> None:
+        """Closes the environment, then lets go of the directory."""
+        self.env.close()
+        self._lock.close()
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """True for the failures LMDB leaves nothing behind of: a full map, and no space on the device."""
+    if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
+        return True
+    text = str(error)
+    return isinstance(error, lmdb.Error | OSError) and any(
+        os.strerror(code) in text for code in (errno.ENOSPC, errno.EDQUOT)
+    )

@@ -1,0 +1,67 @@
+"""Small file operations that survive a power cut, and the lock that keeps a second daemon out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from stateward_sidecar.errors import StartError
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames and new names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Writes a new file: whole and durable, or not at all. Raises FileExistsError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)  # unlike a rename, this never replaces what another process made meanwhile
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Makes a directory with its parents, for this user only. Raises StartError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"cannot make the directory {path}: {error.strerror}") from None
+
+
+class DirectoryLock:
+    """Holds a data directory for one process. The kernel lets go when the process ends, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "LOCK"
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StartError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise StartError(
+                f"the data directory {directory} is in use by another stateward-sidecar (pid {owner or 'unknown'}); "
+                "stop it, or give this one a --data-dir of its own"
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Lets go."""
+        os.close(self._fd)

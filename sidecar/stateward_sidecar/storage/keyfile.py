@@ -1,0 +1,47 @@
+"""The key file: 32 random bytes as 64 hex digits, read once at start."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import os
+from pathlib import Path
+
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.storage.files import create_file, make_directory
+
+KEY_BYTES = 32
+
+
+def read_key_file(path: Path) -> bytes:
+    """Returns the key. Raises StartError with what to do."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise StartError(f"the key file {path} does not exist; restore it, or name another with --key-file") from None
+    except OSError as error:
+        raise StartError(f"cannot read the key file {path}: {error.strerror}") from None
+    try:
+        key = binascii.unhexlify(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise StartError(f"the key file {path} does not hold a key: 64 hex digits are expected")
+    return key
+
+
+def create_key_file(path: Path) -> bytes:
+    """Makes a new key, readable by this user only. Keeps one that another process makes at the same time."""
+    make_directory(path.parent)
+    try:
+        create_file(path, os.urandom(KEY_BYTES).hex().encode() + b"\n")
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StartError(f"cannot write the key file {path}: {error.strerror}") from None
+    return read_key_file(path)
+
+
+def fingerprint(key: bytes) -> str:
+    """Names a key without giving it away: 16 hex digits."""
+    return hashlib.sha256(b"stateward key fingerprint" + key).hexdigest()[:16]

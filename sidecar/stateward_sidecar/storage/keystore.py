@@ -1,0 +1,229 @@
+"""The wrapped keys, in a file of their own beside data.mdb.
+
+LMDB keeps freed bytes, so a key that had ever been in it could not be destroyed. Here each key has a slot of 128 bytes
+that is overwritten when its thread is deleted. A slot never crosses a disk sector, so a power cut leaves the old slot
+or the new one.
+
+    slot 0      "SWKEYS" ‖ format, then zeros
+    slot 1      the root: root key and root name key, wrapped by the key-encryption key
+    slot 2...   namespaces (name key and namespace key, wrapped by the root key) and threads (data key, wrapped by the
+                namespace key)
+    a slot      kind ‖ format ‖ zeros(2) ‖ id(16) ‖ id of the wrapping key(16) ‖ nonce ‖ wrapped ‖ tag ‖ zeros
+
+A deletion overwrites the wrapped key but keeps kind ERASED and the uid until the thread's rows are gone as well: who
+finds such a slot at start finishes the deletion. Only the writer thread changes the file; anybody may read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from stateward_sidecar.codec.names import NameKey
+from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, length_prefixed
+from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
+from stateward_sidecar.storage.files import create_file
+from stateward_sidecar.storage.keyfile import fingerprint
+
+FORMAT = 1
+SLOT_BYTES = 128
+GROW_SLOTS = 128
+FREE, ROOT, NAMESPACE, THREAD, ERASED = range(5)
+_MAGIC = b"SWKEYS"
+_HEAD = struct.Struct(">BBxx16s16s")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceKeys:
+    """The keys of a namespace. ``tag`` (8 bytes) stands for its name in index rows."""
+
+    id: bytes
+    names: NameKey
+    wrapping_key: bytes
+
+    @property
+    def tag(self) -> bytes:
+        return self.id[:8]
+
+
+class KeyStore:
+    """Finds, makes and destroys keys."""
+
+    def __init__(self, path: Path, key: bytes) -> None:
+        self._path = path
+        self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
+        if not path.exists():
+            create_file(path, self._new_file(key))
+        self._fd = os.open(path, os.O_RDWR)
+        self._dirty = False
+        self._namespaces: dict[bytes, NamespaceKeys] = {}
+        self._ids: dict[str, bytes] = {}
+        self._slots: dict[tuple[int, bytes], int] = {}
+        self._free: list[int] = []
+        self._read_slots()
+        root = self._unwrap(1, ROOT, b"\0" * 16, key)
+        if root is None:
+            raise StartError(
+                f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the data in {path.parent}; "
+                "start with the --key-file it was made with"
+            )
+        self._root_key = root[:KEY_BYTES]
+        self._root_names = NameKey(root[KEY_BYTES:])
+
+    def _new_file(self, key: bytes) -> bytes:
+        root = os.urandom(2 * KEY_BYTES)
+        first = (_MAGIC + bytes((FORMAT,))).ljust(SLOT_BYTES, b"\0")
+        return first + _wrap(ROOT, b"\0" * 16, self._key_id, key, root)
+
+    def _read_slots(self) -> None:
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        if data[: len(_MAGIC)] != _MAGIC:
+            raise StartError(f"{self._path} is not a key store")
+        if data[len(_MAGIC)] != FORMAT:
+            raise StartError(f"{self._path} has format {data[len(_MAGIC)]}; this version reads format {FORMAT}")
+        for slot in range(2, len(data) // SLOT_BYTES):
+            kind, _, owner, _ = _HEAD.unpack_from(data, slot * SLOT_BYTES)
+            if kind == FREE:
+                self._free.append(slot)
+            else:
+                self._slots[kind, owner] = slot
+        self._free.reverse()
+
+    @property
+    def erased(self) -> list[bytes]:
+        """Uids of threads whose deletion was begun and not finished."""
+        return [owner for kind, owner in self._slots if kind == ERASED]
+
+    def derive(self, purpose: bytes) -> bytes:
+        """A key of 32 bytes for another purpose, the same at every start."""
+        return hmac.digest(self._root_key, purpose, "sha256")
+
+    def namespace_id(self, name: str) -> bytes:
+        """The hash that stands for a namespace."""
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = self._root_names.namespace(name)
+        return found
+
+    def namespace(self, name: str) -> NamespaceKeys | None:
+        """Keys of a namespace; None where it has none yet. Raises KeyUnavailable."""
+        return self.namespace_by_id(self.namespace_id(name))
+
+    def namespace_by_id(self, identity: bytes) -> NamespaceKeys | None:
+        """The same, by the hash of the name."""
+        found = self._namespaces.get(identity)
+        if found is None:
+            slot = self._slots.get((NAMESPACE, identity))
+            if slot is None:
+                return None
+            keys = self._unwrap(slot, NAMESPACE, identity, self._root_key)
+            if keys is None:
+                raise KeyUnavailable("the key of a namespace is damaged", namespace_id=identity.hex())
+            found = self._namespaces[identity] = NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
+        return found
+
+    def create_namespace(self, name: str) -> NamespaceKeys:
+        """Makes the keys of a namespace. Durable after ``sync``. Writer only."""
+        identity, keys = self.namespace_id(name), os.urandom(2 * KEY_BYTES)
+        self._write(NAMESPACE, identity, b"\0" * 16, self._root_key, keys)
+        found = self._namespaces[identity] = NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
+        return found
+
+    def add_thread(self, uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> None:
+        """Wraps and writes a thread's data key. Durable after ``sync``. Writer only. Raises DiskFull."""
+        self._write(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+
+    def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
+        """A thread's data key; None where there is none or it was erased. Raises KeyUnavailable where damaged."""
+        slot = self._slots.get((THREAD, uid))
+        if slot is None:
+            return None
+        key = self._unwrap(slot, THREAD, uid, namespace.wrapping_key)
+        if key is None:
+            raise KeyUnavailable("the thread's data key is damaged", uid=uid.hex())
+        return key
+
+    def namespace_of(self, uid: bytes) -> bytes | None:
+        """Id of the namespace a thread's key is wrapped for."""
+        slot = self._slots.get((THREAD, uid))
+        if slot is None:
+            return None
+        return bytes(_HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
+
+    def has_thread(self, uid: bytes) -> bool:
+        """True unless the key is missing or was erased."""
+        return (THREAD, uid) in self._slots
+
+    def is_erased(self, uid: bytes) -> bool:
+        """True for a thread whose deletion was begun and not finished."""
+        return (ERASED, uid) in self._slots
+
+    def erase_thread(self, uid: bytes) -> None:
+        """Destroys a thread's data key, durably, before it returns. Writer only."""
+        slot = self._slots.pop((THREAD, uid), None)
+        if slot is None:
+            return
+        os.pwrite(self._fd, _HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
+        os.fdatasync(self._fd)
+        self._slots[ERASED, uid] = slot
+
+    def release(self, uid: bytes) -> None:
+        """Frees a slot: of an erased thread whose rows are gone, or of a creation that failed. Writer only."""
+        for kind in (ERASED, THREAD):
+            slot = self._slots.pop((kind, uid), None)
+            if slot is not None:
+                os.pwrite(self._fd, b"\0" * SLOT_BYTES, slot * SLOT_BYTES)
+                self._dirty = True
+                self._free.append(slot)
+
+    def sync(self) -> None:
+        """Makes what was written durable; costs nothing when nothing was."""
+        if self._dirty:
+            os.fdatasync(self._fd)
+            self._dirty = False
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+    def _write(self, kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> None:
+        try:
+            if not self._free:
+                size = os.fstat(self._fd).st_size
+                os.posix_fallocate(self._fd, size, GROW_SLOTS * SLOT_BYTES)
+                self._free = list(range(size // SLOT_BYTES + GROW_SLOTS - 1, size // SLOT_BYTES - 1, -1))
+            slot = self._free.pop()
+            os.pwrite(self._fd, _wrap(kind, owner, wrapping_id, wrapping_key, keys), slot * SLOT_BYTES)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull("there is no room for another thread's key") from None
+            raise
+        self._dirty = True
+        self._slots[kind, owner] = slot
+
+    def _unwrap(self, slot: int, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
+        data = os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES)
+        if len(data) < SLOT_BYTES or data[0] != kind:
+            return None
+        head, rest = data[: _HEAD.size], data[_HEAD.size :]
+        wrapped_bytes = NONCE_BYTES + (1 if kind == THREAD else 2) * KEY_BYTES + 16
+        try:
+            return AESGCM(wrapping_key).decrypt(
+                rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head)
+            )
+        except InvalidTag:
+            return None
+
+
+def _wrap(kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> bytes:
+    head = _HEAD.pack(kind, FORMAT, owner, wrapping_id)
+    nonce = os.urandom(NONCE_BYTES)
+    slot = head + nonce + AESGCM(wrapping_key).encrypt(nonce, keys, length_prefixed(head))
+    return slot.ljust(SLOT_BYTES, b"\0")

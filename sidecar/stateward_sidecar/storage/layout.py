@@ -1,0 +1,260 @@
+"""The only file that knows key bytes. One tree holds everything; the first byte names the table.
+
+    M name                                   the store's own records: format, counters
+    N name_hash(16)                          → thread number, uid
+    T number(4) tag ...                      rows of one thread, side by side:
+        A                                      head (rewritten with every entry)
+        B branch_hash(16)                      branch head
+        C id_hash(16)                          checkpoint id → sequence
+        G tag_hash(16)                         tag
+        J sequence(8)                          journal entry
+        P parts_id(8) index(4)                 pieces of large edits
+        R request_hash(8)                      request id → sequence, second
+        S version(8) index(4)                  pieces of a snapshot
+        V version(8)                           sequence - version, where it changes
+        X                                      pruned versions
+    U namespace(8) ~second(8) number(4)      threads by time of change, newest first
+    E second(8) number(4)                    threads by time of expiry
+    K number(4)                              threads with a retention rule
+    L namespace(8) label_hash(16) number(4) sequence(8)   checkpoints by label
+    W cursor(8)                              every entry of the store in the order of commit → number, sequence
+    D cursor(8)                              what was deleted
+
+Numbers are big-endian, so that keys sort as they count. A thread's number is local to this store and never reused; its
+identity is the uid, to which all ciphertext is bound, so rows could move to another number without being sealed anew.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_NAME = struct.Struct(">BI16s")
+NAME_ROW_BYTES = _NAME.size
+_REQUEST = struct.Struct(">QI")
+_FEED = struct.Struct(">IQ")
+_FUTURE = (1 << 63) - 1
+ROW_FORMAT = 1
+
+FORMAT_KEY = b"Mformat"
+NEXT_THREAD_KEY = b"Mthread"
+# A row that says nothing by its value still begins with the format.
+PRESENT = bytes((ROW_FORMAT,))
+
+
+def u64(number: int) -> bytes:
+    """Eight bytes that sort as the number counts."""
+    return _U64.pack(number)
+
+
+def i64(number: int) -> bytes:
+    """Eight bytes for a number that may be negative."""
+    return number.to_bytes(8, "big", signed=True)
+
+
+def signed_of(data: bytes | memoryview) -> int:
+    """The reverse of ``i64``."""
+    return int.from_bytes(data, "big", signed=True)
+
+
+def number_of(data: bytes | memoryview) -> int:
+    """The reverse of ``u64``."""
+    return int(_U64.unpack(data)[0])
+
+
+def name_key(name_hash: bytes) -> bytes:
+    """Where a thread's name leads to its number."""
+    return b"N" + name_hash
+
+
+def pack_name(thread: int, uid: bytes) -> bytes:
+    """Value of a name row."""
+    return _NAME.pack(ROW_FORMAT, thread, uid)
+
+
+def unpack_name(value: bytes | memoryview) -> tuple[int, bytes]:
+    """Thread number and uid of a name row."""
+    _, thread, uid = _NAME.unpack(value)
+    return thread, uid
+
+
+def thread_prefix(thread: int, tag: bytes = b"") -> bytes:
+    """Begins all rows of a thread, or all of one tag."""
+    return b"T" + _U32.pack(thread) + tag
+
+
+def thread_of(key: bytes | memoryview) -> int:
+    """Thread number of a key of table T."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
+THREAD_PREFIX_BYTES = 5
+
+
+class ThreadKeys:
+    """The keys of one thread's rows. ``row`` below stands for a key without the thread's number: tag and rest."""
+
+    __slots__ = ("number", "prefix")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.prefix = thread_prefix(number)
+
+    def head(self) -> bytes:
+        return self.prefix + b"A"
+
+    def branch(self, branch_hash: bytes) -> bytes:
+        return self.prefix + b"B" + branch_hash
+
+    def checkpoint_id(self, id_hash: bytes) -> bytes:
+        return self.prefix + b"C" + id_hash
+
+    def tag(self, tag_hash: bytes) -> bytes:
+        return self.prefix + b"G" + tag_hash
+
+    def entry(self, sequence: int) -> bytes:
+        return self.prefix + b"J" + _U64.pack(sequence)
+
+    def edits_piece(self, parts_id: int, index: int) -> bytes:
+        return self.prefix + b"P" + _U64.pack(parts_id) + _U32.pack(index)
+
+    def edits_pieces(self, parts_id: int) -> bytes:
+        return self.prefix + b"P" + _U64.pack(parts_id)
+
+    def request(self, request_hash: bytes) -> bytes:
+        return self.prefix + b"R" + request_hash
+
+    def snapshot_piece(self, version: int, index: int) -> bytes:
+        return self.prefix + b"S" + _U64.pack(version) + _U32.pack(index)
+
+    def snapshot_pieces(self, version: int) -> bytes:
+        return self.prefix + b"S" + _U64.pack(version)
+
+    def version_offset(self, version: int) -> bytes:
+        return self.prefix + b"V" + _U64.pack(version)
+
+    def pruned(self) -> bytes:
+        return self.prefix + b"X"
+
+    def all_of(self, tag: bytes) -> bytes:
+        """Begins all rows of one tag."""
+        return self.prefix + tag
+
+    def row(self, key: bytes) -> bytes:
+        """What ciphertext is bound to: the key without the store's own number."""
+        return key[THREAD_PREFIX_BYTES:]
+
+
+def tail_number(key: bytes | memoryview) -> int:
+    """The u64 at the end of a key (J, V, W, D rows)."""
+    return int(_U64.unpack_from(key, len(key) - 8)[0])
+
+
+def snapshot_version(key: bytes | memoryview) -> int:
+    """Version of a snapshot row's key."""
+    return int(_U64.unpack_from(key, THREAD_PREFIX_BYTES + 1)[0])
+
+
+def pack_request(sequence: int, second: int) -> bytes:
+    """Value of a request id row."""
+    return _REQUEST.pack(sequence, second)
+
+
+def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
+    """Sequence and second of a request id row."""
+    sequence, second = _REQUEST.unpack(value)
+    return sequence, second
+
+
+def updated_key(namespace: bytes, second: int, thread: int) -> bytes:
+    """Where a thread stands among the threads of its namespace, the newest first."""
+    return b"U" + namespace + _U64.pack(_FUTURE - second) + _U32.pack(thread)
+
+
+def updated_prefix(namespace: bytes) -> bytes:
+    """Begins the list of a namespace's threads."""
+    return b"U" + namespace
+
+
+def unpack_updated(key: bytes | memoryview) -> tuple[int, int]:
+    """Second and thread number of such a key."""
+    return _FUTURE - int(_U64.unpack_from(key, len(key) - 12)[0]), int(_U32.unpack_from(key, len(key) - 4)[0])
+
+
+def expiry_key(second: int, thread: int) -> bytes:
+    """Where a thread stands among those that expire."""
+    return b"E" + _U64.pack(second) + _U32.pack(thread)
+
+
+def unpack_expiry(key: bytes | memoryview) -> tuple[int, int]:
+    """Second and thread number of such a key."""
+    return int(_U64.unpack_from(key, 1)[0]), int(_U32.unpack_from(key, 9)[0])
+
+
+def retention_key(thread: int) -> bytes:
+    """Marks a thread with a retention rule."""
+    return b"K" + _U32.pack(thread)
+
+
+def retention_of(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
+def label_prefix(namespace: bytes, label_hash: bytes) -> bytes:
+    """Begins all checkpoints with a label."""
+    return b"L" + namespace + label_hash
+
+
+def label_key(namespace: bytes, label_hash: bytes, thread: int, sequence: int) -> bytes:
+    """A checkpoint with a label."""
+    return label_prefix(namespace, label_hash) + _FEED.pack(thread, sequence)
+
+
+def unpack_label(key: bytes | memoryview) -> tuple[int, int]:
+    """Thread number and sequence of such a key."""
+    thread, sequence = _FEED.unpack_from(key, len(key) - _FEED.size)
+    return thread, sequence
+
+
+def feed_key(cursor: int) -> bytes:
+    """The place of an entry among all entries of the store."""
+    return b"W" + _U64.pack(cursor)
+
+
+def pack_feed(thread: int, sequence: int) -> bytes:
+    """Value of such a row; thread 0 = a deletion, under the same cursor in table D."""
+    return _FEED.pack(thread, sequence)
+
+
+def unpack_feed(value: bytes | memoryview) -> tuple[int, int]:
+    """Thread number and sequence of such a row."""
+    thread, sequence = _FEED.unpack(value)
+    return thread, sequence
+
+
+def deletion_key(cursor: int) -> bytes:
+    """A deletion."""
+    return b"D" + _U64.pack(cursor)
+
+
+def pack_deletion(time_us: int, namespace_id: bytes, sealed: bytes) -> bytes:
+    """Value of a deletion row: when, in which namespace, and what."""
+    return _U64.pack(time_us) + namespace_id + sealed
+
+
+def deletion_time_us(value: bytes | memoryview) -> int:
+    """When the thread was deleted, microseconds since 1970."""
+    return int(_U64.unpack_from(value)[0])
+
+
+def unpack_deletion(value: bytes | memoryview) -> tuple[bytes, bytes]:
+    """Namespace id and the sealed record."""
+    return bytes(value[8:24]), bytes(value[24:])
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key that is greater than every key with this prefix. A prefix never ends in 0xFF throughout."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,))

@@ -1,0 +1,81 @@
+"""Hot states and dictionaries under one byte budget. All truth is in LMDB: anything here can go at any moment."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.state import StateTree
+
+# One Python object per entry of a log or slot, roughly.
+ENTRY_OVERHEAD_BYTES = 64
+# One thing larger than this share would push everything else out.
+LARGEST_SHARE = 4
+
+
+class Cache:
+    """Least recently used first out. Safe to share between threads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._items: OrderedDict[Hashable, tuple[StateTree | Dictionary, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def state(self, thread: int, version: int) -> StateTree | None:
+        """The state of a thread at a version."""
+        found = self._get(("state", thread, version))
+        return found if isinstance(found, StateTree) else None
+
+    def put_state(self, thread: int, version: int, tree: StateTree) -> None:
+        """Keeps a state."""
+        entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
+        self._put(("state", thread, version), tree, tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8))
+
+    def drop_state(self, thread: int, version: int) -> None:
+        """Forgets a state that will hardly be asked for again."""
+        self._drop(("state", thread, version))
+
+    def dictionary(self, thread: int, version: int) -> Dictionary | None:
+        """The digested snapshot of a thread at a version."""
+        found = self._get(("dictionary", thread, version))
+        return found if isinstance(found, Dictionary) else None
+
+    def put_dictionary(self, thread: int, dictionary: Dictionary) -> None:
+        """Keeps a dictionary."""
+        self._put(("dictionary", thread, dictionary.version), dictionary, dictionary.size_bytes)
+
+    def drop_thread(self, thread: int) -> None:
+        """Forgets everything of a thread."""
+        with self._lock:
+            for key in [key for key in self._items if isinstance(key, tuple) and key[1] == thread]:
+                self.used_bytes -= self._items.pop(key)[1]
+
+    def _get(self, key: Hashable) -> StateTree | Dictionary | None:
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def _put(self, key: Hashable, item: StateTree | Dictionary, size_bytes: int) -> None:
+        if size_bytes > self.limit_bytes // LARGEST_SHARE:
+            return
+        with self._lock:
+            old = self._items.pop(key, None)
+            if old is not None:
+                self.used_bytes -= old[1]
+            self._items[key] = (item, size_bytes)
+            self.used_bytes += size_bytes
+            while self.used_bytes > self.limit_bytes:
+                _, (_, freed) = self._items.popitem(last=False)
+                self.used_bytes -= freed
+
+    def _drop(self, key: Hashable) -> None:
+        with self._lock:
+            old = self._items.pop(key, None)
+            if old is not None:
+                self.used_bytes -= old[1]

@@ -1,0 +1,53 @@
+"""What all verbs share: engine, keys, cache, clock, writer, limits, counters."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.writer import Writer
+from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.tokens import Tokens
+
+REQUEST_WINDOW_ENTRIES = 1024
+REQUEST_WINDOW_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest things, in bytes."""
+
+    state_bytes: int = 64 << 20
+    message_bytes: int = 64 << 20
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start. Changed by the writer after each commit."""
+
+    saves: int = 0
+    entries: int = 0
+    entry_bytes: int = 0
+    snapshots: int = 0
+    snapshot_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Context:
+    """Components of an open store."""
+
+    engine: Engine
+    keystore: KeyStore
+    cache: Cache
+    clock: Clock
+    tokens: Tokens
+    limits: Limits
+    writer: Writer
+    # Reads and computes off the event loop.
+    workers: Executor
+    counters: Counters = field(default_factory=Counters)
+    next_cursor: int = 1
+    next_thread: int = 1

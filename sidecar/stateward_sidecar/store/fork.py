@@ -1,0 +1,308 @@
+"""Copies of threads, each under a key of its own, so that deleting the source never harms them.
+
+One version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry that has
+no edits. Whole: every retained version is opened and sealed anew with its number, branch, checkpoint id and metadata.
+
+A copy is made in small background writes while the new thread has neither name nor head, so nobody sees it; the last
+write gives it both. What a crash leaves behind is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_TAG_SET,
+    CheckpointBody,
+    EntryMetadata,
+    ThreadCreation,
+)
+from stateward.v1.thread_pb2 import ForkSource, Tag, ThreadOptions
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_service_pb2 import ForkThreadRequest
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.seal import KEY_BYTES
+from stateward_sidecar.codec.state import StateTree, to_snapshot
+from stateward_sidecar.errors import ThreadExists
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.journal import append, index_expiry, index_time, put_feed
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.settings import FINGERPRINT_BYTES, fingerprint
+from stateward_sidecar.store.snapshots import put_snapshot
+from stateward_sidecar.store.thread import MAIN, UID_BYTES, Draft, Identity, Thread, write_head, write_row
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import view_head
+
+
+class Forker:
+    """Makes copies. Runs on a worker thread, never on the event loop or the writer."""
+
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter) -> None:
+        self._context = context
+        self._threads = threads
+        self._deleter = deleter
+
+    def fork(self, request: ForkThreadRequest) -> ThreadMessage:
+        """The verb. Raises ThreadNotFound, VersionNotFound, ThreadExists, DiskFull."""
+        with self._context.engine.read() as txn:
+            known = self._check_name(txn, request)
+            if known is not None:
+                return known
+            source = self._threads.get(txn, request.namespace, request.thread)
+            version = source.head.last_version
+            if not request.whole:
+                ref = request.version if request.HasField("version") else None
+                version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
+        copy = self._submit(lambda txn, batch: self._begin(batch, request))
+        try:
+            if request.whole:
+                self._copy_all(request, source, copy, version)
+            else:
+                self._copy_one(request, source, copy, version)
+            source_ref = ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version)
+            return self._submit(lambda txn, batch: self._finish(txn, batch, request, source, copy, source_ref))
+        except BaseException:
+            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            raise
+
+    def _check_name(self, txn: lmdb.Transaction, request: ForkThreadRequest) -> ThreadMessage | None:
+        """The copy, if this request made it before. Raises ThreadExists where the name is taken."""
+        found = self._threads.find(txn, request.namespace, request.new_thread)
+        if found is None:
+            return None
+        mark = fingerprint(request)
+        if request.request_id and find_request(txn, found.identity, request.request_id, mark) is not None:
+            return view_head(found.identity, found.head)
+        raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
+
+    def _begin(self, batch: Batch, request: ForkThreadRequest) -> Draft:
+        """Key and number for the copy."""
+        context, keystore = self._context, self._context.keystore
+        keys = keystore.namespace(request.namespace)
+        assert keys is not None
+        uid, data_key = os.urandom(UID_BYTES), os.urandom(KEY_BYTES)
+        keystore.add_thread(uid, keys, data_key)
+        batch.before_commit.append(keystore.sync)
+        number = context.next_thread
+        context.next_thread += 1
+        identity = Identity(number, uid, request.namespace, request.new_thread, keys, data_key)
+        now = context.clock.now_us()
+        head = ThreadHead(
+            namespace=request.namespace, thread=request.new_thread, create_time_us=now, row_sum=b"\0" * 16
+        )
+        return Draft(Thread(identity, head))
+
+    def _copy_one(self, request: ForkThreadRequest, source: Thread, copy: Draft, version: int) -> None:
+        with self._context.engine.read() as txn:
+            entry = replay.read_version(txn, source, version)
+            metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
+            tree = replay.state_at(txn, source, version, self._context.cache)
+        body = metadata.checkpoint
+        body.branch, body.checkpoint_id = "", ""
+        body.sent_bytes = 0
+        content = self._content(request, source, body, b"", None, is_first=True)
+        self._submit(lambda txn, batch: self._put(txn, copy, content, body, 1, 0, 0, tree), tree.size_bytes)
+
+    def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Draft, last: int) -> None:
+        context, dictionaries = self._context, dict[int, Dictionary]()
+        wanted = frozenset(source.snapshots)
+        copy.pruned = Ranges(source.pruned.pairs())
+        is_first = True
+        for version in range(1, last + 1):
+            if version in copy.pruned:
+                continue
+            with context.engine.read() as txn:
+                entry = replay.read_version(txn, source, version)
+                header = entry.header
+                body = entry.open_metadata(source.identity.cipher, source.identity.uid).checkpoint
+                edits = replay.read_edits(txn, source.identity, entry, context.cache)
+                alone = header.parent_version in copy.pruned
+                tree = None
+                if version in wanted or alone:
+                    tree = replay.state_at(txn, source, version, context.cache)
+            body.source_digest = header.digest
+            dictionary = dictionaries.get(header.dictionary_version)
+            content = self._content(request, source, body, edits, dictionary, is_first=is_first)
+            is_first = False
+
+            def put(
+                txn: lmdb.Transaction, batch: Batch, version: int = version, parent: int = header.parent_version,
+                content: Content = content, body: CheckpointBody = body, tree: StateTree | None = tree,
+                time_us: int = header.create_time_us,
+            ) -> bytes:  # fmt: skip
+                del batch
+                return self._put(txn, copy, content, body, version, parent, time_us, tree)
+
+            digest = self._submit(put, content.size_bytes + (tree.size_bytes if tree is not None else 0))
+            if tree is not None:
+                dictionaries[version] = Dictionary(version, digest, to_snapshot(tree))
+        for name, tagged in source.tags.items():
+            self._submit(lambda txn, batch, name=name, tagged=tagged: self._put_tag(txn, copy, name, tagged))
+
+    def _content(
+        self,
+        request: ForkThreadRequest,
+        source: Thread,
+        body: CheckpointBody,
+        edits: bytes,
+        dictionary: Dictionary | None,
+        *,
+        is_first: bool,
+    ) -> Content:
+        mark = hashlib.blake2b(body.source_digest or request.new_thread.encode(), digest_size=FINGERPRINT_BYTES)
+        metadata = EntryMetadata(fingerprint=mark.digest(), checkpoint=body)
+        if is_first:
+            metadata.fingerprint = fingerprint(request)
+            metadata.request_hash = hash_request(request.request_id)
+            origin = ForkSource(thread=source.name, uid=source.identity.uid.hex())
+            metadata.creation.CopyFrom(
+                ThreadCreation(
+                    namespace=request.namespace, thread=request.new_thread, options=_options(request, source),
+                    forked_from=origin,
+                )  # fmt: skip
+            )
+        return draft_content(metadata, edits, dictionary)
+
+    def _put(
+        self,
+        txn: lmdb.Transaction,
+        copy: Draft,
+        content: Content,
+        body: CheckpointBody,
+        version: int,
+        parent: int,
+        time_us: int,
+        tree: StateTree | None,
+    ) -> bytes:
+        """One version of the copy. Returns its digest."""
+        identity, keys = copy.identity, copy.identity.keys
+        is_first = copy.head.tip_sequence == 0
+        metadata = EntryMetadata.FromString(content.metadata)
+        entry = append(
+            self._context, txn, copy, ENTRY_KIND_CHECKPOINT, content, version=version, parent_version=parent,
+            request_hash=metadata.request_hash, time_us=time_us, is_hidden=True,
+        )  # fmt: skip
+        header, head = entry.header, entry.head
+        offset = header.sequence - version
+        if is_first or offset != head.version_offset:
+            txn.put(keys.version_offset(version), layout.i64(offset))
+        head.version_offset, head.last_version = offset, version
+        head.retained_versions += 1
+        head.save_time_us = header.create_time_us
+        branch_name = body.branch or MAIN
+        if body.checkpoint_id:
+            id_hash = identity.hash_id(b"checkpoint", branch_name, body.checkpoint_id)
+            txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+        namespace = identity.namespace_keys
+        for key, value in body.labels.items():
+            label = namespace.names.label(key, value)
+            txn.put(layout.label_key(namespace.tag, label, identity.number, header.sequence), layout.PRESENT)
+        branch = BranchHead(name=branch_name, base_version=parent)
+        old = copy.branch(branch_name)
+        if old is not None:
+            branch.CopyFrom(old)
+        branch.version, branch.digest, branch.save_time_us = version, header.digest, header.create_time_us
+        branch.weight += replay.entry_weight(header.edit_stored_bytes)
+        if tree is not None:
+            branch.snapshot_stored_bytes = put_snapshot(txn, copy, version, header.digest, tree)
+            branch.snapshot_version, branch.weight = version, 0
+            head.stored_bytes += branch.snapshot_stored_bytes
+            copy.snapshots |= {version}
+        if branch_name == MAIN:
+            head.main_version, head.main_digest = version, header.digest
+            head.status, head.status_detail, head.wait_id = body.status, body.status_detail, body.wait_id
+            head.ClearField("step")
+            if body.HasField("step"):
+                head.step = body.step
+            head.metrics.clear()
+            head.metrics.update(body.metrics)
+        copy.branches[branch_name] = branch
+        copy.head = head
+        return bytes(header.digest)
+
+    def _put_tag(self, txn: lmdb.Transaction, copy: Draft, name: str, version: int) -> None:
+        metadata = EntryMetadata(tag=Tag(name=name, version=version))
+        entry = append(self._context, txn, copy, ENTRY_KIND_TAG_SET, draft_content(metadata), is_hidden=True)
+        copy.head = entry.head
+        copy.tags[name] = version
+
+    def _finish(
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        request: ForkThreadRequest,
+        source: Thread,
+        copy: Draft,
+        origin: ForkSource,
+    ) -> ThreadMessage:
+        """Name, head and index rows: from here on the copy is a thread."""
+        if self._threads.draft(txn, batch, request.namespace, request.new_thread) is not None:
+            raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
+        identity, head = copy.identity, copy.next_head()
+        keys, number = identity.keys, identity.number
+        head.options.CopyFrom(_options(request, source))
+        head.forked_from.CopyFrom(origin)
+        now = self._context.clock.now_us()
+        head.update_time_us = max(now, head.update_time_us)
+        if request.whole:
+            head.save_time_us = head.update_time_us  # a TTL counts from the copy
+        sums = {}
+        for name, branch in copy.branches.items():
+            sums.update([write_row(txn, copy, head, keys.branch(identity.hash_id(b"branch", name)), branch)])
+        for name, version in copy.all_tags().items():
+            row = Tag(name=name, version=version)
+            sums.update([write_row(txn, copy, head, keys.tag(identity.hash_id(b"tag", name)), row)])
+        if len(copy.pruned):
+            sums.update([write_row(txn, copy, head, keys.pruned(), copy.pruned.to_message())])
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(max(self._context.next_thread, number + 1)))
+        txn.put(layout.name_key(identity.namespace_keys.names.thread(identity.name)), layout.pack_name(number, identity.uid))
+        if head.options.HasField("retention"):
+            txn.put(layout.retention_key(number), layout.PRESENT)
+        index_expiry(txn, number, ThreadHead(), head)
+        index_time(txn, copy, -1, head)
+        for sequence in range(1, head.tip_sequence + 1):
+            put_feed(self._context, txn, number, sequence)
+        write_head(txn, identity, head)
+        self._count_fork(txn, batch, source)
+        copy.head = head
+        copy.row_sums.update(sums)
+        self._threads.keep_draft(batch, copy)
+        return view_head(identity, head)
+
+    def _count_fork(self, txn: lmdb.Transaction, batch: Batch, source: Thread) -> None:
+        draft = self._threads.draft(txn, batch, source.identity.namespace, source.name)
+        if draft is None or draft.thread is not source:
+            return  # deleted meanwhile: the copy lives on
+        head = draft.next_head()
+        head.forks += 1
+        write_head(txn, draft.identity, head)
+        draft.head = head
+        self._threads.keep_draft(batch, draft)
+
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], Any], size_bytes: int = 0) -> Any:
+        write = Write(run=run, size_bytes=size_bytes + 16384, background=True)
+        return self._context.writer.submit(write, wait=True).wait()
+
+
+def _options(request: ForkThreadRequest, source: Thread) -> ThreadOptions:
+    if request.HasField("create"):
+        return request.create
+    options = ThreadOptions()
+    options.CopyFrom(source.head.options)
+    options.ClearField("ttl")
+    return options

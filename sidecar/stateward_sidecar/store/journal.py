@@ -1,0 +1,147 @@
+"""Adding one entry to a thread's journal, with the index rows every kind of entry implies. Runs in the writer.
+
+A verb builds the entry's content outside, then, in its write: takes the thread's draft, calls ``append``, writes its
+own rows, and finishes with ``commit_entry``, which writes the head and leaves the draft in the batch.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import EntryHeader, EntryKind
+from stateward_sidecar.codec import parts
+from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
+from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.seal import DIGEST_BYTES
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.thread import Draft, write_head
+
+SECOND_US = 1_000_000
+_NO_DIGEST = b"\0" * DIGEST_BYTES
+
+
+@dataclass(slots=True)
+class Appended:
+    """An entry that was put, and the head that goes with it."""
+
+    header: EntryHeader
+    head: ThreadHead
+    stored_bytes: int
+
+
+def append(
+    context: Context,
+    txn: lmdb.Transaction,
+    draft: Draft,
+    kind: EntryKind,
+    content: Content,
+    *,
+    version: int = 0,
+    parent_version: int = 0,
+    request_hash: bytes = b"",
+    time_us: int = 0,
+    is_hidden: bool = False,
+) -> Appended:
+    """Seals and puts an entry after the newest one, and brings sequence, times and sizes of the head up to date.
+
+    A hidden entry gets no place among all entries of the store: its thread is not to be seen yet.
+    """
+    identity, head = draft.identity, draft.next_head()
+    keys = identity.keys
+    head.tip_sequence += 1
+    sequence = head.tip_sequence
+    before_us = head.update_time_us
+    head.update_time_us = max(time_us or context.clock.now_us(), before_us)
+    header = EntryHeader(
+        kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
+        create_time_us=head.update_time_us, previous_digest=head.tip_digest,
+    )  # fmt: skip
+    pieces_bytes = _put_pieces(txn, draft, header, content)
+    record = pack(identity.cipher, identity.uid, header, content)
+    txn.put(keys.entry(sequence), record)
+    head.tip_digest = header.digest
+    stored_bytes = len(record) + pieces_bytes
+    head.stored_bytes += stored_bytes
+    if request_hash:
+        txn.put(request_key(identity, request_hash), layout.pack_request(sequence, head.update_time_us // SECOND_US))
+    if not is_hidden:
+        put_feed(context, txn, identity.number, sequence)
+        index_time(txn, draft, before_us if sequence > 1 else -1, head)
+    return Appended(header, head, stored_bytes)
+
+
+def commit_entry(
+    context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, entry: Appended, row_sums: dict[bytes, int]
+) -> None:
+    """Writes the head and makes draft and counters follow the commit. The last step of a write: nothing fails later."""
+    write_head(txn, draft.identity, entry.head)
+    draft.head = entry.head
+    draft.row_sums.update(row_sums)
+    counters, is_save = context.counters, bool(entry.header.version)
+
+    def count() -> None:
+        counters.entries += 1
+        counters.saves += is_save
+        counters.entry_bytes += entry.stored_bytes
+
+    batch.after_commit.append(count)
+
+
+def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: ThreadHead) -> None:
+    """Keeps the row by which the sweep finds a thread to expire."""
+    before, after = expire_second(old), expire_second(new)
+    if before != after:
+        if before:
+            txn.delete(layout.expiry_key(before, number))
+        if after:
+            txn.put(layout.expiry_key(after, number), layout.PRESENT)
+
+
+def expire_second(head: ThreadHead) -> int:
+    """When the thread expires, seconds since 1970, rounded up; 0 = never."""
+    if not head.options.HasField("ttl"):
+        return 0
+    ttl_us = head.options.ttl.ToMicroseconds()
+    return -(-((head.save_time_us or head.create_time_us) + ttl_us) // SECOND_US)
+
+
+def put_feed(context: Context, txn: lmdb.Transaction, number: int, sequence: int) -> None:
+    """Gives an entry its place among all entries of the store."""
+    cursor = context.next_cursor
+    context.next_cursor += 1  # a gap after a failed batch is harmless
+    txn.put(layout.feed_key(cursor), layout.pack_feed(number, sequence), append=True)
+
+
+def index_time(txn: lmdb.Transaction, draft: Draft, before_us: int, head: ThreadHead) -> None:
+    """Keeps the thread's place in the list of its namespace; ``before_us`` < 0: it has none yet."""
+    # By the second: a thread that saves a thousand times a second moves in the list once.
+    before, after = before_us // SECOND_US, head.update_time_us // SECOND_US
+    if before != after:
+        tag, number = draft.identity.namespace_keys.tag, draft.identity.number
+        if before_us >= 0:
+            txn.delete(layout.updated_key(tag, before, number))
+        txn.put(layout.updated_key(tag, after, number), layout.PRESENT)
+
+
+def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, content: Content) -> int:
+    """Puts edits that are too large for one row. Returns their sealed bytes."""
+    if len(content.packed_edits) <= INLINE_EDITS_MAX:
+        return 0
+    identity = draft.identity
+    header.parts_id = int.from_bytes(os.urandom(8), "big") or 1
+    pieces = parts.Content(content.edit_compression, content.packed_edits, len(content.edits))
+    place = layout.u64(header.parts_id)
+    for index in range(len(pieces.pieces)):
+        row = parts.seal_piece(
+            identity.cipher, parts.EDITS_MAGIC, pieces, index, _NO_DIGEST, identity.uid, place
+        )
+        txn.put(identity.keys.edits_piece(header.parts_id, index), row)
+        header.edit_stored_bytes += len(row)
+    return header.edit_stored_bytes

@@ -1,0 +1,209 @@
+"""Lists: threads by time of change, versions of a thread or of all threads.
+
+A call looks at a bounded number of rows, so that a filter which matches nothing still answers: with an empty page and
+a token to go on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import lmdb
+
+from stateward.v1.checkpoint_pb2 import Checkpoint
+from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_service_pb2 import ListThreadsRequest, ListThreadsResponse
+from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.refs import resolve
+from stateward_sidecar.store.thread import MAIN, Thread
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import view_entry, view_head
+from stateward_sidecar.telemetry import log
+
+ALL_THREADS = "-"
+PAGE_SIZE = 100
+ROWS_MAX = 5000
+_THREADS = struct.Struct(">QQI")
+_VERSION = struct.Struct(">Q")
+
+
+class Lister:
+    """The listing verbs."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def threads(self, request: ListThreadsRequest) -> ListThreadsResponse:
+        """Threads of a namespace, the most recently changed first."""
+        context = self._context
+        answer = ListThreadsResponse()
+        keys = context.keystore.namespace(request.namespace)
+        if keys is None:
+            return answer
+        binding = _binding(request)
+        # Threads changed after the first page was made are not shown again further down.
+        cut_off = context.clock.now_us() // SECOND_US
+        start = layout.updated_prefix(keys.tag)
+        if request.page_token:
+            cut_off, second, number = _THREADS.unpack(context.tokens.unpack(binding, request.page_token))
+            start = layout.updated_key(keys.tag, second, number) + b"\0"
+        elif request.HasField("updated_before"):
+            start = layout.updated_key(keys.tag, request.updated_before.ToMicroseconds() // SECOND_US, 0)
+        oldest = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else 0
+        with context.engine.read() as txn:
+            looked_at = 0
+            for key in _keys_from(txn, start, layout.updated_prefix(keys.tag)):
+                second, number = layout.unpack_updated(key)
+                if second < oldest // SECOND_US:
+                    return answer
+                looked_at += 1
+                if second <= cut_off or not request.page_token:
+                    thread = self._readable(txn, number)
+                    if thread is not None and _matches(view := view_head(thread.identity, thread.head), request):
+                        answer.threads.append(view)
+                if len(answer.threads) >= (request.page_size or PAGE_SIZE) or looked_at >= ROWS_MAX:
+                    answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
+                    return answer
+        return answer
+
+    def checkpoints(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
+        """Versions, newest first."""
+        if request.thread == ALL_THREADS:
+            return self._of_namespace(request)
+        return self._of_thread(request)
+
+    def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
+        context, binding = self._context, _binding(request)
+        answer = ListCheckpointsResponse()
+        with context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            below = thread.head.last_version + 1
+            if request.page_token:
+                (below,) = _VERSION.unpack(context.tokens.unpack(binding, request.page_token))
+            elif request.HasField("before"):
+                below = resolve(txn, thread, request.before, request.branch or MAIN, "before")
+            looked_at = 0
+            for version in range(below - 1, 0, -1):
+                if version in thread.pruned:
+                    continue
+                looked_at += 1
+                view = view_entry(thread.identity, replay.read_version(txn, thread, version))
+                if _fits(view, request):
+                    answer.checkpoints.append(view)
+                if version > 1 and _is_full(len(answer.checkpoints), looked_at, request.page_size):
+                    answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(version))
+                    break
+        return answer
+
+    def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
+        context, binding = self._context, _binding(request)
+        answer = ListCheckpointsResponse()
+        keys = context.keystore.namespace(request.namespace)
+        if keys is None:
+            return answer
+        before = None
+        if request.page_token:
+            before = context.tokens.unpack(binding, request.page_token)
+        with context.engine.read() as txn:
+            if request.labels:
+                label = keys.names.label(*sorted(request.labels.items())[0])
+                prefix = layout.label_prefix(keys.tag, label)
+                places = ((key, *layout.unpack_label(key)) for key, _ in _rows_before(txn, prefix, before))
+            else:
+                places = ((key, *layout.unpack_feed(value)) for key, value in _rows_before(txn, b"W", before))
+            looked_at = 0
+            for key, number, sequence in places:
+                looked_at += 1
+                view = self._view(txn, request.namespace, number, sequence)
+                if view is not None and _fits(view, request):
+                    answer.checkpoints.append(view)
+                if _is_full(len(answer.checkpoints), looked_at, request.page_size):
+                    answer.next_page_token = context.tokens.pack(binding, key)
+                    break
+        return answer
+
+    def _readable(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """A thread; None where it is gone or damaged: one bad thread must not hide the others. Verify names it."""
+        try:
+            return self._threads.by_number(txn, number)
+        except (Corrupt, KeyUnavailable) as error:
+            log.error("thread left out of a list", reason=error.reason, **error.metadata)
+            return None
+
+    def _view(self, txn: lmdb.Transaction, namespace: str, number: int, sequence: int) -> Checkpoint | None:
+        thread = self._readable(txn, number)
+        if thread is None or thread.identity.namespace != namespace:
+            return None
+        entry = find_entry(txn, thread, sequence)
+        if entry is None or not entry.header.version or entry.header.version in thread.pruned:
+            return None
+        return view_entry(thread.identity, entry)
+
+
+def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | None:
+    """An entry that an index row names and that may be gone by now."""
+    if txn.get(thread.identity.keys.entry(sequence)) is None:
+        return None
+    return replay.read_entry(txn, thread.identity, sequence)
+
+
+def _is_full(found: int, looked_at: int, page_size: int) -> bool:
+    return found >= (page_size or PAGE_SIZE) or looked_at >= ROWS_MAX
+
+
+def _matches(view: ThreadMessage, request: ListThreadsRequest) -> bool:
+    updated_us = view.update_time.ToMicroseconds()
+    return (
+        (not request.statuses or view.status in request.statuses)
+        and all(view.labels.get(key) == value for key, value in request.labels.items())
+        and view.thread.startswith(request.name_prefix)
+        and not (request.HasField("updated_after") and updated_us < request.updated_after.ToMicroseconds())
+        and not (request.HasField("updated_before") and updated_us >= request.updated_before.ToMicroseconds())
+        and not (request.HasField("min_step") and not (view.HasField("step") and view.step >= request.min_step))
+        and not (request.HasField("max_step") and not (view.HasField("step") and view.step <= request.max_step))
+    )
+
+
+def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:
+    return (
+        (not request.branch or view.branch == request.branch)
+        and (not request.statuses or view.status in request.statuses)
+        and all(view.labels.get(key) == value for key, value in request.labels.items())
+    )
+
+
+def _binding(request: ListThreadsRequest | ListCheckpointsRequest) -> bytes:
+    bare = type(request)()
+    bare.CopyFrom(request)
+    bare.page_token = ""
+    bare.page_size = 0  # may differ from page to page
+    return bare.SerializeToString(deterministic=True)
+
+
+def _keys_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[bytes]:
+    cursor = txn.cursor()
+    if cursor.set_range(start):
+        for key in cursor.iternext(keys=True, values=False):
+            if key[: len(prefix)] != prefix:
+                return
+            yield bytes(key)
+
+
+def _rows_before(txn: lmdb.Transaction, prefix: bytes, before: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """Rows with a prefix, descending, below a key."""
+    cursor = txn.cursor()
+    found = cursor.prev() if cursor.set_range(before or layout.after(prefix)) else cursor.last()
+    while found:
+        key, value = cursor.item()
+        if key[: len(prefix)] != prefix:
+            return
+        yield bytes(key), bytes(value)
+        found = cursor.prev()

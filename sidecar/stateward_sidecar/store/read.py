@@ -1,0 +1,202 @@
+"""Reading versions: hydrate, get, list, history, difference. Each step takes one short read transaction."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
+from stateward.v1.checkpoint_service_pb2 import (
+    DIRECTION_NEWEST_FIRST,
+    DiffCheckpointsRequest,
+    DiffCheckpointsResponse,
+    GetCheckpointRequest,
+    HydrateRequest,
+    HydrateResponse,
+    ReadHistoryRequest,
+    ReadHistoryResponse,
+)
+from stateward.v1.diff_pb2 import Diff
+from stateward.v1.state_pb2 import State
+from stateward_sidecar.codec.diff import diff_trees
+from stateward_sidecar.codec.pages import Page, Position, Selection, page, selection_of
+from stateward_sidecar.codec.state import EMPTY, StateTree, varint
+from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.thread import MAIN, Thread
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import view_entry
+
+PAGE_BYTES = 3 << 20
+HISTORY_STATE_BYTES = 3 << 20
+_STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
+_VERSION = struct.Struct(">Q16s")
+_EDITS = struct.Struct(">QQQ")
+
+
+class Reader:
+    """The reading verbs."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def is_hot(self, request: HydrateRequest) -> bool:
+        """True where a hydrate needs no replay: small enough work for the event loop."""
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or request.HasField("version") or request.page_token:
+            return False
+        branch = thread.branches.get(request.branch or MAIN)
+        return branch is not None and self._context.cache.state(thread.number, branch.version) is not None
+
+    def hydrate(self, request: HydrateRequest) -> bytes:
+        """Answers a hydrate, serialized: the state on the wire is joined from stored bytes, never parsed again."""
+        context = self._context
+        binding = b""
+        with context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            branch = request.branch or MAIN
+            position = None
+            if request.page_token:
+                binding = _binding(request)
+                pinned = context.tokens.unpack(binding, request.page_token)
+                version, digest = _VERSION.unpack_from(pinned)
+                position = Position.unpack(pinned[_VERSION.size :])
+            else:
+                ref = request.version if request.HasField("version") else None
+                version, digest = resolve_or_head(txn, thread, ref, branch, "version"), b""
+            entry = replay.read_version(txn, thread, version)
+            if digest and entry.header.digest != digest:
+                raise InvalidField("page_token", "is for a version that is no longer there; start again without one")
+            tree = replay.state_at(txn, thread, version, context.cache)
+            checkpoint = view_entry(thread.identity, entry)
+        selection = selection_of(request.projection if request.HasField("projection") else None)
+        found = page(tree, selection, position, request.max_bytes or PAGE_BYTES)
+        token = ""
+        if found.next is not None:
+            pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
+            token = context.tokens.pack(binding or _binding(request), pinned)
+        return _hydrate_wire(checkpoint, found, token)
+
+    def get(self, request: GetCheckpointRequest) -> Checkpoint:
+        """What is known about a version."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            ref = request.version if request.HasField("version") else None
+            version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
+            return view_entry(thread.identity, replay.read_version(txn, thread, version))
+
+    def history(self, request: ReadHistoryRequest) -> Iterator[ReadHistoryResponse]:
+        """Yields a line of versions; each step opens a transaction of its own."""
+        selection = selection_of(request.projection if request.HasField("projection") else None)
+        thread, line = self._line(request)
+        newest_first = request.direction == DIRECTION_NEWEST_FIRST
+        if not newest_first:
+            line.reverse()
+        for number, version in enumerate(line):
+            with self._context.engine.read() as txn:
+                entry = replay.read_version(txn, thread, version)
+                answer = ReadHistoryResponse(checkpoint=view_entry(thread.identity, entry))
+                if number == 0:
+                    _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
+                if number > 0 or newest_first:
+                    edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
+                    answer.diff.CopyFrom(
+                        _select_edits(replay.parse_edits(edits, thread.name, version), selection)
+                    )
+            yield answer
+
+    def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
+        """The versions of the line, newest first."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            ref = request.version if request.HasField("version") else None
+            version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
+            if request.from_version:
+                replay.check_version(thread, request.from_version)
+            line = []
+            while version and version not in thread.pruned and version >= request.from_version:
+                line.append(version)
+                version = replay.read_version(txn, thread, version).header.parent_version
+        if request.from_version and line[-1:] != [request.from_version]:
+            raise InvalidField("from_version", f"version {request.from_version} is no ancestor of version {line[0]}")
+        return thread, line
+
+    def diff(self, request: DiffCheckpointsRequest) -> DiffCheckpointsResponse:
+        """The edits from one version to another, in pages of whole edits."""
+        context = self._context
+        binding = _binding(request)
+        with context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            branch, start = request.branch or MAIN, 0
+            if request.page_token:
+                old, new, start = _EDITS.unpack(context.tokens.unpack(binding, request.page_token))
+            else:
+                old = self._diff_base(txn, thread, request, branch)
+                ref = request.to if request.HasField("to") else None
+                new = resolve_or_head(txn, thread, ref, branch, "to")
+            answer = DiffCheckpointsResponse(to=view_entry(thread.identity, replay.read_version(txn, thread, new)))
+            before = EMPTY
+            if old:
+                getattr(answer, "from").CopyFrom(
+                    view_entry(thread.identity, replay.read_version(txn, thread, old))
+                )
+                before = replay.state_at(txn, thread, old, context.cache)
+            edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
+        size, limit = 0, request.max_bytes or PAGE_BYTES
+        for index in range(start, len(edits)):
+            size += edits[index].ByteSize() + 8
+            if size > limit and index > start:
+                answer.next_page_token = context.tokens.pack(binding, _EDITS.pack(old, new, index))
+                break
+            answer.diff.edits.append(edits[index])
+        answer.diff.SetInParent()
+        return answer
+
+    @staticmethod
+    def _diff_base(txn: object, thread: Thread, request: DiffCheckpointsRequest, branch: str) -> int:
+        ref: VersionRef = getattr(request, "from")
+        if not request.HasField("from"):
+            raise InvalidField("from", "is required; version 0 stands for the empty state")
+        if ref.WhichOneof("ref") == "version" and ref.version == 0:
+            return 0
+        return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
+
+
+def _binding(request: HydrateRequest | DiffCheckpointsRequest) -> bytes:
+    """What a page token is bound to: the request without it."""
+    bare = type(request)()
+    bare.CopyFrom(request)
+    bare.page_token = ""
+    return bare.SerializeToString(deterministic=True)
+
+
+def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str) -> bytes:
+    answer = HydrateResponse(checkpoint=checkpoint, next_page_token=token)
+    if found.chunk is not None:
+        answer.chunk.CopyFrom(found.chunk)
+    # Field 2, the state, by hand: tag, length, bytes. A parser does not mind the order of fields.
+    return b"".join((_STATE_TAG, varint(len(found.state)), found.state, answer.SerializeToString()))
+
+
+def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selection) -> None:
+    if tree.size_bytes > HISTORY_STATE_BYTES:
+        answer.state_omitted = True
+        return
+    answer.state.ParseFromString(page(tree, selection, None, 2 * HISTORY_STATE_BYTES).state)
+    answer.state.SetInParent()
+
+
+def _select_edits(diff: Diff, selection: Selection) -> Diff:
+    """Only the edits of selected slots and logs."""
+    if selection.is_everything:
+        return diff
+    slots, logs = selection.slots or (), selection.logs or {}
+    kept = Diff()
+    for edit in diff.edits:
+        change = getattr(edit, edit.WhichOneof("edit") or "set_slot")
+        if (change.slot in slots) if hasattr(change, "slot") else (change.log in logs):
+            kept.edits.append(edit)
+    return kept

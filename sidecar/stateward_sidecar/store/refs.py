@@ -1,0 +1,68 @@
+"""What a VersionRef names."""
+
+from __future__ import annotations
+
+import lmdb
+
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward_sidecar.errors import InvalidField, VersionNotFound
+from stateward_sidecar.storage.layout import number_of
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.thread import MAIN, Draft, Thread
+
+
+def branch_head(thread: Thread | Draft, branch: str) -> int:
+    """Newest version of a branch. Raises VersionNotFound; a thread without versions on main has version 0 there."""
+    found = thread.branches.get(branch) if isinstance(thread, Thread) else thread.branch(branch)
+    if found is None:
+        if branch == MAIN:
+            return 0
+        name = thread.identity.name
+        raise VersionNotFound(f"thread {name!r} has no branch {branch!r}", thread=name, branch=branch)
+    return found.version
+
+
+def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:
+    """The version a reference names, retained, or 0 for the empty state. Raises typed errors."""
+    kind = ref.WhichOneof("ref")
+    if kind is None:
+        raise InvalidField(field, "names no version: set version, checkpoint_id or tag")
+    if kind == "version":
+        version = ref.version
+    elif kind == "tag":
+        version = _tagged(thread, ref.tag)
+    else:
+        version = _named(txn, thread, ref.checkpoint_id, branch)
+    if version:
+        replay.check_version(thread, version)
+    return version
+
+
+def resolve_or_head(
+    txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef | None, branch: str, field: str
+) -> int:
+    """The version a reference names, or the branch's head where there is none. Raises VersionNotFound for no version."""
+    version = resolve(txn, thread, ref, branch, field) if ref is not None else branch_head(thread, branch)
+    if version == 0:
+        name = thread.identity.name
+        raise VersionNotFound(f"thread {name!r} has no version 0 that could be read", thread=name, version=0)
+    return version
+
+
+def _tagged(thread: Thread | Draft, tag: str) -> int:
+    found = thread.tags.get(tag) if isinstance(thread, Thread) else thread.tag(tag)
+    if found is None:
+        name = thread.identity.name
+        raise VersionNotFound(f"thread {name!r} has no tag {tag!r}", thread=name, tag=tag)
+    return found
+
+
+def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+    identity = thread.identity
+    row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", branch, checkpoint_id)))
+    if row is None:
+        raise VersionNotFound(
+            f"branch {branch!r} of thread {identity.name!r} has no checkpoint id {checkpoint_id!r}",
+            thread=identity.name, branch=branch, checkpoint_id=checkpoint_id,
+        )  # fmt: skip
+    return replay.read_entry(txn, identity, number_of(row)).header.version

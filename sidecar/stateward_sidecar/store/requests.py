@@ -1,0 +1,47 @@
+"""Request ids: what makes a retry free.
+
+A hash of the id and the fingerprint of its request are part of the entry they made; a row leads from the keyed hash to
+the entry. A failed check stores nothing. The row lives as long as the entry's metadata: for ever while its version is
+retained, and for the thread's last 1,024 entries and at least an hour where it was pruned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import lmdb
+
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.errors import RequestIdReused
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.thread import Identity
+
+HASH_BYTES = 8
+
+
+def hash_request(request_id: str) -> bytes:
+    """What stands for a request id inside a sealed entry: 8 bytes; empty for no id."""
+    return hashlib.blake2b(request_id.encode(), digest_size=HASH_BYTES).digest() if request_id else b""
+
+
+def request_key(identity: Identity, request_hash: bytes) -> bytes:
+    """The row of a request id."""
+    return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
+
+
+def find_request(
+    txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes
+) -> EntryHeader | None:
+    """The entry an id made; None where it made none. Raises RequestIdReused where it made another one."""
+    row = txn.get(request_key(identity, hash_request(request_id)))
+    if row is None:
+        return None
+    entry = replay.read_entry(txn, identity, layout.unpack_request(row)[0])
+    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    if metadata.fingerprint != fingerprint:
+        raise RequestIdReused(
+            f"request id {request_id!r} was used for another request (entry {entry.header.sequence})",
+            request_id=request_id, sequence=entry.header.sequence,
+        )  # fmt: skip
+    return entry.header

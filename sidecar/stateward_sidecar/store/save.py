@@ -1,0 +1,337 @@
+"""Saving a version.
+
+Outside the writer (``prepare``): the state the version is made from, the edits, the state that results, compression.
+Inside (``SaveWrite.run``): request id, expectation, checkpoint id, and the rows. What was prepared holds for one base
+version; where the head has moved since, an unconditional save is made anew inside the writer, and a conditional one
+is refused.
+
+Order of checks: request id → expectation → checkpoint id → parent → edits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_CHECKPOINT,
+    CheckpointBody,
+    EntryHeader,
+    EntryMetadata,
+    ThreadCreation,
+)
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.diff import diff_from_state, shrink
+from stateward_sidecar.codec.edits import apply_edits
+from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.seal import length_prefixed
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.errors import (
+    CheckpointIdReused,
+    StateTooLarge,
+    StatewardError,
+    VersionMismatch,
+)
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.refs import resolve
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
+from stateward_sidecar.store.threads import Threads
+
+# The first save after a start is not worth digesting a dictionary for.
+SAVES_BEFORE_DICTIONARY = 1
+FINGERPRINT_BYTES = 8
+
+
+@dataclass(slots=True)
+class Made:
+    """A version made from one base: valid as long as base and number are right."""
+
+    base: int
+    version: int
+    tree: StateTree
+    content: Content
+
+
+class SaveWrite:
+    """One save on its way through the writer."""
+
+    def __init__(self, context: Context, threads: Threads, request: SaveRequest) -> None:
+        self._context = context
+        self._threads = threads
+        self.request = request
+        self.branch = request.branch or MAIN
+        self.namespace = request.namespace
+        self._fingerprint = fingerprint(request)
+        self._made: Made | None = None
+        # Filled by ``run`` for whoever makes snapshots.
+        self.draft: Draft | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it will take at rest, with the pages it touches."""
+        made = self._made
+        return (made.content.size_bytes if made else self.request.ByteSize()) + 16384
+
+    def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
+        """Makes the version from what is committed now. Raises what the save would raise, where that is certain.
+
+        May leave everything to the writer: where the expectation does not hold at present, a request id may still
+        show that this save was answered before.
+        """
+        request = self.request
+        head = thread.branches.get(self.branch) if thread is not None else None
+        if request.HasField("expected_version") and request.expected_version != (head.version if head else 0):
+            return
+        base = head.version if head else 0
+        if request.HasField("parent") and thread is not None:
+            try:
+                base = resolve(txn, thread, request.parent, self.branch, "parent")
+            except StatewardError:
+                return
+        self._made = self._make(txn, thread, base)
+
+    def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
+        """The write itself; see storage/writer.py for the rules."""
+        request, context = self.request, self._context
+        draft = self._threads.draft(txn, batch, self.namespace, request.thread)
+        if draft is not None and request.request_id:
+            found = find_request(txn, draft.identity, request.request_id, self._fingerprint)
+            if found is not None:
+                return response(draft, found, replayed=True)
+        branch = draft.branch(self.branch) if draft is not None else None
+        self._check_expectation(draft, branch)
+        if draft is not None and request.checkpoint_id:
+            known = self._find_checkpoint_id(txn, draft)
+            if known is not None:
+                return response(draft, known, replayed=True)
+        parent = branch.version if branch else 0
+        if request.HasField("parent") and draft is not None:
+            parent = resolve(txn, draft, request.parent, self.branch, "parent")
+        made = self._made
+        version = (draft.head.last_version if draft else 0) + 1
+        if made is None or made.base != parent or made.version != version or not self._holds(made, draft):
+            made = self._make(txn, draft, parent)
+        if draft is not None:
+            return self._write(txn, batch, draft, branch, made, is_new=False)
+        draft = self._threads.create(txn, batch, self.namespace, request.thread)
+        try:
+            return self._write(txn, batch, draft, branch, made, is_new=True)
+        except BaseException:
+            context.keystore.release(draft.identity.uid)
+            raise
+
+    def _check_expectation(self, draft: Draft | None, branch: BranchHead | None) -> None:
+        request = self.request
+        current = branch.version if branch else 0
+        digest = branch.digest if branch else b""
+        wrong_version = request.HasField("expected_version") and request.expected_version != current
+        wrong_digest = bool(request.expected_digest) and request.expected_digest != digest
+        if wrong_version or wrong_digest:
+            what = f"version {request.expected_version} was expected"
+            if wrong_digest and not wrong_version:
+                what = f"version {current} with another history was expected"
+            state = f"is at version {current}" if draft is not None else "does not exist"
+            where = f"thread {request.thread!r}" + (f" branch {self.branch!r}" if self.branch != MAIN else "")
+            raise VersionMismatch(
+                f"{where} {state}, but {what}", thread=request.thread, branch=self.branch, current_version=current,
+                current_digest=digest.hex(), expected_version=request.expected_version,
+            )  # fmt: skip
+
+    def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> EntryHeader | None:
+        identity, name = draft.identity, self.request.checkpoint_id
+        row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
+        if row is None:
+            return None
+        entry = replay.read_entry(txn, identity, layout.number_of(row))
+        if entry.open_metadata(identity.cipher, identity.uid).fingerprint != self._fingerprint:
+            raise CheckpointIdReused(
+                f"checkpoint id {name!r} names version {entry.header.version}, which has other content",
+                checkpoint_id=name, version=entry.header.version,
+            )  # fmt: skip
+        return entry.header
+
+    def _holds(self, made: Made, draft: Draft | None) -> bool:
+        dictionary = made.content.dictionary
+        return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
+
+    def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
+        """Applies the save to a base version and compresses what is stored of it."""
+        request, context = self.request, self._context
+        version = thread.head.last_version + 1 if thread is not None else 1
+        old = replay.state_at(txn, thread, base, context.cache) if thread is not None else replay.EMPTY
+        diff = diff_from_state(old, request.state) if request.HasField("state") else request.diff
+        tree = apply_edits(old, diff, version)
+        if tree.size_bytes > context.limits.state_bytes:
+            raise StateTooLarge(tree.size_bytes, context.limits.state_bytes)
+        edits = shrink(old, diff).SerializeToString()
+        metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits))
+        return Made(base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base)))
+
+    def _dictionary(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Dictionary | None:
+        """The snapshot nearest on the base's ancestry, where it is at hand or worth loading."""
+        branch = None
+        if isinstance(thread, Thread):
+            branch = thread.branches.get(self.branch)
+        elif thread is not None:
+            branch = thread.branch(self.branch)
+        if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
+            return None
+        found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
+        saves = thread.saves if isinstance(thread, Thread) else thread.thread.saves
+        if found is None and saves >= SAVES_BEFORE_DICTIONARY and branch.snapshot_version in thread.snapshots:
+            found = replay.read_dictionary(txn, thread.identity, branch.snapshot_version, self._context.cache)
+        return found
+
+    def _metadata(self, *, is_new: bool, edit_bytes: int) -> EntryMetadata:
+        request = self.request
+        body = CheckpointBody(
+            branch="" if self.branch == MAIN else self.branch, checkpoint_id=request.checkpoint_id,
+            status=request.status, status_detail=request.status_detail, schema_version=request.schema_version,
+            labels=request.labels, metrics=request.metrics, wait_id=request.wait_id,
+        )  # fmt: skip
+        if request.HasField("step"):
+            body.step = request.step
+        if request.HasField("metadata"):
+            body.metadata.CopyFrom(request.metadata)
+        sent_bytes = request.state.ByteSize() if request.HasField("state") else request.diff.ByteSize()
+        if sent_bytes != edit_bytes:
+            body.sent_bytes = sent_bytes
+        metadata = EntryMetadata(
+            request_hash=hash_request(request.request_id), fingerprint=self._fingerprint, checkpoint=body
+        )
+        if is_new:
+            metadata.creation.CopyFrom(
+                ThreadCreation(namespace=self.namespace, thread=request.thread, options=request.create)
+            )
+        return metadata
+
+    def _write(
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        draft: Draft,
+        branch: BranchHead | None,
+        made: Made,
+        *,
+        is_new: bool,
+    ) -> SaveResponse:
+        request, identity = self.request, draft.identity
+        keys, old_head = identity.keys, draft.head
+        entry = append(
+            self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
+            version=made.version, parent_version=made.base, request_hash=hash_request(request.request_id),
+        )  # fmt: skip
+        header, head = entry.header, entry.head
+        if is_new:
+            head.options.CopyFrom(request.create)
+            if head.options.HasField("retention"):
+                txn.put(layout.retention_key(identity.number), layout.PRESENT)
+        offset = header.sequence - header.version
+        if made.version == 1 or offset != head.version_offset:
+            txn.put(keys.version_offset(made.version), layout.i64(offset))
+        head.version_offset = offset
+        head.last_version = made.version
+        head.retained_versions += 1
+        head.save_time_us = header.create_time_us
+        if request.checkpoint_id:
+            id_hash = identity.hash_id(b"checkpoint", self.branch, request.checkpoint_id)
+            txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+        namespace = identity.namespace_keys
+        for key, value in request.labels.items():
+            label = namespace.names.label(key, value)
+            txn.put(layout.label_key(namespace.tag, label, identity.number, header.sequence), layout.PRESENT)
+        moved = move_branch(txn, draft, branch, self.branch, entry.header)
+        sums = dict([write_row(txn, draft, head, keys.branch(identity.hash_id(b"branch", self.branch)), moved)])
+        if self.branch == MAIN:
+            describe_main(head, request, header)
+        index_expiry(txn, identity.number, old_head, head)
+        commit_entry(self._context, txn, batch, draft, entry, sums)
+        draft.branches[self.branch] = moved
+        draft.states[made.version] = made.tree
+        self._threads.keep_draft(batch, draft)
+        cache, number = self._context.cache, identity.number
+        batch.after_commit.append(lambda: _keep_hot(cache, number, made))
+        draft.thread.saves += 1
+        self.draft = draft
+        answer = response(draft, header, replayed=False)
+        answer.stored_bytes = entry.stored_bytes
+        return answer
+
+
+def move_branch(
+    txn: lmdb.Transaction, draft: Draft, branch: BranchHead | None, name: str, header: EntryHeader
+) -> BranchHead:
+    """A branch after a new version on it."""
+    moved = BranchHead(name=name, base_version=header.parent_version)
+    if branch is not None:
+        moved.CopyFrom(branch)
+    if branch is None or branch.version != header.parent_version:
+        snapshot, weight = replay.nearest_snapshot(txn, draft, header.parent_version)
+        moved.snapshot_version, moved.weight = snapshot, weight
+        moved.snapshot_stored_bytes = (
+            replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
+        )
+    moved.version = header.version
+    moved.digest = header.digest
+    moved.save_time_us = header.create_time_us
+    moved.weight += replay.entry_weight(header.edit_stored_bytes)
+    return moved
+
+
+def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -> None:
+    """Puts into the head what lists show of a thread: what its newest version on main says."""
+    head.main_version = header.version
+    head.main_digest = header.digest
+    head.status = request.status
+    head.status_detail = request.status_detail
+    head.wait_id = request.wait_id
+    head.ClearField("step")
+    if request.HasField("step"):
+        head.step = request.step
+    head.metrics.clear()
+    head.metrics.update(request.metrics)
+
+
+def response(draft: Draft, header: EntryHeader, *, replayed: bool) -> SaveResponse:
+    """The answer to a save."""
+    answer = SaveResponse(
+        version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
+        durability=DURABILITY_COMMITTED, uid=draft.identity.uid.hex(), replayed=replayed,
+    )  # fmt: skip
+    answer.create_time.FromMicroseconds(header.create_time_us)
+    return answer
+
+
+def fingerprint(request: SaveRequest) -> bytes:
+    """Hash of everything in a save but its request id, durability and lease: 8 bytes."""
+    content = request.state if request.HasField("state") else request.diff
+    numbers = [
+        request.expected_version if request.HasField("expected_version") else None,
+        request.overwrite, request.status, request.step if request.HasField("step") else None,
+        request.schema_version, request.HasField("state"), sorted(request.labels.items()),
+        sorted(request.metrics.items()),
+    ]  # fmt: skip
+    data = length_prefixed(
+        (request.branch or MAIN).encode(), request.checkpoint_id.encode(), request.expected_digest,
+        request.parent.SerializeToString(), content.SerializeToString(deterministic=True), repr(numbers).encode(),
+        request.status_detail.encode(), request.metadata.SerializeToString(), request.wait_id.encode(),
+        request.create.SerializeToString(deterministic=True),
+    )  # fmt: skip
+    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def _keep_hot(cache: Cache, number: int, made: Made) -> None:
+    cache.put_state(number, made.version, made.tree)
+    cache.drop_state(number, made.base)

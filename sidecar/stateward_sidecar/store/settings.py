@@ -1,0 +1,213 @@
+"""Tags and settings of a thread: small entries of the journal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import lmdb
+from google.protobuf.message import Message
+
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_OPTIONS,
+    ENTRY_KIND_TAG_DELETED,
+    ENTRY_KIND_TAG_SET,
+    EntryMetadata,
+)
+from stateward.v1.thread_pb2 import Tag, ThreadOptions
+from stateward.v1.thread_service_pb2 import (
+    DeleteTagRequest,
+    DeleteTagResponse,
+    SetTagRequest,
+    SetTagResponse,
+    UpdateThreadRequest,
+    UpdateThreadResponse,
+)
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.seal import length_prefixed
+from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionNotFound
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import view_head
+
+FINGERPRINT_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What every change of an existing thread begins with: the draft, and what its request id stands for."""
+
+    draft: Draft
+    request_hash: bytes
+    fingerprint: bytes
+    replayed_sequence: int  # 0 = not answered before
+
+
+def begin_change(
+    threads: Threads,
+    txn: lmdb.Transaction,
+    batch: Batch,
+    request: SetTagRequest | DeleteTagRequest | UpdateThreadRequest | Message,
+) -> Change:
+    """Finds the thread and checks request id, uid and version. Raises typed errors."""
+    namespace, name = request.namespace, request.thread  # type: ignore[attr-defined]
+    draft = threads.draft(txn, batch, namespace, name)
+    if draft is None:
+        raise not_found(namespace, name)
+    uid = request.expected_uid  # type: ignore[attr-defined]
+    if uid and uid != draft.identity.uid.hex():
+        raise ThreadNotFound(
+            f"thread {name!r} is another creation (uid {draft.identity.uid.hex()})", thread=name, namespace=namespace
+        )
+    request_id, mark = request.request_id, fingerprint(request)  # type: ignore[attr-defined]
+    request_hash = hash_request(request_id)
+    if request_id:
+        found = find_request(txn, draft.identity, request_id, mark)
+        if found is not None:
+            return Change(draft, request_hash, mark, found.sequence)
+    check_main_version(draft, request)
+    return Change(draft, request_hash, mark, 0)
+
+
+def check_main_version(draft: Draft, request: Message) -> None:
+    """Raises VersionMismatch unless main's head is what the request expects, if it says so."""
+    if "expected_version" not in request.DESCRIPTOR.fields_by_name or not request.HasField("expected_version"):
+        return
+    expected = request.expected_version  # type: ignore[attr-defined]
+    head = draft.head
+    if expected != head.main_version:
+        raise VersionMismatch(
+            f"thread {head.thread!r} is at version {head.main_version}, but version {expected} was expected",
+            thread=head.thread, current_version=head.main_version, current_digest=head.main_digest.hex(),
+            expected_version=expected,
+        )  # fmt: skip
+
+
+def fingerprint(request: Message) -> bytes:
+    """Hash of a request without its id: 8 bytes."""
+    bare = type(request)()
+    bare.CopyFrom(request)
+    bare.ClearField("request_id")
+    data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
+    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
+
+
+class Settings:
+    """The verbs. Each returns a write for the queue."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def set_tag(self, request: SetTagRequest) -> Callable[[lmdb.Transaction, Batch], SetTagResponse]:
+        """Makes or moves a tag."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> SetTagResponse:
+            change = begin_change(self._threads, txn, batch, request)
+            draft = change.draft
+            if change.replayed_sequence:
+                old = self._metadata(txn, draft, change.replayed_sequence).tag
+                return SetTagResponse(tag=old, sequence=change.replayed_sequence)
+            self._check_tagged(draft, request)
+            ref = request.version if request.HasField("version") else None
+            version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
+            tag = Tag(name=request.tag, version=version)
+            sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
+            return SetTagResponse(tag=tag, sequence=sequence)
+
+        return run
+
+    def delete_tag(self, request: DeleteTagRequest) -> Callable[[lmdb.Transaction, Batch], DeleteTagResponse]:
+        """Removes a tag."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> DeleteTagResponse:
+            change = begin_change(self._threads, txn, batch, request)
+            draft = change.draft
+            if change.replayed_sequence:
+                old = self._metadata(txn, draft, change.replayed_sequence).tag
+                return DeleteTagResponse(tag=old, sequence=change.replayed_sequence)
+            version = draft.tag(request.tag)
+            if version is None:
+                raise VersionNotFound(
+                    f"thread {request.thread!r} has no tag {request.tag!r}", thread=request.thread, tag=request.tag
+                )
+            tag = Tag(name=request.tag, version=version)
+            sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
+            return DeleteTagResponse(tag=tag, sequence=sequence)
+
+        return run
+
+    def update(self, request: UpdateThreadRequest) -> Callable[[lmdb.Transaction, Batch], UpdateThreadResponse]:
+        """Changes settings."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> UpdateThreadResponse:
+            change = begin_change(self._threads, txn, batch, request)
+            draft, number = change.draft, change.draft.identity.number
+            if change.replayed_sequence:
+                return UpdateThreadResponse(thread=view_head(draft.identity, draft.head))
+            options = ThreadOptions()
+            options.CopyFrom(draft.head.options)
+            for path in request.update_mask.paths:
+                options.ClearField(path)  # type: ignore[arg-type]
+            given = ThreadOptions()
+            request.update_mask.MergeMessage(request.options, given, replace_message_field=True)
+            options.MergeFrom(given)
+            metadata = EntryMetadata(
+                request_hash=change.request_hash, fingerprint=change.fingerprint, options=options
+            )
+            entry = append(
+                self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata),
+                request_hash=change.request_hash,
+            )  # fmt: skip
+            old = draft.head
+            entry.head.options.CopyFrom(options)
+            index_expiry(txn, number, old, entry.head)
+            if options.HasField("retention"):
+                txn.put(layout.retention_key(number), layout.PRESENT)
+            else:
+                txn.delete(layout.retention_key(number))
+            commit_entry(self._context, txn, batch, draft, entry, {})
+            self._threads.keep_draft(batch, draft)
+            return UpdateThreadResponse(thread=view_head(draft.identity, draft.head))
+
+        return run
+
+    def _check_tagged(self, draft: Draft, request: SetTagRequest) -> None:
+        if not request.HasField("expected_tagged_version"):
+            return
+        current = draft.tag(request.tag) or 0
+        if current != request.expected_tagged_version:
+            raise VersionMismatch(
+                f"tag {request.tag!r} names version {current}, but {request.expected_tagged_version} was expected",
+                thread=request.thread, tag=request.tag, current_version=current,
+                expected_version=request.expected_tagged_version,
+            )  # fmt: skip
+
+    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: int) -> int:
+        draft = change.draft
+        metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, tag=tag)
+        entry = append(
+            self._context, txn, draft, kind, draft_content(metadata),  # type: ignore[arg-type]
+            request_hash=change.request_hash,
+        )  # fmt: skip
+        key = draft.identity.keys.tag(draft.identity.hash_id(b"tag", tag.name))
+        if kind == ENTRY_KIND_TAG_SET:
+            sums = dict([write_row(txn, draft, entry.head, key, tag)])
+        else:
+            sums = dict([delete_row(txn, draft, entry.head, key)])
+        commit_entry(self._context, txn, batch, draft, entry, sums)
+        draft.tags[tag.name] = tag.version if kind == ENTRY_KIND_TAG_SET else None
+        self._threads.keep_draft(batch, draft)
+        return entry.header.sequence
+
+    def _metadata(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> EntryMetadata:
+        entry = replay.read_entry(txn, draft.identity, sequence)
+        return entry.open_metadata(draft.identity.cipher, draft.identity.uid)

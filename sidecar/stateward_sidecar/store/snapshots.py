@@ -1,0 +1,151 @@
+"""Snapshots in the background, by weight only.
+
+A branch gets a snapshot when what a replay would read since the last one (sealed edits, and 256 bytes for every
+record) outweighs that snapshot, and at least 16 KiB. So snapshots at most double what is written, for ever, and a
+replay never reads much more than twice the state. A rule by count would be quadratic.
+
+The state is immutable, so it is serialized and compressed on a worker while saves go on; the writer only puts sealed
+pieces, one a transaction, the first piece last: a snapshot without it does not exist.
+"""
+
+from __future__ import annotations
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead
+from stateward_sidecar.codec import parts
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.state import StateTree, to_snapshot
+from stateward_sidecar.errors import Corrupt, DiskFull, ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.telemetry import log
+
+WEIGHT_MIN_BYTES = 16 << 10
+
+
+class Snapshots:
+    """Makes snapshots when branches have grown heavy."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def consider(self, thread: Thread, branch_name: str) -> None:
+        """After a save: starts a snapshot of the branch's head if it is due. Cheap when it is not."""
+        branch = thread.branches.get(branch_name)
+        if branch is None or branch.weight < max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES):
+            return
+        if thread.snapshot_pending or thread.is_deleted:
+            return
+        tree = self._context.cache.state(thread.number, branch.version)
+        if tree is None:
+            return
+        thread.snapshot_pending = True
+        try:
+            self._context.workers.submit(self._make, thread, branch, tree)
+        except RuntimeError:  # the daemon is stopping; a later save makes it
+            thread.snapshot_pending = False
+
+    def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
+        try:
+            snapshot = to_snapshot(tree)
+            self.store(thread, branch.version, branch.digest, snapshot, branch)
+            if thread.saves:
+                self._context.cache.put_dictionary(
+                    thread.number, Dictionary(branch.version, branch.digest, snapshot)
+                )
+        except (ShuttingDown, DiskFull):
+            pass  # a snapshot is only a shortcut; a later save tries again
+        except StatewardError as error:
+            log.warning("snapshot failed", thread_uid=thread.identity.uid.hex(), error=error.message)
+        except Exception:
+            log.exception("snapshot failed", thread_uid=thread.identity.uid.hex())
+        finally:
+            thread.snapshot_pending = False
+
+    def store(
+        self, thread: Thread, version: int, digest: bytes, snapshot: bytes, branch: BranchHead | None = None
+    ) -> None:
+        """Writes a snapshot and waits until it is committed. Not for the event loop or the writer."""
+        content = parts.pack_snapshot(snapshot)
+        for index in range(len(content.pieces) - 1, 0, -1):
+            row = self._seal(thread, version, digest, content, index)
+            self._submit(lambda txn, batch, row=row, index=index: _put_piece(txn, thread, version, index, row), row)
+        row = self._seal(thread, version, digest, content, 0)
+        stored_bytes = content.stored_bytes
+
+        def finish(txn: lmdb.Transaction, batch: Batch) -> None:
+            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+            if draft is None or draft.thread is not thread or version in draft.pruned:
+                return  # deleted, made anew or pruned meanwhile
+            _put_piece(txn, thread, version, 0, row)
+            self._finish(txn, batch, draft, version, stored_bytes, branch)
+
+        self._submit(finish, row)
+
+    def _seal(self, thread: Thread, version: int, digest: bytes, content: parts.Content, index: int) -> bytes:
+        identity = thread.identity
+        return parts.seal_piece(
+            identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
+        )
+
+    def _submit(self, run: object, row: bytes) -> None:
+        write = Write(run=run, size_bytes=len(row) + 8192, background=True)  # type: ignore[arg-type]
+        self._context.writer.submit(write, wait=True).wait()
+
+    def _finish(
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        draft: Draft,
+        version: int,
+        stored_bytes: int,
+        made_for: BranchHead | None,
+    ) -> None:
+        identity, head, sums = draft.identity, draft.next_head(), {}
+        head.stored_bytes += stored_bytes
+        branch = draft.branch(made_for.name) if made_for is not None else None
+        if made_for is not None and branch is not None and branch.snapshot_version < version:
+            moved = BranchHead()
+            moved.CopyFrom(branch)
+            moved.snapshot_version = version
+            moved.snapshot_stored_bytes = stored_bytes
+            moved.weight = max(branch.weight - made_for.weight, 0)
+            key = identity.keys.branch(identity.hash_id(b"branch", moved.name))
+            sums = dict([write_row(txn, draft, head, key, moved)])
+            draft.branches[moved.name] = moved
+        write_head(txn, identity, head)
+        draft.head = head
+        draft.row_sums.update(sums)
+        draft.snapshots |= {version}
+        self._threads.keep_draft(batch, draft)
+        counters = self._context.counters
+
+        def count() -> None:
+            counters.snapshots += 1
+            counters.snapshot_bytes += stored_bytes
+
+        batch.after_commit.append(count)
+
+
+def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, tree: StateTree) -> int:
+    """Writes a snapshot inside another write (before a chain is pruned). Returns its sealed bytes."""
+    identity, content = draft.identity, parts.pack_snapshot(to_snapshot(tree))
+    total = 0
+    for index in range(len(content.pieces)):
+        row = parts.seal_piece(
+            identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
+        )
+        txn.put(identity.keys.snapshot_piece(version, index), row)
+        total += len(row)
+    return total
+
+
+def _put_piece(txn: lmdb.Transaction, thread: Thread, version: int, index: int, row: bytes) -> None:
+    if thread.is_deleted:
+        raise Corrupt("the thread was deleted meanwhile", thread.name)
+    txn.put(thread.identity.keys.snapshot_piece(version, index), row)

@@ -1,0 +1,147 @@
+"""The open store: its parts put together, and the verbs as the services call them.
+
+Verbs that write return when the write is committed. Verbs that read may take a while; the caller decides on which
+thread. Nothing here knows gRPC.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.context import Context, Limits
+from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.fork import Forker
+from stateward_sidecar.store.listing import Lister
+from stateward_sidecar.store.prune import Pruner
+from stateward_sidecar.store.read import Reader
+from stateward_sidecar.store.settings import Settings
+from stateward_sidecar.store.snapshots import Snapshots
+from stateward_sidecar.store.sweep import Sweeper
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.tokens import Tokens
+from stateward_sidecar.store.verify import Verifier
+from stateward_sidecar.store.watch import Watcher
+
+KEYS_FILE = "keys"
+WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What a store is opened with. Sizes in bytes."""
+
+    directory: Path
+    key: bytes
+    map_bytes: int
+    cache_bytes: int
+    limits: Limits
+
+
+class Store:
+    """An open data directory with all its verbs."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        deliver: Callable[[list[Write]], None],
+        on_fatal: Callable[[BaseException], None],
+        clock: Clock | None = None,
+    ) -> None:
+        engine = Engine(options.directory, options.map_bytes)
+        try:
+            keystore = self._open_keys(engine, options)
+        except BaseException:
+            engine.close()
+            raise
+        self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
+        self.context = Context(
+            engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock or Clock(),
+            tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
+            writer=Writer(engine, deliver, on_fatal), workers=self.workers,
+        )  # fmt: skip
+        self._read_counters()
+        context = self.context
+        self.threads = Threads(context)
+        self.reader = Reader(context, self.threads)
+        self.lister = Lister(context, self.threads)
+        self.settings = Settings(context, self.threads)
+        self.snapshots = Snapshots(context, self.threads)
+        self.pruner = Pruner(context, self.threads)
+        self.deleter = Deleter(context, self.threads)
+        self.forker = Forker(context, self.threads, self.deleter)
+        self.watcher = Watcher(context, self.threads)
+        self.verifier = Verifier(context)
+        self.sweeper = Sweeper(context, self.threads, self.deleter, self.pruner)
+
+    @staticmethod
+    def _open_keys(engine: Engine, options: StoreOptions) -> KeyStore:
+        path = options.directory / KEYS_FILE
+        with engine.read() as txn:
+            has_threads = txn.get(layout.NEXT_THREAD_KEY) is not None
+        if has_threads and not path.exists():
+            raise StartError(
+                f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be opened; "
+                "restore it from a backup"
+            )
+        return KeyStore(path, options.key)
+
+    def _read_counters(self) -> None:
+        context = self.context
+        with context.engine.read() as txn:
+            stored = txn.get(layout.NEXT_THREAD_KEY)
+            next_thread = layout.number_of(stored) if stored is not None else 1
+            cursor = txn.cursor()
+            # An unfinished copy may have taken a number without saying so.
+            if (cursor.set_range(b"U") and cursor.prev()) or cursor.last():
+                if bytes(cursor.key()[:1]) == b"T":
+                    next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
+            context.next_thread = next_thread
+            if cursor.last() and bytes(cursor.key()[:1]) == b"W":
+                context.next_cursor = layout.tail_number(cursor.key()) + 1
+
+    def start(self) -> None:
+        """Starts the writer, and finishes in the background what a crash left."""
+        self.context.writer.start()
+        self.workers.submit(self.deleter.recover, self.context.next_thread)
+
+    def close(self) -> None:
+        """Finishes what was taken, then closes."""
+        self.context.writer.stop()
+        self.workers.shutdown(wait=True, cancel_futures=True)
+        self.context.keystore.close()
+        self.context.engine.close()
+
+    def count_threads(self) -> int:
+        """Threads on this disk."""
+        with self.context.engine.read() as txn:
+            cursor = txn.cursor()
+            count = 0
+            if cursor.set_range(b"N"):
+                for key in cursor.iternext(keys=True, values=False):
+                    if key[:1] != b"N":
+                        break
+                    count += 1
+            return count
+
+
+def default_cache_bytes(limit: int = 64 << 20) -> int:
+    """64 MiB, or a quarter of the memory the control group allows, if that is less."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limit = min(limit, int(text) // 4)
+    return max(limit, 1 << 20, os.sysconf("SC_PAGE_SIZE"))

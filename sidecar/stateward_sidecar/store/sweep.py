@@ -1,0 +1,161 @@
+"""What happens by itself: threads expire, retention is applied, index rows of what is gone are cleared.
+
+One sweep looks at a bounded number of rows. Each change is a background write of its own, checked again in the writer.
+A wall clock that moved by more than an hour against the monotonic one suspends expiry until the next start: a wrong
+clock must not delete threads.
+"""
+
+from __future__ import annotations
+
+import lmdb
+
+from stateward.v1.thread_pb2 import Retention
+from stateward_sidecar.errors import ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.prune import Pruner
+from stateward_sidecar.store.thread import Draft, Thread, rows
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.telemetry import log
+
+ROWS_MAX = 20_000
+JUMP_S = 3600
+DELETION_KEPT_S = 24 * 3600
+
+
+class Sweeper:
+    """Runs on a worker thread, one sweep at a time."""
+
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter, pruner: Pruner) -> None:
+        self._context = context
+        self._threads = threads
+        self._deleter = deleter
+        self._pruner = pruner
+        self._seen: dict[int, int] = {}
+        self._feed_at = 0
+        self._label_at = b"L"
+        self._clock_offset_s = self._offset()
+        self._is_suspended = False
+
+    def sweep(self) -> None:
+        """One round."""
+        try:
+            self._context.engine.env.reader_check()
+            self._watch_clock()
+            if not self._is_suspended:
+                self._expire()
+                self._retain()
+            self._clear_feed()
+            self._clear_labels()
+        except ShuttingDown:
+            return
+        except (StatewardError, lmdb.Error) as error:
+            log.error("sweep failed", error=str(error))
+
+    def _offset(self) -> float:
+        return self._context.clock.now_us() / SECOND_US - self._context.clock.monotonic()
+
+    def _watch_clock(self) -> None:
+        if abs(self._offset() - self._clock_offset_s) > JUMP_S and not self._is_suspended:
+            self._is_suspended = True
+            log.error("the clock jumped by more than an hour: nothing expires until the next start")
+
+    def _expire(self) -> None:
+        now = self._context.clock.now_us() // SECOND_US
+        due = []
+        with self._context.engine.read() as txn:
+            for key, _ in rows(txn, b"E"):
+                second, number = layout.unpack_expiry(key)
+                if second > now or len(due) >= ROWS_MAX:
+                    break
+                due.append((number, second))
+        for number, second in due:
+            self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
+
+    def _retain(self) -> None:
+        with self._context.engine.read() as txn:
+            numbers = [layout.retention_of(key) for key, _ in rows(txn, b"K")]
+        for number in numbers:
+            with self._context.engine.read() as txn:
+                thread = self._find(txn, number)
+                if thread is None or not self._is_due(txn, thread):
+                    continue
+            run = self._pruner.retain(thread.identity.namespace, thread.name)
+            self._submit(Write(run=run, background=True, frees_space=True))
+
+    def _is_due(self, txn: lmdb.Transaction, thread: Thread) -> bool:
+        rule: Retention = thread.head.options.retention
+        changed = self._seen.get(thread.number) != thread.head.tip_sequence
+        self._seen[thread.number] = thread.head.tip_sequence
+        return (changed or rule.HasField("keep_for")) and bool(self._pruner.choose_by_rule(txn, Draft(thread), rule))
+
+    def _find(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        try:
+            return self._threads.by_number(txn, number)
+        except StatewardError as error:
+            log.error("thread left out of a sweep", reason=error.reason, **error.metadata)
+            return None
+
+    def _clear_feed(self) -> None:
+        """Removes feed rows whose entry is gone, and old deletions. The newest row always stays."""
+        gone: list[bytes] = []
+        oldest_us = self._context.clock.now_us() - DELETION_KEPT_S * SECOND_US
+        with self._context.engine.read() as txn:
+            cursor, looked_at = txn.cursor(), 0
+            found = cursor.set_range(layout.feed_key(self._feed_at))
+            while found and bytes(cursor.key()[:1]) == b"W" and looked_at < ROWS_MAX:
+                place = layout.tail_number(cursor.key())
+                number, sequence = layout.unpack_feed(cursor.value())
+                if place < self._context.next_cursor - 1 and not self._leads_somewhere(txn, number, sequence):
+                    gone.append(bytes(cursor.key()))
+                looked_at += 1
+                self._feed_at = place + 1
+                found = cursor.next()
+            if not found or looked_at < ROWS_MAX:
+                self._feed_at = 0
+            for key, value in rows(txn, b"D"):
+                if layout.deletion_time_us(value) < oldest_us:
+                    gone.append(key)
+        self._delete(gone)
+
+    def _leads_somewhere(self, txn: lmdb.Transaction, number: int, sequence: int) -> bool:
+        if number == 0:
+            return txn.get(layout.deletion_key(sequence)) is not None
+        return txn.get(layout.ThreadKeys(number).entry(sequence)) is not None
+
+    def _clear_labels(self) -> None:
+        """Removes label rows whose entry is gone."""
+        gone: list[bytes] = []
+        with self._context.engine.read() as txn:
+            cursor, looked_at = txn.cursor(), 0
+            found = cursor.set_range(self._label_at)
+            while found and bytes(cursor.key()[:1]) == b"L" and looked_at < ROWS_MAX:
+                key = bytes(cursor.key())
+                if not self._leads_somewhere(txn, *layout.unpack_label(key)):
+                    gone.append(key)
+                looked_at += 1
+                self._label_at = key + b"\0"
+                found = cursor.next()
+            if not found or looked_at < ROWS_MAX:
+                self._label_at = b"L"
+        self._delete(gone)
+
+    def _delete(self, keys: list[bytes]) -> None:
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            del batch
+            for key in keys:
+                txn.delete(key)
+
+        if keys:
+            self._submit(Write(run=run, background=True, frees_space=True))
+
+    def _submit(self, write: Write) -> None:
+        try:
+            self._context.writer.submit(write, wait=True).wait()
+        except ShuttingDown:
+            raise
+        except StatewardError as error:
+            log.error("a sweep's write failed", reason=error.reason, error=error.message)

@@ -1,0 +1,278 @@
+"""A thread in memory: what is committed (``Thread``) and what a batch is about to make of it (``Draft``).
+
+Readers see ``Thread`` only. The writer changes a ``Draft``, which becomes the thread when its batch is committed and is
+thrown away when it is not. The rows behind both can be made again from the journal; the head carries a sum over the
+branch, tag and prune rows, so that one of them cannot be rolled back unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import PrunedVersions
+from stateward.v1.thread_pb2 import Tag
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
+from stateward_sidecar.store.ranges import Ranges
+
+MAIN = "main"
+UID_BYTES = 16
+ROW_MAGIC = b"SR"
+Row = BranchHead | Tag | PrunedVersions
+R = TypeVar("R", BranchHead, Tag, PrunedVersions)
+
+
+class Identity:
+    """What never changes about a thread: its number here, its uid, its keys."""
+
+    __slots__ = ("cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid")
+
+    def __init__(
+        self, number: int, uid: bytes, namespace: str, name: str, namespace_keys: NamespaceKeys, data_key: bytes
+    ) -> None:
+        self.number = number
+        self.uid = uid
+        self.namespace = namespace
+        self.name = name
+        self.namespace_keys = namespace_keys
+        self.cipher = Cipher(data_key)
+        self.keys = ThreadKeys(number)
+
+    def hash_id(self, kind: bytes, *names: str) -> bytes:
+        """16 bytes that stand for a branch, tag, checkpoint id or request id in a key."""
+        return self.cipher.digest(kind, *(name.encode() for name in names))
+
+    def seal_row(self, key: bytes, plaintext: bytes) -> bytes:
+        """Seals a row that is rewritten, bound to thread and key."""
+        return seal_record(self.cipher, ROW_MAGIC, plaintext, self.uid, self.keys.row(key))
+
+    def open_row(self, key: bytes, record: bytes | memoryview) -> bytes:
+        """The reverse of ``seal_row``. Raises Corrupt."""
+        return open_record(self.cipher, ROW_MAGIC, record, self.uid, self.keys.row(key))
+
+    def row_sum(self, key: bytes, plaintext: bytes) -> int:
+        """What a row adds (by XOR) to the sum in the head."""
+        return int.from_bytes(self.cipher.digest(b"row", self.keys.row(key), plaintext), "big")
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """A thread as it is committed."""
+
+    identity: Identity
+    head: ThreadHead
+    branches: dict[str, BranchHead] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    pruned: Ranges = field(default_factory=Ranges)
+    snapshots: frozenset[int] = frozenset()
+    row_sums: dict[bytes, int] = field(default_factory=dict)
+    saves: int = 0  # since it was loaded
+    is_deleted: bool = False
+    snapshot_pending: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def number(self) -> int:
+        return self.identity.number
+
+
+class Draft:
+    """A thread with the changes of the batch so far."""
+
+    __slots__ = ("branches", "head", "identity", "pruned", "row_sums", "snapshots", "states", "tags", "thread")
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread = thread
+        self.identity = thread.identity
+        self.head = thread.head
+        self.branches: dict[str, BranchHead] = {}
+        self.tags: dict[str, int | None] = {}
+        self.pruned = thread.pruned
+        self.snapshots = thread.snapshots
+        self.row_sums: dict[bytes, int] = {}
+        self.states: dict[int, StateTree] = {}
+
+    def branch(self, name: str) -> BranchHead | None:
+        """Head of a branch."""
+        return self.branches.get(name) or self.thread.branches.get(name)
+
+    def all_branches(self) -> dict[str, BranchHead]:
+        """Heads of all branches."""
+        return {**self.thread.branches, **self.branches}
+
+    def tag(self, name: str) -> int | None:
+        """The version a tag names."""
+        return self.tags[name] if name in self.tags else self.thread.tags.get(name)
+
+    def all_tags(self) -> dict[str, int]:
+        """All tags."""
+        merged: dict[str, int | None] = {**self.thread.tags, **self.tags}
+        return {name: version for name, version in merged.items() if version is not None}
+
+    def next_head(self) -> ThreadHead:
+        """A copy of the head to be changed; ``write_head`` makes it the draft's."""
+        head = ThreadHead()
+        head.CopyFrom(self.head)
+        return head
+
+    def row_change(self, key: bytes, plaintext: bytes | None) -> tuple[int, int]:
+        """The row's new part of the sum, and by what the sum in the head changes (XOR)."""
+        old = self.row_sums.get(key, self.thread.row_sums.get(key, 0))
+        new = self.identity.row_sum(key, plaintext) if plaintext is not None else 0
+        return new, old ^ new
+
+    def publish(self) -> None:
+        """Makes the draft the committed thread. Only after the commit."""
+        thread = self.thread
+        # Readers on other threads may hold the dicts: they are replaced where they change shape, never shrunk in place.
+        if self.branches:
+            thread.branches = {**thread.branches, **self.branches} if len(thread.branches) < 64 else _merged(
+                thread.branches, self.branches
+            )
+        if self.tags:
+            thread.tags = self.all_tags()
+        thread.row_sums.update(self.row_sums)
+        thread.pruned = self.pruned
+        thread.snapshots = self.snapshots
+        thread.head = self.head
+
+
+def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> dict[str, BranchHead]:
+    # With thousands of branches a copy per save would cost more than the save; adding keys in place is safe for readers
+    # that look up, and those that iterate take a list first.
+    branches.update(changes)
+    return branches
+
+
+def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
+    """Writes a branch, tag or prune row and adds it to the sum of ``head``. Returns what ``Draft.row_sums`` gets."""
+    plaintext = row.SerializeToString(deterministic=True)
+    part, change = draft.row_change(key, plaintext)
+    head.row_sum = _xor(head.row_sum, change)
+    txn.put(key, draft.identity.seal_row(key, plaintext))
+    return key, part
+
+
+def delete_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
+    """Removes such a row. Returns what ``Draft.row_sums`` gets."""
+    part, change = draft.row_change(key, None)
+    head.row_sum = _xor(head.row_sum, change)
+    txn.delete(key)
+    return key, part
+
+
+def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> None:
+    """Writes the head. The uid stands before it in clear: rows that know only the number find the key by it."""
+    key = identity.keys.head()
+    txn.put(key, identity.uid + identity.seal_row(key, head.SerializeToString(deterministic=True)))
+
+
+def head_uid(record: bytes | memoryview) -> bytes:
+    """The uid before a head."""
+    return bytes(record[:UID_BYTES])
+
+
+def load_thread(
+    txn: lmdb.Transaction, keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes
+) -> Thread:
+    """Reads a thread's rows. Raises Corrupt or KeyUnavailable."""
+    data_key = keystore.thread_key(uid, namespace_keys)
+    if data_key is None:
+        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+    identity = Identity(number, uid, "", "", namespace_keys, data_key)
+    head = load_head(txn, identity)
+    identity.namespace, identity.name = head.namespace, head.thread
+    thread = Thread(identity, head)
+    keys, total = identity.keys, 0
+    for key, record in rows(txn, keys.all_of(b"B")):
+        plaintext = _open_row(identity, key, record)
+        branch = _parse(BranchHead, plaintext, identity)
+        thread.branches[branch.name] = branch
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.all_of(b"G")):
+        plaintext = _open_row(identity, key, record)
+        tag = _parse(Tag, plaintext, identity)
+        thread.tags[tag.name] = tag.version
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.pruned()):
+        plaintext = _open_row(identity, key, record)
+        thread.pruned = Ranges.from_message(_parse(PrunedVersions, plaintext, identity))
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    if total != int.from_bytes(head.row_sum, "big"):
+        raise Corrupt("a branch, tag or prune row is missing, foreign or older than the thread's head", identity.name)
+    thread.snapshots = frozenset(snapshot_versions(txn, keys))
+    return thread
+
+
+def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
+    """Reads a thread's head and checks that the journal ends where it says. Raises Corrupt."""
+    key = identity.keys.head()
+    record = txn.get(key)
+    if record is None:
+        raise Corrupt("the thread's head is missing")
+    try:
+        head = ThreadHead.FromString(identity.open_row(key, record[UID_BYTES:]))
+    except DecodeError:
+        raise Corrupt("the thread's head cannot be read") from None
+    if txn.get(identity.keys.entry(head.tip_sequence + 1)) is not None:
+        raise Corrupt("the thread's head is older than its journal", head.thread, head.last_version)
+    tip = txn.get(identity.keys.entry(head.tip_sequence))
+    if tip is None or unpack(tip, head.tip_sequence).header.digest != head.tip_digest:
+        raise Corrupt("the journal does not end where the thread's head says", head.thread, head.last_version)
+    return head
+
+
+def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """All rows whose key begins so, ascending. Values are valid until the next step."""
+    cursor = txn.cursor()
+    if cursor.set_range(prefix):
+        for key, value in cursor:
+            if key[: len(prefix)] != prefix:
+                return
+            yield bytes(key), value
+
+
+def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:
+    """Versions with a complete snapshot: its first piece is written last."""
+    prefix = keys.all_of(b"S")
+    cursor = txn.cursor()
+    found = cursor.set_range(prefix)
+    while found:
+        key = cursor.key()
+        if key[: len(prefix)] != prefix:
+            return
+        version = snapshot_version(key)
+        if bytes(key) == keys.snapshot_piece(version, 0):
+            yield version
+        found = cursor.set_range(after(keys.snapshot_pieces(version)))
+
+
+def _open_row(identity: Identity, key: bytes, record: memoryview) -> bytes:
+    try:
+        return identity.open_row(key, record)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+
+
+def _parse(kind: type[R], plaintext: bytes, identity: Identity) -> R:
+    try:
+        return kind.FromString(plaintext)
+    except DecodeError:
+        raise Corrupt(f"a {kind.__name__} row cannot be read", identity.name) from None
+
+
+def _xor(total: bytes, change: int) -> bytes:
+    return (int.from_bytes(total, "big") ^ change).to_bytes(16, "big")

@@ -1,0 +1,170 @@
+"""Finding threads: by name, by number, or inside a batch. Keeps the heads of recently used ones in memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward_sidecar.codec.seal import KEY_BYTES
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import UID_BYTES, Draft, Identity, Thread, head_uid, load_thread
+
+THREADS_MAX = 4096
+
+
+class Threads:
+    """All threads of the store, on demand."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._threads: OrderedDict[int, Thread] = OrderedDict()
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def cached(self, namespace: str, name: str) -> Thread | None:
+        """The thread, if it is in memory."""
+        number = self._numbers.get((namespace, name))
+        return self._recent(number) if number is not None else None
+
+    def find(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread | None:
+        """The thread of a name; None where there is none. Raises Corrupt or KeyUnavailable."""
+        thread = self.cached(namespace, name)
+        if thread is not None:
+            return thread
+        namespace_keys = self._context.keystore.namespace(namespace)
+        if namespace_keys is None:
+            return None
+        row = txn.get(layout.name_key(namespace_keys.names.thread(name)))
+        if row is None:
+            return None
+        try:
+            number, uid = layout.unpack_name(row)
+        except ValueError:
+            raise Corrupt("the thread's name row cannot be read", name) from None
+        thread = self._load(txn, namespace_keys, number, uid, name)
+        if thread is not None and thread.name != name:
+            raise Corrupt(f"the name leads to thread {thread.name!r}", name)
+        return thread
+
+    def get(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread:
+        """The thread of a name. Raises ThreadNotFound, Corrupt or KeyUnavailable."""
+        thread = self.find(txn, namespace, name)
+        if thread is None:
+            raise not_found(namespace, name)
+        return thread
+
+    def by_number(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """The thread of a number; None for one that was deleted. Raises Corrupt or KeyUnavailable."""
+        thread = self._recent(number)
+        if thread is not None:
+            return thread
+        record = txn.get(layout.ThreadKeys(number).head())
+        if record is None:
+            return None
+        uid, keystore = head_uid(record), self._context.keystore
+        if keystore.is_erased(uid):
+            return None
+        identity = keystore.namespace_of(uid)
+        namespace_keys = keystore.namespace_by_id(identity) if identity is not None else None
+        if namespace_keys is None:
+            raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+        return self._load(txn, namespace_keys, number, uid, None)
+
+    def _load(
+        self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
+    ) -> Thread | None:
+        if self._context.keystore.is_erased(uid):
+            return None  # deleted: only its rows are still here
+        try:
+            thread = load_thread(txn, self._context.keystore, namespace_keys, number, uid)
+        except (Corrupt, KeyUnavailable) as error:
+            error.metadata.setdefault("uid", uid.hex())
+            if name is not None:
+                error.metadata.setdefault("thread", name)
+                if name not in error.message:
+                    error.message = f"thread {name!r}: {error.message}"
+            raise
+        return self._keep(thread)
+
+    def _recent(self, number: int) -> Thread | None:
+        with self._lock:
+            thread = self._threads.get(number)
+            if thread is not None:
+                self._threads.move_to_end(number)
+            return thread
+
+    def _keep(self, thread: Thread) -> Thread:
+        with self._lock:
+            # Two readers may have loaded it at once: the first one stays, so that all see one object.
+            thread = self._threads.setdefault(thread.number, thread)
+            self._numbers[thread.identity.namespace, thread.name] = thread.number
+            while len(self._threads) > THREADS_MAX:
+                _, old = self._threads.popitem(last=False)
+                self._numbers.pop((old.identity.namespace, old.name), None)
+            return thread
+
+    def forget(self, thread: Thread) -> None:
+        """Drops a thread from memory: it was deleted, or must be read anew."""
+        with self._lock:
+            self._threads.pop(thread.number, None)
+            key = (thread.identity.namespace, thread.name)
+            if self._numbers.get(key) == thread.number:
+                del self._numbers[key]
+        self._context.cache.drop_thread(thread.number)
+
+    # -- in the writer ------------------------------------------------------------------------------------------
+
+    def draft(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft | None:
+        """The thread as this batch sees it; None where there is none."""
+        key = (namespace, name)
+        if key in batch.drafts:
+            draft = batch.drafts[key]
+            assert draft is None or isinstance(draft, Draft)
+            return draft
+        thread = self.find(txn, namespace, name)
+        return Draft(thread) if thread is not None else None
+
+    def keep_draft(self, batch: Batch, draft: Draft) -> None:
+        """Makes a draft what later writes of the batch see, and what readers see after the commit."""
+        key = (draft.identity.namespace, draft.identity.name)
+        if batch.drafts.get(key) is not draft:
+            batch.drafts[key] = draft
+            batch.after_commit.append(lambda: self._publish(draft))
+
+    def _publish(self, draft: Draft) -> None:
+        draft.publish()
+        if not draft.thread.is_deleted:
+            self._keep(draft.thread)
+
+    def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
+        """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""
+        context, keystore = self._context, self._context.keystore
+        uid, data_key = os.urandom(UID_BYTES), os.urandom(KEY_BYTES)
+        namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
+        keystore.add_thread(uid, namespace_keys, data_key)
+        batch.after_abort.append(lambda: keystore.release(uid))
+        if keystore.sync not in batch.before_commit:
+            batch.before_commit.append(keystore.sync)
+        number = context.next_thread
+        context.next_thread += 1
+        identity = Identity(number, uid, namespace, name, namespace_keys, data_key)
+        now = context.clock.now_us()
+        head = ThreadHead(
+            namespace=namespace, thread=name, create_time_us=now, update_time_us=now, row_sum=b"\0" * 16
+        )
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
+        txn.put(layout.name_key(namespace_keys.names.thread(name)), layout.pack_name(number, uid))
+        return Draft(Thread(identity, head))
+
+
+def not_found(namespace: str, name: str) -> ThreadNotFound:
+    """The error for a name without a thread."""
+    return ThreadNotFound(f"there is no thread {name!r} in namespace {namespace!r}", namespace=namespace, thread=name)

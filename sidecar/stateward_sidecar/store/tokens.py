@@ -1,0 +1,45 @@
+"""Page tokens: opaque, bound to the request they came from, and not to be made by anybody else.
+
+A token is a keyed hash over the request it continues, then the position. The key comes from the root key, so a token
+is good across a restart of the daemon.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+
+from stateward_sidecar.codec.seal import length_prefixed
+from stateward_sidecar.errors import InvalidField
+
+_MAC_BYTES = 12
+
+
+class Tokens:
+    """Makes and reads page tokens."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def pack(self, request: bytes, position: bytes) -> str:
+        """A token for a position in the answer to a request (its bytes without the token)."""
+        return base64.urlsafe_b64encode(self._mac(request, position) + position).decode().rstrip("=")
+
+    def unpack(self, request: bytes, token: str) -> bytes:
+        """The reverse of ``pack``. Raises InvalidField for a token of another request, or of nobody."""
+        try:
+            data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            data = b""
+        position = data[_MAC_BYTES:]
+        if len(data) < _MAC_BYTES or not hmac.compare_digest(data[:_MAC_BYTES], self._mac(request, position)):
+            raise InvalidField(
+                "page_token",
+                "does not belong to this request; send the token of the answer before with the other fields "
+                "unchanged, or start again without one",
+            )
+        return position
+
+    def _mac(self, request: bytes, position: bytes) -> bytes:
+        return hmac.digest(self._key, length_prefixed(request, position), "sha256")[:_MAC_BYTES]

@@ -1,0 +1,320 @@
+"""Reading everything back and saying what is wrong.
+
+Per thread: the rows as they are on disk (never what is in memory), every entry opened and digested again, every state
+replayed, every snapshot compared with the replay, every index row compared with what the journal implies. Works
+beside normal operation, a bounded number of records in one transaction; what is pruned or deleted meanwhile is no
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import lmdb
+
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_TAG_DELETED,
+    ENTRY_KIND_TAG_SET,
+    EntryMetadata,
+)
+from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
+from stateward_sidecar.codec.edits import apply_edits
+from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
+from stateward_sidecar.codec.seal import content_hash
+from stateward_sidecar.codec.state import EMPTY, StateTree, to_snapshot
+from stateward_sidecar.errors import Corrupt, EditConflict, KeyUnavailable, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
+from stateward_sidecar.store.threads import not_found
+
+RECORDS_A_STEP = 500
+# States of recent versions; an older parent is read back from its snapshot.
+STATES_KEPT = 32
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a thread's journal said so far."""
+
+    thread: Thread
+    sequence: int = 0
+    digest: bytes = b""
+    versions: set[int] = field(default_factory=set)
+    branches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    states: dict[int, StateTree] = field(default_factory=dict)
+
+
+class Verifier:
+    """Checks the store."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def verify(self, request: VerifyRequest) -> Iterator[VerifyResponse]:
+        """Yields findings and progress; the last one says ``done``. Raises ThreadNotFound."""
+        records = threads = 0
+        for number, uid, name_hash in self._list_threads(request):
+            threads += 1
+            if not uid:
+                yield VerifyResponse(
+                    records=records, threads=threads,
+                    finding=Finding(reason="CORRUPT", message="a name row cannot be read"),
+                )  # fmt: skip
+                continue
+            for finding, checked in self._verify_thread(number, uid, name_hash, request):
+                records += checked
+                if finding is not None or checked:
+                    yield VerifyResponse(records=records, threads=threads, finding=finding)
+        if not request.thread:
+            for finding in self._verify_store():
+                yield VerifyResponse(records=records, threads=threads, finding=finding)
+        yield VerifyResponse(records=records, threads=threads, done=True)
+
+    def _list_threads(self, request: VerifyRequest) -> list[tuple[int, bytes, bytes]]:
+        keys = self._context.keystore.namespace(request.namespace) if request.namespace else None
+        found = []
+        with self._context.engine.read() as txn:
+            if request.thread:
+                name_hash = keys.names.thread(request.thread) if keys is not None else b""
+                row = txn.get(layout.name_key(name_hash))
+                if row is None:
+                    raise not_found(request.namespace, request.thread)
+                number, uid = layout.unpack_name(row)
+                return [(number, uid, name_hash)]
+            for key, row in rows(txn, b"N"):
+                try:
+                    number, uid = layout.unpack_name(row)
+                except ValueError:
+                    found.append((0, b"", key[1:]))
+                    continue
+                owner = self._context.keystore.namespace_of(uid)
+                if not request.namespace or owner is None or (keys is not None and owner == keys.id):
+                    found.append((number, uid, key[1:]))
+        return found
+
+    def _verify_thread(
+        self, number: int, uid: bytes, name_hash: bytes, request: VerifyRequest
+    ) -> Iterator[tuple[Finding | None, int]]:
+        finding = Finding(namespace=request.namespace, thread=request.thread, uid=uid.hex())
+        try:
+            with self._context.engine.read() as txn:
+                if txn.get(layout.name_key(name_hash)) is None:
+                    return  # deleted meanwhile
+                thread = self._load(txn, number, uid)
+                finding.namespace, finding.thread = thread.identity.namespace, thread.name
+                names = thread.identity.namespace_keys.names
+                if names.thread(thread.name) != name_hash:
+                    raise Corrupt("a name leads to another thread")
+                if txn.get(self._time_key(thread)) is None:
+                    yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
+        except (Corrupt, KeyUnavailable) as error:
+            yield _found(finding, error), 1
+            return
+        progress = _Progress(thread)
+        while True:
+            step: list[tuple[Finding | None, int]] = []
+            with self._context.engine.read() as txn:
+                is_more = self._verify_entries(txn, progress, finding, step)
+            yield from step
+            if not is_more:
+                break
+        with self._context.engine.read() as txn:
+            if txn.get(layout.name_key(name_hash)) is not None:
+                yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
+
+    def _load(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Thread:
+        keystore = self._context.keystore
+        owner = keystore.namespace_of(uid)
+        keys = keystore.namespace_by_id(owner) if owner is not None else None
+        if keys is None:
+            raise KeyUnavailable("the thread's data key is missing from the key store")
+        return load_thread(txn, keystore, keys, number, uid)
+
+    @staticmethod
+    def _time_key(thread: Thread) -> bytes:
+        second = thread.head.update_time_us // SECOND_US
+        return layout.updated_key(thread.identity.namespace_keys.tag, second, thread.number)
+
+    def _verify_entries(
+        self,
+        txn: lmdb.Transaction,
+        progress: _Progress,
+        finding: Finding,
+        out: list[tuple[Finding | None, int]],
+    ) -> bool:
+        """Checks the next entries; False after the last one."""
+        thread = progress.thread
+        keys, tip = thread.identity.keys, thread.head.tip_sequence
+        cursor = txn.cursor()
+        found = cursor.set_range(keys.entry(progress.sequence + 1))
+        checked = 0
+        prefix = keys.all_of(b"J")
+        while found and bytes(cursor.key()[: len(prefix)]) == prefix and checked < RECORDS_A_STEP:
+            sequence = layout.tail_number(cursor.key())
+            if sequence > tip:
+                found = False
+                break
+            version = 0
+            try:
+                entry = unpack(cursor.value(), sequence)
+                version = entry.header.version
+                self._verify_entry(txn, progress, entry)
+            except (StatewardError, EditConflict) as error:
+                out.append((_found(finding, error, version, sequence), 0))
+            progress.sequence = sequence
+            checked += 1
+            found = cursor.next()
+        out.append((None, checked))
+        return bool(found) and checked >= RECORDS_A_STEP
+
+    def _verify_entry(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
+        thread, header = progress.thread, entry.header
+        identity = thread.identity
+        is_next = header.sequence == progress.sequence + 1
+        previous, progress.digest = progress.digest, header.digest
+        if header.version:
+            progress.versions.add(header.version)
+        metadata_bytes = entry.open_metadata_bytes(identity.cipher, identity.uid)
+        metadata = EntryMetadata.FromString(metadata_bytes)
+        self._follow(progress, entry, metadata)
+        if is_next and header.previous_digest != previous:
+            raise Corrupt("the entry does not follow the one before it")
+        if not is_next and not len(thread.pruned):
+            raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before it are missing")
+        self._verify_index(txn, thread, entry, metadata)
+        if header.version and header.version in thread.pruned:
+            return  # its edits are gone
+        edits = replay.read_edits(txn, identity, entry, self._context.cache) if header.edit_bytes else b""
+        if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
+            raise Corrupt("the entry's digest does not match its content")
+        if header.kind == ENTRY_KIND_CHECKPOINT:
+            self._verify_state(txn, progress, entry, edits)
+
+    def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
+        header = entry.header
+        if header.kind == ENTRY_KIND_CHECKPOINT:
+            progress.branches[metadata.checkpoint.branch or MAIN] = (header.version, header.digest)
+        elif header.kind == ENTRY_KIND_TAG_SET:
+            progress.tags[metadata.tag.name] = metadata.tag.version
+        elif header.kind == ENTRY_KIND_TAG_DELETED:
+            progress.tags.pop(metadata.tag.name, None)
+
+    def _verify_index(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
+        identity, header, body = thread.identity, entry.header, metadata.checkpoint
+        if metadata.request_hash:
+            row = txn.get(request_key(identity, metadata.request_hash))
+            if row is None or layout.unpack_request(row)[0] != header.sequence:
+                raise Corrupt("the index row of the entry's request id is missing or foreign")
+        if not header.version:
+            return
+        if header.version not in thread.pruned and replay.sequence_of(txn, thread, header.version) != header.sequence:
+            raise Corrupt("the index of versions leads elsewhere")
+        if body.checkpoint_id:
+            id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
+            row = txn.get(identity.keys.checkpoint_id(id_hash))
+            if row is None or layout.number_of(row) != header.sequence:
+                raise Corrupt("the index row of the checkpoint id is missing or foreign")
+        namespace = identity.namespace_keys
+        for key, value in body.labels.items() if header.version not in thread.pruned else ():
+            label = namespace.names.label(key, value)
+            if txn.get(layout.label_key(namespace.tag, label, identity.number, header.sequence)) is None:
+                raise Corrupt("the index row of a label is missing")
+
+    def _verify_state(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, edits: bytes) -> None:
+        thread, header = progress.thread, entry.header
+        version, parent = header.version, header.parent_version
+        fresh = Cache(0)  # what is in memory proves nothing
+        stored = None
+        if version in thread.snapshots:
+            content, digest = replay.read_snapshot(txn, thread.identity, version)
+            if digest != header.digest:
+                raise Corrupt("a snapshot belongs to another history")
+            stored = content
+        is_base = parent in thread.pruned or (stored is not None and not header.edit_bytes and parent == 0)
+        if is_base:
+            tree = replay.state_at(txn, thread, version, fresh)
+        else:
+            base = EMPTY if parent == 0 else progress.states.get(parent)
+            if base is None:
+                base = replay.state_at(txn, thread, parent, fresh)
+            diff = replay.parse_edits(edits, thread.name, version)
+            try:
+                tree = apply_edits(base, diff, version)
+            except EditConflict as error:
+                raise Corrupt(f"stored edits do not fit their parent: {error.message}") from None
+        progress.states[version] = tree
+        while len(progress.states) > STATES_KEPT:
+            del progress.states[next(iter(progress.states))]
+        if stored is not None and to_snapshot(tree) != stored:
+            raise Corrupt("a snapshot differs from the state that its version has")
+
+    def _compare(self, txn: lmdb.Transaction, progress: _Progress) -> Iterator[StatewardError]:
+        """What the journal implies against the rows that were read first."""
+        thread = progress.thread
+        name = thread.name
+        for version in range(1, thread.head.last_version + 1):
+            if version not in progress.versions and version not in thread.pruned:
+                if not self._was_pruned(txn, thread, version):
+                    yield Corrupt("the version's journal entry is missing", name, version)
+        for branch in thread.branches.values():
+            version, digest = progress.branches.get(branch.name, (0, b""))
+            if (version, digest) != (branch.version, branch.digest):
+                yield Corrupt("a branch's head is not its newest version", name, branch.version)
+        if set(progress.branches) - set(thread.branches):
+            yield Corrupt("a branch's head is missing", name)
+        if not len(thread.pruned) and progress.tags != thread.tags:
+            yield Corrupt("the tags are not those that the journal set", name)
+        counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
+        if counts[b"B"] < len(thread.branches) or counts[b"G"] < len(thread.tags):
+            yield Corrupt("a branch or tag row is missing", name)
+
+    def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, version: int) -> bool:
+        """True where the version was pruned since the thread's rows were read."""
+        try:
+            return version in self._load(txn, thread.number, thread.identity.uid).pruned
+        except StatewardError:
+            return True  # reported already, or deleted
+
+    def _verify_store(self) -> Iterator[Finding]:
+        """Rows that lead nowhere, and threads that nothing leads to."""
+        named = set()
+        with self._context.engine.read() as txn:
+            for _, row in rows(txn, b"N"):
+                if len(row) == layout.NAME_ROW_BYTES:
+                    named.add(layout.unpack_name(row))
+            cursor = txn.cursor()
+            found = cursor.set_range(b"T")
+            while found and bytes(cursor.key()[:1]) == b"T":
+                number = layout.thread_of(cursor.key())
+                head = txn.get(layout.ThreadKeys(number).head())
+                if head is not None and (number, head_uid(head)) not in named:
+                    yield self._unnamed(txn, number, head_uid(head))
+                found = cursor.set_range(layout.after(layout.thread_prefix(number)))
+
+    def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Finding:
+        finding = Finding(reason="CORRUPT", uid=uid.hex(), message="no name leads to the thread")
+        try:
+            thread = self._load(txn, number, uid)
+            finding.namespace, finding.thread = thread.identity.namespace, thread.name
+        except StatewardError as error:
+            finding.message += f"; {error.message}"
+        return finding
+
+
+def _found(place: Finding, error: StatewardError, version: int = 0, sequence: int = 0) -> Finding:
+    finding = Finding()
+    finding.CopyFrom(place)
+    finding.reason = error.reason
+    finding.message = error.message
+    finding.thread = finding.thread or error.metadata.get("thread", "")
+    finding.version = version or int(error.metadata.get("version", 0))
+    finding.sequence = sequence
+    return finding

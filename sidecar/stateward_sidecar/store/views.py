@@ -1,0 +1,84 @@
+"""The contract's messages made from stored ones."""
+
+from __future__ import annotations
+
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, STATUS_RUNNING, Checkpoint
+from stateward.v1.thread_pb2 import Branch, Tag
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.journal import SECOND_US, expire_second
+from stateward_sidecar.store.thread import MAIN, Identity, Thread
+
+
+def view_entry(identity: Identity, entry: Entry) -> Checkpoint:
+    """A checkpoint from its entry. Raises Corrupt."""
+    try:
+        metadata = entry.open_metadata(identity.cipher, identity.uid)
+    except Corrupt as error:
+        raise error.locate(identity.name, entry.header.version) from None
+    return view_checkpoint(identity, entry.header, metadata, len(entry.record))
+
+
+def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMetadata, record_bytes: int) -> Checkpoint:
+    """A checkpoint from its header and metadata."""
+    body = metadata.checkpoint
+    view = Checkpoint(
+        namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
+        parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,
+        digest=header.digest, status=body.status or STATUS_RUNNING, status_detail=body.status_detail,
+        schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
+        stored_bytes=record_bytes + (header.edit_stored_bytes if header.parts_id else 0),
+        sequence=header.sequence, durability=DURABILITY_COMMITTED, wait_id=body.wait_id,
+    )  # fmt: skip
+    view.labels.update(body.labels)
+    view.metrics.update(body.metrics)
+    view.create_time.FromMicroseconds(header.create_time_us)
+    if body.HasField("step"):
+        view.step = body.step
+    if body.HasField("metadata"):
+        view.metadata.CopyFrom(body.metadata)
+    return view
+
+
+def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
+    """A thread as lists show it."""
+    options = head.options
+    view = ThreadMessage(
+        namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=head.main_version,
+        digest=head.main_digest, status_detail=head.status_detail, wait_id=head.wait_id,
+        parent_thread=options.parent_thread, agent=options.agent, sequence=head.tip_sequence,
+        last_version=head.last_version, retained_versions=head.retained_versions, stored_bytes=head.stored_bytes,
+    )  # fmt: skip
+    view.status = head.status or STATUS_RUNNING
+    view.labels.update(options.labels)
+    view.metrics.update(head.metrics)
+    view.create_time.FromMicroseconds(head.create_time_us)
+    view.update_time.FromMicroseconds(head.update_time_us)
+    if head.HasField("step"):
+        view.step = head.step
+    if options.HasField("ttl"):
+        view.ttl.CopyFrom(options.ttl)
+        view.expire_time.FromMicroseconds(expire_second(head) * SECOND_US)
+    if options.HasField("retention"):
+        view.retention.CopyFrom(options.retention)
+    if head.HasField("forked_from"):
+        view.forked_from.CopyFrom(head.forked_from)
+    return view
+
+
+def view_thread(thread: Thread) -> ThreadMessage:
+    """A thread with its branches and tags."""
+    view = view_head(thread.identity, thread.head)
+    view.branches.extend(view_branch(branch) for _, branch in sorted(thread.branches.copy().items()))
+    view.tags.extend(Tag(name=name, version=version) for name, version in sorted(thread.tags.items()))
+    return view
+
+
+def view_branch(branch: BranchHead) -> Branch:
+    """A branch."""
+    return Branch(
+        name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version
+    )

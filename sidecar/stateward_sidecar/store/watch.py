@@ -1,0 +1,216 @@
+"""Watching: the journal read again from a cursor, whenever something was committed.
+
+A watch keeps no queue of its own: however slow its reader, it holds one cursor. The cursor of a thread's watch is its
+uid and a sequence; that of a namespace is a place in the order of all commits. Both survive a restart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import DeletionRecord
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_OPTIONS,
+    ENTRY_KIND_PRUNED,
+    ENTRY_KIND_TAG_DELETED,
+    ENTRY_KIND_TAG_SET,
+)
+from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
+from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, VersionPruned
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.listing import ALL_THREADS, find_entry
+from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import view_entry
+from stateward_sidecar.telemetry import log
+
+EVENTS_MAX = 256
+EVENT_BYTES_MAX = 2 << 20
+_THREAD_CURSOR = re.compile(r"t\.([0-9a-f]{32})\.(\d{1,19})")
+_FEED_CURSOR = re.compile(r"n\.(\d{1,19})")
+
+
+@dataclass(slots=True)
+class Watch:
+    """One open watch: what it asks for and how far it has come."""
+
+    request: WatchRequest
+    cursor: int = 0  # sequence, or place among all entries
+    uid: bytes = b""  # of a thread's watch
+    is_over: bool = False
+
+    @property
+    def position(self) -> str:
+        """Where the watch has come to, for its reader."""
+        return f"t.{self.uid.hex()}.{self.cursor}" if self.uid else f"n.{self.cursor}"
+
+
+class Watcher:
+    """Opens watches and reads on."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def open(self, request: WatchRequest, committed: int) -> Watch:
+        """Finds where a watch begins. ``committed`` is the newest place among all entries. Raises typed errors."""
+        if request.thread == ALL_THREADS:
+            found = _match(_FEED_CURSOR, request.after_cursor)
+            return Watch(request, int(found[1]) if found else committed)
+        found = _match(_THREAD_CURSOR, request.after_cursor)
+        if found:
+            return Watch(request, int(found[2]), bytes.fromhex(found[1]))
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            tip = thread.head.tip_sequence
+            after = request.after_sequence if request.HasField("after_sequence") else tip
+            if after > tip:
+                raise InvalidField("after_sequence", f"{after} was never given out; the newest is {tip}")
+            self._check_retained(txn, thread, after)
+        return Watch(request, after, thread.identity.uid)
+
+    def read(self, watch: Watch) -> list[Event]:
+        """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one."""
+        with self._context.engine.read() as txn:
+            if watch.request.thread == ALL_THREADS:
+                return self._read_namespace(txn, watch)
+            thread = self._threads.find(txn, watch.request.namespace, watch.request.thread)
+            if thread is None or thread.identity.uid != watch.uid:
+                return self._end(txn, watch)
+            return self._read_thread(txn, thread, watch)
+
+    @staticmethod
+    def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
+        """Raises VersionPruned where the entry to go on with was removed: there would be a gap."""
+        gone = 0 < after < thread.head.tip_sequence and txn.get(thread.identity.keys.entry(after + 1)) is None
+        if gone:
+            raise VersionPruned(
+                f"entry {after + 1} of thread {thread.name!r} was pruned; hydrate and watch from its newest sequence, "
+                f"{thread.head.tip_sequence}", thread=thread.name, sequence=after + 1,
+            )  # fmt: skip
+
+    def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
+        events: list[Event] = []
+        self._check_retained(txn, thread, watch.cursor)
+        size, prefix = 0, thread.identity.keys.all_of(b"J")
+        cursor = txn.cursor()
+        found = cursor.set_range(thread.identity.keys.entry(watch.cursor + 1))
+        while found and bytes(cursor.key()[: len(prefix)]) == prefix:
+            entry = replay.unpack(cursor.value(), layout.tail_number(cursor.key()))
+            if entry.header.sequence > thread.head.tip_sequence:
+                break  # committed, but not yet published to readers
+            event = self._event(txn, thread, entry, watch.request.include_diff)
+            event.cursor = f"t.{watch.uid.hex()}.{entry.header.sequence}"
+            events.append(event)
+            watch.cursor = entry.header.sequence
+            size += event.ByteSize()
+            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX:
+                break
+            found = cursor.next()
+        return events
+
+    def _read_namespace(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
+        events: list[Event] = []
+        size = looked_at = 0
+        cursor = txn.cursor()
+        found = cursor.set_range(layout.feed_key(watch.cursor + 1))
+        while found and bytes(cursor.key()[:1]) == b"W":
+            place = layout.tail_number(cursor.key())
+            event = self._feed_event(txn, watch.request, place, *layout.unpack_feed(cursor.value()))
+            watch.cursor = place
+            looked_at += 1
+            if event is not None:
+                event.cursor = f"n.{place}"
+                events.append(event)
+                size += event.ByteSize()
+            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or looked_at >= 16 * EVENTS_MAX:
+                break
+            found = cursor.next()
+        return events
+
+    def _feed_event(
+        self, txn: lmdb.Transaction, request: WatchRequest, place: int, number: int, sequence: int
+    ) -> Event | None:
+        if number == 0:
+            return self._deletion_event(txn, request, place)
+        try:
+            thread = self._threads.by_number(txn, number)
+            if thread is None or thread.identity.namespace != request.namespace:
+                return None
+            labels = thread.head.options.labels
+            if any(labels.get(key) != value for key, value in request.labels.items()):
+                return None
+            entry = find_entry(txn, thread, sequence)
+            return self._event(txn, thread, entry, request.include_diff) if entry is not None else None
+        except (Corrupt, KeyUnavailable) as error:
+            log.error("thread left out of a watch", reason=error.reason, **error.metadata)
+            return None
+
+    def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> Event | None:
+        keys = self._context.keystore.namespace(request.namespace)
+        row = txn.get(layout.deletion_key(place))
+        if keys is None or row is None:
+            return None
+        record = open_deletion(keys, place, bytes(row))
+        return _deleted(record) if record is not None else None
+
+    def _end(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
+        """The last event of a thread that was deleted, also where another one has its name now."""
+        keys = self._context.keystore.namespace(watch.request.namespace)
+        watch.is_over = True
+        for key, row in rows(txn, b"D") if keys is not None else ():
+            place = layout.tail_number(key)
+            record = open_deletion(keys, place, bytes(row)) if keys is not None else None
+            if record is not None and record.uid == watch.uid:
+                if watch.cursor >= record.sequence:
+                    return []
+                event = _deleted(record)
+                event.cursor = f"t.{watch.uid.hex()}.{record.sequence}"
+                return [event]
+        raise not_found(watch.request.namespace, watch.request.thread)
+
+    def _event(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, include_diff: bool) -> Event:
+        identity, header = thread.identity, entry.header
+        event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
+        event.time.FromMicroseconds(header.create_time_us)
+        if header.kind == ENTRY_KIND_CHECKPOINT:
+            event.checkpoint.CopyFrom(view_entry(identity, entry))
+            if include_diff and header.version not in thread.pruned:
+                edits = replay.read_edits(txn, identity, entry, self._context.cache)
+                event.diff.CopyFrom(replay.parse_edits(edits, identity.name, header.version))
+            return event
+        metadata = entry.open_metadata(identity.cipher, identity.uid)
+        if header.kind == ENTRY_KIND_TAG_SET:
+            event.tag_set.CopyFrom(metadata.tag)
+        elif header.kind == ENTRY_KIND_TAG_DELETED:
+            event.tag_deleted.CopyFrom(metadata.tag)
+        elif header.kind == ENTRY_KIND_OPTIONS:
+            event.options_changed.CopyFrom(metadata.options)
+        elif header.kind == ENTRY_KIND_PRUNED:
+            for item in metadata.pruned.ranges:
+                event.pruned.versions.extend(range(item.first, item.last + 1))
+        return event
+
+
+def _deleted(record: DeletionRecord) -> Event:
+    event = Event(thread=record.thread, uid=record.uid.hex(), sequence=record.sequence)
+    event.time.FromMicroseconds(record.time_us)
+    event.deleted.CopyFrom(ThreadDeletion(cause=record.cause))
+    return event
+
+
+def _match(pattern: re.Pattern[str], cursor: str) -> re.Match[str] | None:
+    if not cursor:
+        return None
+    found = pattern.fullmatch(cursor)
+    if found is None:
+        raise InvalidField("after_cursor", "does not come from a watch of this kind")
+    return found

@@ -1,0 +1,79 @@
+"""Structured logs on standard error: one line an event, as text on a terminal and as JSON elsewhere.
+
+Names of threads, slots and labels never go into a log: they are sealed at rest, and a log is at rest as well. A thread
+is named by its uid.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Log:
+    """A logger whose facts are keyword arguments."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, **facts: Any) -> None:
+        self._logger.debug(event, extra={"facts": facts})
+
+    def info(self, event: str, **facts: Any) -> None:
+        self._logger.info(event, extra={"facts": facts})
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self._logger.warning(event, extra={"facts": facts})
+
+    def error(self, event: str, **facts: Any) -> None:
+        self._logger.error(event, extra={"facts": facts})
+
+    def exception(self, event: str, **facts: Any) -> None:
+        """As ``error``, with the traceback of the exception that is being handled."""
+        self._logger.error(event, extra={"facts": facts}, exc_info=True)
+
+
+log = Log("stateward")
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = " ".join(f"{key}={value}" for key, value in getattr(record, "facts", {}).items())
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{moment} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **{key: value if isinstance(value, int | float) else str(value) for key, value in _facts(record).items()},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    facts: dict[str, Any] = getattr(record, "facts", {})
+    return facts
+
+
+def configure_logging(level: str, form: str) -> None:
+    """Sends logs of at least a level to standard error; form is "text", "json" or "auto"."""
+    handler = logging.StreamHandler(sys.stderr)
+    as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    handler.setFormatter(_Text() if as_text else _Json())
+    root = logging.getLogger("stateward")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(level.upper())

@@ -1,0 +1,639 @@
+"""A daemon in memory: just enough of the contract to test the client against, with faults on demand.
+
+Versions keep whole states (protobuf messages); edits are applied one by one as `diff.proto` says.
+"""
+
+# ruff: noqa: N802, C901  gRPC names the methods; one function applies all edits
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from stateward.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    checkpoint_pb2,
+    checkpoint_service_pb2,
+    checkpoint_service_pb2_grpc,
+    diff_pb2,
+    state_pb2,
+    thread_pb2,
+    thread_service_pb2,
+    thread_service_pb2_grpc,
+)
+
+CODES = {
+    "VERSION_MISMATCH": grpc.StatusCode.ABORTED,
+    "THREAD_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "VERSION_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "VERSION_PRUNED": grpc.StatusCode.OUT_OF_RANGE,
+    "INVALID_FIELD": grpc.StatusCode.INVALID_ARGUMENT,
+    "EDIT_CONFLICT": grpc.StatusCode.FAILED_PRECONDITION,
+    "NO_ARCHIVE": grpc.StatusCode.FAILED_PRECONDITION,
+    "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
+    "THREAD_EXISTS": grpc.StatusCode.ALREADY_EXISTS,
+    "CHECKPOINT_ID_REUSED": grpc.StatusCode.ALREADY_EXISTS,
+}
+
+
+class Fault(Exception):
+    """An error that the fake answers with."""
+
+    def __init__(self, reason: str, **metadata: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+def abort(context: grpc.ServicerContext, fault: Fault) -> NoReturn:
+    code = CODES[fault.reason]
+    info = error_details_pb2.ErrorInfo(reason=fault.reason, domain="stateward", metadata=fault.metadata)
+    packed = AnyMessage()
+    packed.Pack(info)
+    status = status_pb2.Status(code=getattr(code_pb2, code.name), message=fault.reason, details=[packed])
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(code, f"{fault.reason} {fault.metadata}")
+    raise AssertionError
+
+
+@dataclass
+class Version:
+    checkpoint: checkpoint_pb2.Checkpoint
+    state: state_pb2.State
+    diff: diff_pb2.Diff
+    retired: dict[str, int]
+
+
+@dataclass
+class StoredThread:
+    uid: str
+    versions: dict[int, Version] = field(default_factory=dict)
+    branches: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    options: thread_pb2.ThreadOptions = field(default_factory=thread_pb2.ThreadOptions)
+    events: list[thread_service_pb2.Event] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+def apply_edits(state: state_pb2.State, retired: dict[str, int], diff: diff_pb2.Diff, version: int) -> None:
+    for number, edit in enumerate(diff.edits):
+        try:
+            _apply_edit(state, retired, edit, version)
+        except Fault as fault:
+            fault.metadata.setdefault("edit", str(number))
+            raise
+
+
+def _apply_edit(state: state_pb2.State, retired: dict[str, int], edit: diff_pb2.Edit, version: int) -> None:
+    kind = edit.WhichOneof("edit")
+    change = getattr(edit, kind)
+    if kind in ("delete_slot", "splice_slot") and change.slot not in state.slots:
+        raise Fault("EDIT_CONFLICT", field="slot")
+    if kind in ("replace_entry", "trim_log", "delete_log") and change.log not in state.logs:
+        raise Fault("EDIT_CONFLICT", field="log")
+    if kind == "set_slot":
+        state.slots[change.slot].CopyFrom(change.value)
+    elif kind == "delete_slot":
+        del state.slots[change.slot]
+    elif kind == "splice_slot":
+        data = state.slots[change.slot].data
+        if hashlib.sha256(data).digest() != change.base_sha256:
+            raise Fault("EDIT_CONFLICT", field="base_sha256")
+        for splice in reversed(change.splices):
+            data = data[: splice.offset] + splice.insert + data[splice.offset + splice.delete :]
+        state.slots[change.slot].data = data
+    elif kind == "append":
+        if change.log not in state.logs:
+            state.logs[change.log].first_index = retired.pop(change.log, 0)
+        state.logs[change.log].entries.extend(change.entries)
+    elif kind == "replace_entry":
+        log = state.logs[change.log]
+        if not 0 <= change.index - log.first_index < len(log.entries):
+            raise Fault("EDIT_CONFLICT", field="index")
+        log.entries[change.index - log.first_index].CopyFrom(change.value)
+        log.rewritten_version = version
+    elif kind == "trim_log":
+        _trim(state.logs[change.log], change, version)
+    elif kind == "delete_log":
+        log = state.logs[change.log]
+        retired[change.log] = log.first_index + len(log.entries)
+        del state.logs[change.log]
+
+
+def _trim(log: state_pb2.Log, change: diff_pb2.TrimLog, version: int) -> None:
+    end = log.first_index + len(log.entries)
+    match change.WhichOneof("trim"):
+        case "from_index":
+            if change.from_index > end:
+                raise Fault("EDIT_CONFLICT", field="from_index")
+            del log.entries[max(change.from_index - log.first_index, 0) :]
+        case "before_index" | "keep_last" as kind:
+            before = change.before_index if kind == "before_index" else end - change.keep_last
+            if before > end:
+                raise Fault("EDIT_CONFLICT", field="before_index")
+            dropped = max(before - log.first_index, 0)
+            del log.entries[:dropped]
+            log.first_index += dropped
+    log.rewritten_version = version
+
+
+class FakeStore:
+    """Threads by (namespace, name), and what is to go wrong next."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.threads: dict[tuple[str, str], StoredThread] = {}
+        self.log: list[thread_service_pb2.Event] = []  # all events, for watches of the namespace
+        self.saves: list[checkpoint_service_pb2.SaveRequest] = []  # every attempt that arrived
+        self.lose_answers = 0  # so many writes are made and then answered UNAVAILABLE
+        self.fail_before = 0  # so many calls fail with SHUTTING_DOWN before anything is done
+        self.break_streams = 0  # so many watches end after their next event
+        self.reached = checkpoint_pb2.DURABILITY_COMMITTED
+        self.created = 0
+        self.archive = False  # True: ARCHIVED is accepted, and COMMITTED reached
+
+    def thread(self, namespace: str, name: str) -> StoredThread:
+        try:
+            return self.threads[namespace, name]
+        except KeyError:
+            raise Fault("THREAD_NOT_FOUND", thread=name) from None
+
+    def resolve(self, thread: StoredThread, branch: str, ref: checkpoint_pb2.VersionRef | None) -> Version:
+        kind = ref.WhichOneof("ref") if ref is not None else None
+        if kind is None:
+            number = thread.branches.get(branch or "main", 0)
+        elif kind == "version":
+            number = ref.version
+        elif kind == "tag":
+            number = thread.tags.get(ref.tag, 0)
+        else:
+            found = [v for v in thread.versions.values() if v.checkpoint.checkpoint_id == ref.checkpoint_id]
+            number = found[0].checkpoint.version if found else 0
+        if number not in thread.versions:
+            raise Fault("VERSION_NOT_FOUND", version=number)
+        return thread.versions[number]
+
+    def emit(self, namespace: str, name: str, thread: StoredThread, **what: Any) -> thread_service_pb2.Event:
+        event = thread_service_pb2.Event(thread=name, uid=thread.uid, sequence=len(thread.events) + 1, **what)
+        event.cursor = str(len(self.log) + 1)
+        event.time.GetCurrentTime()
+        thread.events.append(event)
+        self.log.append(event)
+        self.changed.notify_all()
+        return event
+
+    def save(self, request: checkpoint_service_pb2.SaveRequest) -> checkpoint_service_pb2.SaveResponse:
+        key, branch = (request.namespace, request.thread), request.branch or "main"
+        thread = self.threads.get(key)
+        if thread is not None and request.request_id in thread.answers:
+            answer = checkpoint_service_pb2.SaveResponse()
+            answer.CopyFrom(thread.answers[request.request_id])
+            answer.replayed = True
+            return answer
+        if request.durability == checkpoint_pb2.DURABILITY_ARCHIVED and not self.archive:
+            raise Fault("NO_ARCHIVE")
+        head = thread.branches.get(branch, 0) if thread else 0
+        self._check_expected(request, thread, head)
+        base = self._parent(request, thread, head)
+        number = max(thread.versions, default=0) + 1 if thread else 1
+        state, retired = state_pb2.State(), dict(base.retired) if base else {}
+        if request.WhichOneof("content") == "state":
+            state.CopyFrom(request.state)
+            for name, log in state.logs.items():
+                log.first_index = base.state.logs[name].first_index if base and name in base.state.logs else 0
+        else:
+            if base:
+                state.CopyFrom(base.state)
+            apply_edits(state, retired, request.diff, number)
+        if thread is None:
+            self.created += 1
+            thread = self.threads[key] = StoredThread(f"{self.created:032x}")
+            thread.options.CopyFrom(request.create)
+        return self._store(request, thread, base, number, state, retired)
+
+    def _check_expected(self, request: Any, thread: StoredThread | None, head: int) -> None:
+        digest = thread.versions[head].checkpoint.digest if thread and head else b""
+        if request.HasField("expected_version"):
+            other = request.expected_digest and request.expected_digest != digest
+            if request.expected_version != head or other:
+                facts = {"current_version": head, "current_digest": digest.hex()}
+                raise Fault("VERSION_MISMATCH", expected_version=request.expected_version, **facts)
+        elif not request.request_id:
+            raise Fault("INVALID_FIELD", field="request_id")
+
+    def _parent(self, request: Any, thread: StoredThread | None, head: int) -> Version | None:
+        if request.HasField("parent"):
+            if thread is None:
+                raise Fault("THREAD_NOT_FOUND", thread=request.thread)
+            return self.resolve(thread, request.branch, request.parent)
+        return thread.versions[head] if thread and head else None
+
+    def _store(
+        self,
+        request: Any,
+        thread: StoredThread,
+        base: Version | None,
+        number: int,
+        state: state_pb2.State,
+        retired: dict[str, int],
+    ) -> checkpoint_service_pb2.SaveResponse:
+        checkpoint = checkpoint_pb2.Checkpoint(
+            namespace=request.namespace,
+            thread=request.thread,
+            uid=thread.uid,
+            version=number,
+            parent_version=base.checkpoint.version if base else 0,
+            branch=request.branch or "main",
+            checkpoint_id=request.checkpoint_id,
+            status=request.status or 1,
+            status_detail=request.status_detail,
+            step=request.step if request.HasField("step") else None,
+            schema_version=request.schema_version,
+            labels=dict(request.labels),
+            metadata=request.metadata if request.HasField("metadata") else None,
+            metrics=dict(request.metrics),
+            sequence=len(thread.events) + 1,
+            durability=self.reached,
+            wait_id=request.wait_id,
+        )
+        before = base.checkpoint.digest if base else b""
+        checkpoint.digest = hashlib.sha256(before + request.SerializeToString(deterministic=True)).digest()[:16]
+        checkpoint.create_time.GetCurrentTime()
+        thread.versions[number] = Version(checkpoint, state, request.diff, retired)
+        thread.branches[checkpoint.branch] = number
+        self.emit(request.namespace, request.thread, thread, checkpoint=checkpoint)
+        answer = checkpoint_service_pb2.SaveResponse(
+            version=number,
+            digest=checkpoint.digest,
+            parent_version=checkpoint.parent_version,
+            sequence=checkpoint.sequence,
+            durability=self.reached,
+            uid=thread.uid,
+            create_time=checkpoint.create_time,
+        )
+        if request.request_id:
+            thread.answers[request.request_id] = answer
+        return answer
+
+    def describe(self, namespace: str, name: str, full: bool = False) -> thread_pb2.Thread:
+        thread = self.thread(namespace, name)
+        head = thread.branches.get("main", 0)
+        message = thread_pb2.Thread(namespace=namespace, thread=name, uid=thread.uid, sequence=len(thread.events))
+        message.labels.update(thread.options.labels)
+        message.agent, message.parent_thread = thread.options.agent, thread.options.parent_thread
+        if thread.options.HasField("ttl"):
+            message.ttl.CopyFrom(thread.options.ttl)
+        if thread.options.HasField("retention"):
+            message.retention.CopyFrom(thread.options.retention)
+        message.last_version, message.retained_versions = max(thread.versions, default=0), len(thread.versions)
+        if head:
+            checkpoint = thread.versions[head].checkpoint
+            message.version, message.digest, message.status = head, checkpoint.digest, checkpoint.status
+            if checkpoint.HasField("step"):
+                message.step = checkpoint.step
+        if full:
+            for branch, version in sorted(thread.branches.items()):
+                message.branches.add(name=branch, version=version)
+            for tag, version in sorted(thread.tags.items()):
+                message.tags.add(name=tag, version=version)
+        return message
+
+
+def project(state: state_pb2.State, projection: checkpoint_service_pb2.Projection) -> state_pb2.State:
+    shown = state_pb2.State(partial=True)
+    for name in projection.slots:
+        if name in state.slots:
+            shown.slots[name].CopyFrom(state.slots[name])
+    for selection in projection.logs:
+        if selection.log in state.logs:
+            log = state.logs[selection.log]
+            skipped = max(len(log.entries) - selection.last, 0) if selection.HasField("last") else 0
+            shown.logs[selection.log].CopyFrom(log)
+            del shown.logs[selection.log].entries[:skipped]
+            shown.logs[selection.log].first_index = log.first_index + skipped
+    return shown
+
+
+def pages_of(state: state_pb2.State, max_bytes: int) -> Iterator[checkpoint_service_pb2.HydrateResponse]:
+    """One value a page, and values above `max_bytes` in pieces: the worst case for a client."""
+
+    def pieces(value: state_pb2.Value, **place: Any) -> Iterator[checkpoint_service_pb2.HydrateResponse]:
+        for offset in range(0, len(value.data), max_bytes):
+            chunk = checkpoint_service_pb2.ValueChunk(
+                media_type=value.media_type,
+                offset=offset,
+                size_bytes=len(value.data),
+                data=value.data[offset : offset + max_bytes],
+                **place,
+            )
+            yield checkpoint_service_pb2.HydrateResponse(chunk=chunk)
+
+    for name, value in sorted(state.slots.items()):
+        if len(value.data) > max_bytes:
+            yield from pieces(value, slot=name)
+        else:
+            yield checkpoint_service_pb2.HydrateResponse(state=state_pb2.State(slots={name: value}))
+    for name, log in sorted(state.logs.items()):
+        for position, value in enumerate(log.entries):
+            index = log.first_index + position
+            if len(value.data) > max_bytes:
+                yield from pieces(value, log=name, index=index)
+            else:
+                part = state_pb2.Log(first_index=index, entries=[value], rewritten_version=log.rewritten_version)
+                yield checkpoint_service_pb2.HydrateResponse(state=state_pb2.State(logs={name: part}))
+        if not log.entries:
+            yield checkpoint_service_pb2.HydrateResponse(state=state_pb2.State(logs={name: log}))
+
+
+class Checkpoints(checkpoint_service_pb2_grpc.CheckpointServiceServicer):
+    page_bytes = 3 * 1024 * 1024
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+
+    def Save(self, request: Any, context: Any) -> Any:
+        self.store.saves.append(request)
+        return self.store.save(request)
+
+    def BatchSave(self, request: Any, context: Any) -> Any:
+        for number, save in enumerate(request.saves):
+            thread = self.store.threads.get((save.namespace, save.thread))
+            head = thread.branches.get(save.branch, 0) if thread else 0
+            if save.expected_version != head:
+                raise Fault("VERSION_MISMATCH", current_version=head, field=f"saves[{number}]")
+        return checkpoint_service_pb2.BatchSaveResponse(saves=[self.store.save(save) for save in request.saves])
+
+    def Hydrate(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        ref = request.version if request.HasField("version") else None
+        version = self.store.resolve(thread, request.branch, ref)
+        partial = request.HasField("projection")
+        state = project(version.state, request.projection) if partial else version.state
+        if state.ByteSize() <= self.page_bytes:
+            return checkpoint_service_pb2.HydrateResponse(checkpoint=version.checkpoint, state=state)
+        pages, number = list(pages_of(state, self.page_bytes)), int(request.page_token or 0)
+        page = pages[number]
+        page.checkpoint.CopyFrom(version.checkpoint)
+        last = number + 1 == len(pages)
+        page.state.partial = partial or not last
+        page.next_page_token = "" if last else str(number + 1)
+        return page
+
+    def GetCheckpoint(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        ref = request.version if request.HasField("version") else None
+        found = self.store.resolve(thread, request.branch, ref).checkpoint
+        return checkpoint_service_pb2.GetCheckpointResponse(checkpoint=found)
+
+    def ListCheckpoints(self, request: Any, context: Any) -> Any:
+        if request.thread != "-":
+            self.store.thread(request.namespace, request.thread)
+        found = [
+            version.checkpoint
+            for (namespace, name), thread in self.store.threads.items()
+            if namespace == request.namespace and request.thread in ("-", name)
+            for version in thread.versions.values()
+            if request.branch in ("", version.checkpoint.branch)
+            and dict(request.labels).items() <= dict(version.checkpoint.labels).items()
+        ]
+        found.sort(key=lambda each: (each.create_time.ToNanoseconds(), each.version), reverse=True)
+        start, size = int(request.page_token or 0), request.page_size or 100
+        token = str(start + size) if start + size < len(found) else ""
+        return checkpoint_service_pb2.ListCheckpointsResponse(
+            checkpoints=found[start : start + size], next_page_token=token
+        )
+
+    def ReadHistory(self, request: Any, context: Any) -> Iterator[Any]:
+        thread = self.store.thread(request.namespace, request.thread)
+        ref = request.version if request.HasField("version") else None
+        version = self.store.resolve(thread, request.branch, ref)
+        line = [version]
+        while line[-1].checkpoint.parent_version > max(request.from_version - 1, 0):
+            line.append(thread.versions[line[-1].checkpoint.parent_version])
+        newest_first = request.direction == checkpoint_service_pb2.DIRECTION_NEWEST_FIRST
+        for position, each in enumerate(line if newest_first else reversed(line)):
+            response = checkpoint_service_pb2.ReadHistoryResponse(checkpoint=each.checkpoint)
+            if position == 0:
+                whole = not request.HasField("projection")
+                response.state.CopyFrom(each.state if whole else project(each.state, request.projection))
+            if position or newest_first:
+                response.diff.CopyFrom(each.diff)
+            yield response
+
+    def DiffCheckpoints(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        base = getattr(request, "from")
+        old = self.store.resolve(thread, request.branch, base).state if base.version else state_pb2.State()
+        new = self.store.resolve(thread, request.branch, request.to if request.HasField("to") else None).state
+        diff = diff_pb2.Diff()
+        for name in sorted(old.slots.keys() - new.slots.keys()):
+            diff.edits.add().delete_slot.slot = name
+        for name, value in sorted(new.slots.items()):
+            if name not in old.slots or old.slots[name] != value:
+                diff.edits.add().set_slot.CopyFrom(diff_pb2.SetSlot(slot=name, value=value))
+        for name, log in sorted(new.logs.items()):
+            known = len(old.logs[name].entries) if name in old.logs else 0
+            if log.entries[known:]:
+                diff.edits.add().append.CopyFrom(diff_pb2.Append(log=name, entries=log.entries[known:]))
+        return checkpoint_service_pb2.DiffCheckpointsResponse(diff=diff)
+
+
+class Threads(thread_service_pb2_grpc.ThreadServiceServicer):
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+
+    def GetThread(self, request: Any, context: Any) -> Any:
+        found = self.store.describe(request.namespace, request.thread, full=True)
+        return thread_service_pb2.GetThreadResponse(thread=found)
+
+    def ListThreads(self, request: Any, context: Any) -> Any:
+        found = [
+            self.store.describe(*key)
+            for key, thread in self.store.threads.items()
+            if key[0] == request.namespace
+            and key[1].startswith(request.name_prefix)
+            and dict(request.labels).items() <= dict(thread.options.labels).items()
+        ]
+        found = [each for each in found if not request.statuses or each.status in request.statuses][::-1]
+        start, size = int(request.page_token or 0), request.page_size or 100
+        token = str(start + size) if start + size < len(found) else ""
+        return thread_service_pb2.ListThreadsResponse(threads=found[start : start + size], next_page_token=token)
+
+    def ForkThread(self, request: Any, context: Any) -> Any:
+        source = self.store.thread(request.namespace, request.thread)
+        key = (request.namespace, request.new_thread)
+        if key in self.store.threads:
+            raise Fault("THREAD_EXISTS", thread=request.new_thread)
+        ref = request.version if request.HasField("version") else None
+        versions = (
+            list(source.versions.values()) if request.whole else [self.store.resolve(source, request.branch, ref)]
+        )
+        self.store.created += 1
+        copy = self.store.threads[key] = StoredThread(f"{self.store.created:032x}")
+        for version in versions:
+            checkpoint = checkpoint_pb2.Checkpoint()
+            checkpoint.CopyFrom(version.checkpoint)
+            checkpoint.thread, checkpoint.uid = request.new_thread, copy.uid
+            if not request.whole:
+                checkpoint.version, checkpoint.parent_version, checkpoint.branch = 1, 0, "main"
+            copy.versions[checkpoint.version] = Version(checkpoint, version.state, version.diff, version.retired)
+            copy.branches[checkpoint.branch] = checkpoint.version
+        if request.whole:
+            copy.tags.update(source.tags)
+        return thread_service_pb2.ForkThreadResponse(thread=self.store.describe(*key))
+
+    def PruneThread(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        kept = {*thread.branches.values(), *thread.tags.values()}
+        chosen = {*request.versions.versions} if request.HasField("versions") else {*thread.versions}
+        gone = sorted(chosen & thread.versions.keys() - kept)
+        if not request.dry_run:
+            for number in gone:
+                del thread.versions[number]
+        left = len(thread.versions)
+        return thread_service_pb2.PruneThreadResponse(pruned_versions=gone, retained_versions=left)
+
+    def DeleteThread(self, request: Any, context: Any) -> Any:
+        key = (request.namespace, request.thread)
+        if key not in self.store.threads and request.allow_missing:
+            return thread_service_pb2.DeleteThreadResponse()
+        thread = self.store.thread(*key)
+        self.store.emit(*key, thread, deleted=thread_service_pb2.ThreadDeletion(cause="request"))
+        del self.store.threads[key]
+        return thread_service_pb2.DeleteThreadResponse(uid=thread.uid)
+
+    def UpdateThread(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        for path in request.update_mask.paths:
+            thread.options.ClearField(path)
+        named = thread_pb2.ThreadOptions()
+        request.update_mask.MergeMessage(request.options, named)
+        thread.options.MergeFrom(named)
+        found = self.store.describe(request.namespace, request.thread, full=True)
+        return thread_service_pb2.UpdateThreadResponse(thread=found)
+
+    def SetTag(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        ref = request.version if request.HasField("version") else None
+        number = self.store.resolve(thread, request.branch, ref).checkpoint.version
+        tagged = thread.tags.get(request.tag, 0)
+        if request.HasField("expected_tagged_version") and request.expected_tagged_version != tagged:
+            raise Fault("VERSION_MISMATCH", current_version=tagged)
+        thread.tags[request.tag] = number
+        tag = thread_pb2.Tag(name=request.tag, version=number)
+        self.store.emit(request.namespace, request.thread, thread, tag_set=tag)
+        return thread_service_pb2.SetTagResponse(tag=tag)
+
+    def DeleteTag(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        if request.tag not in thread.tags:
+            raise Fault("VERSION_NOT_FOUND", thread=request.thread)
+        tag = thread_pb2.Tag(name=request.tag, version=thread.tags.pop(request.tag))
+        return thread_service_pb2.DeleteTagResponse(tag=tag)
+
+    def Watch(self, request: Any, context: Any) -> Iterator[Any]:
+        with self.store.lock:
+            seen = len(self.store.log)
+            if request.after_cursor:
+                seen = int(request.after_cursor)
+            elif request.HasField("after_sequence"):
+                mine = [int(each.cursor) for each in self.store.log if each.thread == request.thread]
+                seen = mine[request.after_sequence - 1] if request.after_sequence else 0
+        context.add_callback(self._wake)
+        yield thread_service_pb2.WatchResponse()
+        while context.is_active():
+            with self.store.lock:
+                if len(self.store.log) == seen:
+                    self.store.changed.wait(0.5)
+                events = self.store.log[seen:]
+                seen += len(events)
+            events = [each for each in events if request.thread in ("-", each.thread)]
+            if events:
+                yield thread_service_pb2.WatchResponse(events=events)
+                if self.store.break_streams:
+                    self.store.break_streams -= 1
+                    abort(context, Fault("SHUTTING_DOWN"))
+
+    def _wake(self) -> None:
+        with self.store.lock:
+            self.store.changed.notify_all()
+
+    def WaitDurable(self, request: Any, context: Any) -> Any:
+        thread = self.store.thread(request.namespace, request.thread)
+        if request.sequence > len(thread.events):
+            raise Fault("VERSION_NOT_FOUND", thread=request.thread)
+        return thread_service_pb2.WaitDurableResponse(durability=1, sequence=len(thread.events))
+
+
+class Admin(admin_service_pb2_grpc.AdminServiceServicer):
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+
+    def GetServerInfo(self, request: Any, context: Any) -> Any:
+        return admin_service_pb2.GetServerInfoResponse(version="0.0.0", default_durability=1)
+
+    def GetStats(self, request: Any, context: Any) -> Any:
+        return admin_service_pb2.GetStatsResponse(threads=len(self.store.threads))
+
+    def Verify(self, request: Any, context: Any) -> Iterator[Any]:
+        yield admin_service_pb2.VerifyResponse(records=1, threads=len(self.store.threads), done=True)
+
+
+class Faults(grpc.ServerInterceptor):
+    """Turns a Fault into the error of the contract, and makes the faults that the store asks for."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None or handler.response_streaming:
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            with self.store.lock:
+                if self.store.fail_before:
+                    self.store.fail_before -= 1
+                    abort(context, Fault("SHUTTING_DOWN"))
+                try:
+                    response = handler.unary_unary(request, context)
+                except Fault as fault:
+                    abort(context, fault)
+                if self.store.lose_answers and details.method.endswith("Save"):
+                    self.store.lose_answers -= 1
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
+                return response
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
+
+
+class FakeServer:
+    """The fake, listening. `stop` and `start` again keep what is stored, as a restarted daemon would."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.store = FakeStore()
+        self.checkpoints = Checkpoints(self.store)
+        self.start()
+
+    def start(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(16), interceptors=[Faults(self.store)])
+        checkpoint_service_pb2_grpc.add_CheckpointServiceServicer_to_server(self.checkpoints, self._server)
+        thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(Threads(self.store), self._server)
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(Admin(self.store), self._server)
+        self._server.add_insecure_port(self.target)
+        self._server.start()
+
+    def kill(self) -> None:
+        self._server.stop(None).wait()

@@ -1,0 +1,88 @@
+"""Writers that race: no update is lost, and a cancelled save leaves its state usable."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stateward import AsyncClient, Client
+from stateward.errors import VersionMismatch
+
+
+def count(state):
+    state.slots["n"] = state.slots.get("n", 0) + 1
+    state.logs["l"].append(state.version)
+
+
+def test_threads_share_a_client(server):
+    """Four threads that update through one client lose nothing."""
+    with Client(server.target, namespace="threads") as client:
+
+        def work(_):
+            for _ in range(5):
+                client.thread("t").update(count, attempts=50)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        state = client.thread("t").hydrate()
+    assert (state.slots["n"], list(state.logs["l"])) == (20, list(range(20)))
+
+
+async def test_tasks_share_a_client(server):
+    """Four tasks that update through one client lose nothing."""
+    async with AsyncClient(server.target, namespace="tasks") as client:
+
+        async def work():
+            for _ in range(5):
+                await client.thread("t").update(count, attempts=50)
+
+        await asyncio.gather(*(work() for _ in range(4)))
+        state = await client.thread("t").hydrate()
+    assert (state.slots["n"], list(state.logs["l"])) == (20, list(range(20)))
+
+
+async def test_cancelled_save(fake):
+    """A save that is cancelled can be made again with its state."""
+    async with AsyncClient(fake.target) as client:
+        thread = client.thread("t")
+        state = await thread.hydrate()
+        state.slots["a"] = 1
+        fake.store.fail_before = 10**6
+        task = asyncio.create_task(thread.save(state))
+        await asyncio.sleep(0.1)
+        with pytest.raises(RuntimeError, match="being saved"):
+            await thread.save(state)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        fake.store.fail_before = 0
+        assert (await thread.save(state)).version == 1
+
+
+async def test_watch_ends_with_its_task(server):
+    """A task that waits for events can be cancelled, and the client closed."""
+    async with AsyncClient(server.target, namespace="cancel") as client, client.watch() as events:
+        task = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_a_client_serves_one_loop_after_another(fake):
+    """A client that outlives an event loop opens a new channel in the next one."""
+    client = AsyncClient(fake.target)
+    for number in range(1, 3):
+        assert asyncio.run(client.thread("t").append("l", number)).version == number
+
+
+def test_update_gives_up(fake_client):
+    """After its attempts, update raises the last mismatch."""
+
+    def interfere(state):
+        state.slots["a"] = 1
+        state.checkpoint = None  # as if it had been read before everything else
+
+    fake_client.thread("t").append("l", 1)
+    with pytest.raises(VersionMismatch):
+        fake_client.thread("t").update(interfere, attempts=2)

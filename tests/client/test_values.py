@@ -1,0 +1,107 @@
+"""Values: what comes back as it was, and what is refused by name."""
+
+import dataclasses
+import datetime as dt
+import math
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateward import values
+from stateward.v1 import state_pb2
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_json_round_trip(value):
+    """Whatever JSON can say comes back as it was."""
+    assert values.decode(values.encode(value, "v"), "v") == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"\x00", values.Text("é"), values.RawValue("a/b", b"1"), Timestamp(seconds=5), values.Blob("x/y", b"1" * 32, 5)],
+)
+def test_other_round_trips(value):
+    """Every other kind of value comes back as it was, too."""
+    found = values.decode(values.encode(value, "v"), "v")
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_lone_surrogates_survive():
+    """A lone surrogate has no UTF-8, and is stored as an escape."""
+    assert values.decode(values.encode({"a\ud800": "é\udfff"}, "v"), "v") == {"a\ud800": "é\udfff"}
+
+
+def test_models_become_json():
+    """Dataclasses and pydantic models are stored as JSON."""
+    pydantic = pytest.importorskip("pydantic")
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    class Trip(pydantic.BaseModel):
+        when: dt.date
+        points: list[int]
+
+    assert values.decode(values.encode([Point(1)], "v"), "v") == [{"x": 1}]
+    trip = Trip(when=dt.date(2026, 1, 2), points=[1])
+    assert values.decode(values.encode(trip, "v"), "v") == {"when": "2026-01-02", "points": [1]}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "place"),
+    [
+        ({"when": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, TypeError, "slots.goal.when"),
+        ({"a": [1, {"b": math.nan}]}, ValueError, r"slots.goal.a\[1\].b"),
+        ({"a": {1: 2}}, TypeError, "slots.goal.a: the key 1"),
+        ({"a": {1, 2}}, TypeError, "slots.goal.a"),
+        ({"a": b"x"}, TypeError, "slots.goal.a"),
+        ([float("inf")], ValueError, r"slots.goal\[0\]"),
+    ],
+)
+def test_refusals_name_the_place(value, kind, place):
+    """What JSON cannot say is refused, with the place."""
+    with pytest.raises(kind, match=place):
+        values.encode(value, "slots.goal")
+
+
+def test_a_value_that_contains_itself():
+    """A cycle is an error, not a crash."""
+    value = []
+    value.append(value)
+    with pytest.raises(ValueError, match="contains itself"):
+        values.encode(value, "v")
+
+
+def test_broken_bytes():
+    """Bytes that are not what they claim raise by name, and listings show them raw."""
+    broken = state_pb2.Value(media_type="application/json", data=b"{")
+    with pytest.raises(ValueError, match=r"slots\.x"):
+        values.decode(broken, "slots.x")
+    assert values.decode_leniently(broken) == values.RawValue("application/json", b"{")
+    unknown = state_pb2.Value(media_type="application/x-protobuf; type=no.Such", data=b"1")
+    assert values.decode(unknown, "v") == values.RawValue(unknown.media_type, b"1")
+
+
+def test_registered_codec():
+    """A registered type is stored by its codec, subclasses too."""
+    values.register_codec(
+        "application/x-date",
+        dt.date,
+        lambda d: d.isoformat().encode(),
+        lambda b: dt.date.fromisoformat(b.decode()),
+    )
+    try:
+        found = values.decode(values.encode(dt.date(2026, 1, 2), "v"), "v")
+    finally:
+        values._encoders.clear()
+        values._decoders.clear()
+    assert found == dt.date(2026, 1, 2)
