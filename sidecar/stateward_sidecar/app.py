@@ -146,5 +146,3 @@ def _file_system(directory: Path) -> str:
         if (directory == Path(point) or Path(point) in directory.parents) and len(point) >= len(best[0]):
             best = (point, right.split()[0])
     return best[1]
-
-

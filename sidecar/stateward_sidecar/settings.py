@@ -17,12 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from stateward_sidecar.errors import StartError
-from stateward_sidecar.telemetry import LEVELS
 
+DURABILITIES = ("committed", "archived")
+LOG_FORMATS = ("auto", "text", "json")
+_LISTEN_HELP = (
+    "unix:///path or 127.0.0.1:port; may be given several times "
+    "(default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
+)
+_KEY_HELP = (
+    "the key that protects all others; made if neither it nor data exist (default: $XDG_CONFIG_HOME/stateward/key)"
+)
+LEVELS = ("debug", "info", "warning", "error")
 MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
 STATE_BYTES_MAX = 1 << 30
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": MIB, "MIB": MIB, "G": 1 << 30, "GIB": 1 << 30, "T": 1 << 40, "TIB": 1 << 40}
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": 1 << 30, "TIB": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -62,18 +71,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="settings as TOML")
-    add("--data-dir", metavar="DIR", help="where data lives (default: $XDG_DATA_HOME/stateward, ~/.local/share/stateward)")
-    add("--listen", metavar="URL", action="append", help="unix:///path or 127.0.0.1:port; may be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)")
-    add("--key-file", metavar="FILE", help="the key that protects all others; made if it does not exist (default: $XDG_CONFIG_HOME/stateward/key, ~/.config/stateward/key)")
+    add("--data-dir", metavar="DIR", help="where data lives (default: $XDG_DATA_HOME/stateward)")
+    add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
+    add("--key-file", metavar="FILE", help=_KEY_HELP)
     add("--archive", metavar="URL", help="object storage; not in this version")
-    add("--default-durability", choices=("committed", "archived"), help="what a save without durability means (default: committed)")
+    add(
+        "--default-durability", choices=DURABILITIES, help="what a save that asks for nothing gets (default: committed)"
+    )
     add("--grace", metavar="SECONDS", help="how long a stop waits for running calls (default: 10)")
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or a quarter of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
     add("--sweep-interval", metavar="SECONDS", help="how often retention and expiry are applied (default: 30)")
     add("--log-level", choices=LEVELS, help="(default: info)")
-    add("--log-format", choices=("auto", "text", "json"), help="auto: text on a terminal, else JSON (default: auto)")
+    add("--log-format", choices=LOG_FORMATS, help="auto: text on a terminal, else JSON (default: auto)")
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
     add("--version", action="version", version=f"stateward-sidecar {version()}")
     return parser
@@ -123,7 +134,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
 def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     if given.get("archive"):
         raise StartError("--archive: this version has no archive yet; leave it out")
-    durability = _choice(given, "default_durability", ("committed", "archived"), "committed")
+    durability = _choice(given, "default_durability", DURABILITIES, "committed")
     if durability == "archived":
         raise StartError("--default-durability archived needs an archive, which this version does not have")
     home = Path(environment.get("HOME") or "/")
@@ -147,7 +158,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
-        log_format=_choice(given, "log_format", ("auto", "text", "json"), "auto"),
+        log_format=_choice(given, "log_format", LOG_FORMATS, "auto"),
     )  # fmt: skip
 
 

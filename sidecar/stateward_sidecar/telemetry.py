@@ -12,8 +12,6 @@ import sys
 import time
 from typing import Any
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 class Log:
     """A logger whose facts are keyword arguments."""
@@ -35,7 +33,7 @@ class Log:
 
     def exception(self, event: str, **facts: Any) -> None:
         """As ``error``, with the traceback of the exception that is being handled."""
-        self._logger.error(event, extra={"facts": facts}, exc_info=True)
+        self._logger.error(event, extra={"facts": facts}, exc_info=True)  # noqa: LOG014
 
 
 log = Log("stateward")

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.journal_pb2 import Compression, EntryHeader, EntryMetadata
+from stateward.storage.v1.journal_pb2 import COMPRESSION_UNSPECIFIED, Compression, EntryHeader, EntryMetadata
 from stateward_sidecar.codec.compress import Dictionary, compress, decompress
 from stateward_sidecar.codec.seal import (
     FORMAT,
@@ -63,7 +63,7 @@ def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | 
     """Serializes and compresses what an entry will hold."""
     plain = metadata.SerializeToString(deterministic=True)
     metadata_compression, packed_metadata = compress(plain)
-    edit_compression, packed_edits = compress(edits, dictionary) if edits else (Compression.ValueType(0), edits)
+    edit_compression, packed_edits = compress(edits, dictionary) if edits else (COMPRESSION_UNSPECIFIED, edits)
     return Draft(
         plain, metadata_compression, packed_metadata,
         edits, content_hash(edits), edit_compression, packed_edits, dictionary,
@@ -186,4 +186,3 @@ def _parse(kind: type[M], data: bytes) -> M:
         return kind.FromString(data)
     except DecodeError:
         raise Corrupt(f"stored bytes are no {kind.__name__}") from None
-

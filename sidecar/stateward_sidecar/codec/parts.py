@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import cast
 
 from stateward.storage.v1.journal_pb2 import Compression
 from stateward_sidecar.codec.compress import Dictionary, compress, decompress
@@ -69,4 +70,4 @@ def open_pieces(
     if head is None or len(packed) != head[2]:
         raise Corrupt(f"{len(packed)} of {head[2] if head else 'all'} pieces are there")
     compression, size_bytes, _, digest = head
-    return decompress(Compression.ValueType(compression), b"".join(packed), size_bytes, dictionary), digest
+    return decompress(cast("Compression", compression), b"".join(packed), size_bytes, dictionary), digest

@@ -27,6 +27,8 @@ TAG_BYTES = 16
 DIGEST_BYTES = 16
 PREFIX_BYTES = 4
 
+_LENGTH = struct.Struct(">I").pack
+
 Bytes = bytes | memoryview
 
 
@@ -77,16 +79,12 @@ def check_prefix(record: Bytes, magic: bytes, least_bytes: int) -> None:
     if bytes(record[:2]) != magic:
         raise Corrupt(f"a record begins with {bytes(record[:2]).hex()}, not {magic.hex()}")
     if record[2] != FORMAT or record[3] != SUITE_AES_256_GCM:
-        raise Corrupt(f"a record has format {record[2]} and suite {record[3]}; this version reads format {FORMAT}, suite 1")
+        raise Corrupt(f"a record has format {record[2]} and suite {record[3]}, where this version reads 1 and 1")
 
 
 def length_prefixed(*parts: Bytes) -> bytes:
     """Joins parts so that no two lists of parts give the same bytes."""
-    pieces: list[Bytes] = []
-    for part in parts:
-        pieces.append(struct.pack(">I", len(part)))
-        pieces.append(part)
-    return b"".join(pieces)
+    return b"".join([piece for part in parts for piece in (_LENGTH(len(part)), part)])
 
 
 def content_hash(data: Bytes) -> bytes:

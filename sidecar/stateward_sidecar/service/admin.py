@@ -68,9 +68,7 @@ class AdminService:
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
         )  # fmt: skip
 
-    async def verify(
-        self, request: VerifyRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[VerifyResponse]:
+    async def verify(self, request: VerifyRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[VerifyResponse]:
         if request.thread:
             check.check_place(request)
         elif request.namespace:

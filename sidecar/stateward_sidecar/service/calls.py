@@ -7,6 +7,7 @@ back to the loop in one call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,10 +31,8 @@ class Delivery:
     def deliver(self, writes: list[Write]) -> None:
         """On the writer's thread: passes a finished batch to the loop."""
         if any(write.on_done is not None for write in writes):
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(_finish, writes)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
 
 
 class Calls:

@@ -36,6 +36,8 @@ LABEL_VALUE_BYTES_MAX = 1024
 PAGE_SIZE_MAX = 1000
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 1 << 10, 64 << 20
 DIGEST_BYTES = 16
+STATUSES = frozenset(Status.values())
+DURABILITIES = frozenset(Durability.values())
 BATCH_MAX = 256
 PRUNE_VERSIONS_MAX = 100_000
 MASK_PATHS = ("labels", "ttl", "retention", "parent_thread", "agent")
@@ -97,13 +99,7 @@ def _check_save(request: SaveRequest) -> None:
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
     is_expected = request.HasField("expected_version")
-    if is_expected and request.expected_version < 0:
-        raise InvalidField("expected_version", f"{request.expected_version} is negative")
-    if request.expected_digest:
-        if not is_expected or request.expected_version == 0:
-            raise InvalidField("expected_digest", "goes only with a positive expected_version")
-        if len(request.expected_digest) != DIGEST_BYTES:
-            raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
+    _check_expectation(request)
     has_parent = request.HasField("parent")
     if has_parent:
         check_ref(request.parent, "parent", zero_allowed=True)
@@ -114,18 +110,34 @@ def _check_save(request: SaveRequest) -> None:
     _check_description(request)
     if request.HasField("create"):
         check_options(request.create, "create")
+    _check_content(request, is_based=is_expected or has_parent)
+
+
+def _check_expectation(request: SaveRequest) -> None:
+    is_expected = request.HasField("expected_version")
+    if is_expected and request.expected_version < 0:
+        raise InvalidField("expected_version", f"{request.expected_version} is negative")
+    if request.expected_digest:
+        if not is_expected or request.expected_version == 0:
+            raise InvalidField("expected_digest", "goes only with a positive expected_version")
+        if len(request.expected_digest) != DIGEST_BYTES:
+            raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
+
+
+def _check_content(request: SaveRequest, *, is_based: bool) -> None:
+    """Checks state or diff; ``is_based``: the caller says what the version is made from."""
     content = request.WhichOneof("content")
     if content is None:
         raise InvalidField("content", "is required: set state or diff")
     if content == "state":
-        if not is_expected and not has_parent and not request.overwrite:
+        if not is_based and not request.overwrite:
             raise InvalidField(
                 "expected_version", "is required with a full state; set overwrite to replace whatever is there"
             )
         check_state(request.state)
         return
     check_diff(request.diff)
-    if not is_expected and not has_parent:
+    if not is_based:
         index = only_commutative(request.diff)
         if index is not None:
             raise InvalidField(
@@ -143,7 +155,7 @@ def _check_features(request: SaveRequest) -> None:
 
 
 def _check_description(request: SaveRequest) -> None:
-    if request.status not in Status.values():
+    if request.status not in STATUSES:
         raise InvalidField("status", f"{request.status} is unknown")
     check_text(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
     check_text(request.wait_id, "wait_id", LABEL_VALUE_BYTES_MAX)
@@ -176,7 +188,7 @@ def check_batch(request: BatchSaveRequest) -> None:
 
 def check_durability(durability: int, field: str = "durability") -> None:
     """Checks a level. Raises NoArchive for ARCHIVED: this server has none."""
-    if durability not in Durability.values():
+    if durability not in DURABILITIES:
         raise InvalidField(field, f"{durability} is unknown")
     if durability == DURABILITY_ARCHIVED:
         raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
@@ -264,7 +276,7 @@ def check_projection(projection: Projection) -> None:
 def check_statuses(statuses: Iterable[int]) -> None:
     """Checks a filter by status."""
     for index, status in enumerate(statuses):
-        if status not in Status.values() or not status:
+        if status not in STATUSES or not status:
             raise InvalidField(f"statuses[{index}]", f"{status} is no status")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 class Listener:
@@ -53,11 +53,10 @@ class Feed:
     def on_commit(self, committed: int) -> None:
         """On the writer's thread, after the drafts were published."""
         self._committed = committed
-        if self._listeners:  # looked at after the line above, as ``listen`` does the reverse: one of both sees the other
-            try:
+        # Looked at after the line above, and ``listen`` does the reverse: one of the two sees the other.
+        if self._listeners:
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._tell, committed)
-            except RuntimeError:
-                pass  # the loop is closed
 
     def _tell(self, committed: int) -> None:
         for listener in self._listeners:

@@ -79,18 +79,19 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
 
 def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
     """The second detail, where a standard one fits."""
+    thread = facts.get("thread", "")
+    detail: Message | None = None
     if reason == "INVALID_FIELD":
-        violation = BadRequest.FieldViolation(field=facts["field"], description=message)
-        return BadRequest(field_violations=[violation])
-    if reason in ("VERSION_MISMATCH", "EDIT_CONFLICT"):
-        broken = PreconditionFailure.Violation(type=reason, subject=facts.get("thread", ""), description=message)
-        return PreconditionFailure(violations=[broken])
-    if reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):
-        return ResourceInfo(resource_type="thread", resource_name=facts.get("thread", ""), description=message)
-    if reason in ("DISK_FULL", "STATE_TOO_LARGE"):
-        return QuotaFailure(violations=[QuotaFailure.Violation(subject=reason.lower(), description=message)])
-    if reason in _RETRY_AFTER_MS:
+        detail = BadRequest(field_violations=[BadRequest.FieldViolation(field=facts["field"], description=message)])
+    elif reason in ("VERSION_MISMATCH", "EDIT_CONFLICT"):
+        broken = PreconditionFailure.Violation(type=reason, subject=thread, description=message)
+        detail = PreconditionFailure(violations=[broken])
+    elif reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):
+        detail = ResourceInfo(resource_type="thread", resource_name=thread, description=message)
+    elif reason in ("DISK_FULL", "STATE_TOO_LARGE"):
+        detail = QuotaFailure(violations=[QuotaFailure.Violation(subject=reason.lower(), description=message)])
+    elif reason in _RETRY_AFTER_MS:
         delay = Duration()
         delay.FromMilliseconds(_RETRY_AFTER_MS[reason])
-        return RetryInfo(retry_delay=delay)
-    return None
+        detail = RetryInfo(retry_delay=delay)
+    return detail

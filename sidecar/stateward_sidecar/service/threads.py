@@ -58,9 +58,7 @@ class ThreadService:
 
         return await self._calls.read(get)
 
-    async def list_threads(
-        self, request: ListThreadsRequest, context: grpc.aio.ServicerContext
-    ) -> ListThreadsResponse:
+    async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
         check.check_labels(request.labels, "labels")
         check.check_statuses(request.statuses)
@@ -80,9 +78,7 @@ class ThreadService:
             check.check_options(request.create, "create")
         return ForkThreadResponse(thread=await self._calls.read(self._store.forker.fork, request))
 
-    async def prune_thread(
-        self, request: PruneThreadRequest, context: grpc.aio.ServicerContext
-    ) -> PruneThreadResponse:
+    async def prune_thread(self, request: PruneThreadRequest, context: grpc.aio.ServicerContext) -> PruneThreadResponse:
         check.check_place(request)
         what = request.WhichOneof("what")
         if what is None:
@@ -108,9 +104,7 @@ class ThreadService:
         check.check_place(request)
         check.check_mask(request.update_mask.paths)
         check.check_options(request.options, "options")
-        return await self._calls.write(
-            self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES
-        )
+        return await self._calls.write(self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
         check.check_place(request)
@@ -119,9 +113,7 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.HasField("expected_tagged_version") and request.expected_tagged_version < 0:
             raise InvalidField("expected_tagged_version", f"{request.expected_tagged_version} is negative")
-        return await self._calls.write(
-            self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES
-        )
+        return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
 
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
         check.check_place(request)
@@ -148,9 +140,7 @@ class ThreadService:
                 elif watch.cursor == before and not watch.is_over:
                     await listener.wait_beyond(seen)
 
-    async def wait_durable(
-        self, request: WaitDurableRequest, context: grpc.aio.ServicerContext
-    ) -> WaitDurableResponse:
+    async def wait_durable(self, request: WaitDurableRequest, context: grpc.aio.ServicerContext) -> WaitDurableResponse:
         check.check_place(request)
         check.check_durability(request.durability)
         if request.sequence < 1:

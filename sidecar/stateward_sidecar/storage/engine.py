@@ -26,6 +26,8 @@ DATA_FILE = "data.mdb"
 # Deletions and pruning need a few pages to free many.
 RESERVE_BYTES = 4 << 20
 RESERVE_SHARE = 1 / 16
+# More than is ever written in a tenth of a second.
+PLENTY_BYTES = 1 << 30
 
 
 class Engine:
@@ -36,6 +38,7 @@ class Engine:
         self.directory = directory
         self._lock = DirectoryLock(directory)
         self.map_bytes = map_bytes
+        self._room_bytes, self._room_until = 0, 0.0
         is_new = not (directory / DATA_FILE).exists()
         try:
             self.env = lmdb.open(str(directory), map_size=map_bytes, max_readers=512, mode=0o600, meminit=True)
@@ -80,7 +83,16 @@ class Engine:
             txn.abort()
 
     def room_bytes(self) -> int:
-        """Bytes that may still be written before only deletions are taken. Cheap: asked for every batch."""
+        """Bytes that may still be written before only deletions are taken.
+
+        Asked for every batch: while there is plenty, the answer is up to 0.1 s old.
+        """
+        now = time.monotonic()
+        if self._room_bytes < PLENTY_BYTES or now > self._room_until:
+            self._room_bytes, self._room_until = self._measure_room(), now + 0.1
+        return self._room_bytes
+
+    def _measure_room(self) -> int:
         stat = self.env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         in_map = self.map_bytes - used * self.page_bytes - self._reserve(self.map_bytes)

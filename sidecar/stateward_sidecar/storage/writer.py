@@ -112,8 +112,10 @@ class Writer:
         with self._condition:
             if self._failed is not None or self._stopping:
                 raise ShuttingDown("the daemon is stopping and takes no more writes")
-            if not write.background and not write.frees_space and (
-                len(self._queue) >= QUEUE_WRITES_MAX or self._queued_bytes + write.size_bytes > QUEUE_BYTES_MAX
+            if (
+                not write.background
+                and not write.frees_space
+                and (len(self._queue) >= QUEUE_WRITES_MAX or self._queued_bytes + write.size_bytes > QUEUE_BYTES_MAX)
             ):
                 raise QueueFull(
                     f"{len(self._queue)} writes with {self._queued_bytes} bytes wait already", queued=len(self._queue)
@@ -186,7 +188,7 @@ class Writer:
             for write in writes:
                 write.error = None
                 if write.size_bytes > room and not write.frees_space:
-                    write.error = DiskFull(f"the write needs about {write.size_bytes} bytes and {max(room, 0)} are left")
+                    write.error = DiskFull(f"about {write.size_bytes} bytes are needed and {max(room, 0)} are left")
                     continue
                 if self._run(txn, batch, write):
                     applied += 1

@@ -8,6 +8,7 @@ the background; a crash in between is finished at the next start, because the sl
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import lmdb
 
@@ -119,10 +120,8 @@ class Deleter:
             else:
                 batch.after_commit.append(lambda: self.purge(number, uid))
 
-        try:
+        with suppress(ShuttingDown):  # the next start goes on
             self._context.writer.submit(Write(run=run, background=True, frees_space=True))
-        except ShuttingDown:
-            pass  # the next start goes on
 
     def recover(self, below: int) -> None:
         """At start: finishes deletions that a crash cut short, and removes copies that never were finished.
@@ -137,9 +136,7 @@ class Deleter:
                 number, uid = layout.unpack_name(value)
                 if uid in wanted:
                     wanted.discard(uid)
-                    self._context.writer.submit(
-                        Write(run=_forget_name(key, number), background=True, frees_space=True)
-                    )
+                    self._context.writer.submit(Write(run=_forget_name(key, number), background=True, frees_space=True))
                     self.purge(number, uid)
             self._purge_headless(txn, wanted, below)
 
@@ -171,9 +168,7 @@ def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> Deletion
     owner, sealed = layout.unpack_deletion(row)
     if owner != namespace.id:
         return None
-    record = open_record(
-        Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor)
-    )
+    record = open_record(Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor))
     return DeletionRecord.FromString(record)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lmdb
@@ -68,14 +69,15 @@ class Forker:
             if not request.whole:
                 ref = request.version if request.HasField("version") else None
                 version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
-        copy = self._submit(lambda txn, batch: self._begin(batch, request))
+        copy: Draft = self._submit(lambda _, batch: self._begin(batch, request))
         try:
             if request.whole:
                 self._copy_all(request, source, copy, version)
             else:
                 self._copy_one(request, source, copy, version)
             source_ref = ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version)
-            return self._submit(lambda txn, batch: self._finish(txn, batch, request, source, copy, source_ref))
+            answer: ThreadMessage = self._submit(partial(self._finish, request, source, copy, source_ref))
+            return answer
         except BaseException:
             self._deleter.purge(copy.identity.number, copy.identity.uid)
             raise
@@ -116,7 +118,7 @@ class Forker:
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
         content = self._content(request, source, body, b"", None, is_first=True)
-        self._submit(lambda txn, batch: self._put(txn, copy, content, body, 1, 0, 0, tree), tree.size_bytes)
+        self._submit(lambda txn, _: self._put(txn, copy, content, body, 1, 0, 0, tree), tree.size_bytes)
 
     def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Draft, last: int) -> None:
         context, dictionaries = self._context, dict[int, Dictionary]()
@@ -152,7 +154,7 @@ class Forker:
             if tree is not None:
                 dictionaries[version] = Dictionary(version, digest, to_snapshot(tree))
         for name, tagged in source.tags.items():
-            self._submit(lambda txn, batch, name=name, tagged=tagged: self._put_tag(txn, copy, name, tagged))
+            self._submit(partial(self._put_tag, copy, name, tagged))
 
     def _content(
         self,
@@ -172,9 +174,11 @@ class Forker:
             origin = ForkSource(thread=source.name, uid=source.identity.uid.hex())
             metadata.creation.CopyFrom(
                 ThreadCreation(
-                    namespace=request.namespace, thread=request.new_thread, options=_options(request, source),
+                    namespace=request.namespace,
+                    thread=request.new_thread,
+                    options=_options(request, source),
                     forked_from=origin,
-                )  # fmt: skip
+                )
             )
         return draft_content(metadata, edits, dictionary)
 
@@ -235,7 +239,8 @@ class Forker:
         copy.head = head
         return bytes(header.digest)
 
-    def _put_tag(self, txn: lmdb.Transaction, copy: Draft, name: str, version: int) -> None:
+    def _put_tag(self, copy: Draft, name: str, version: int, txn: lmdb.Transaction, batch: Batch) -> None:
+        del batch
         metadata = EntryMetadata(tag=Tag(name=name, version=version))
         entry = append(self._context, txn, copy, ENTRY_KIND_TAG_SET, draft_content(metadata), is_hidden=True)
         copy.head = entry.head
@@ -243,12 +248,12 @@ class Forker:
 
     def _finish(
         self,
-        txn: lmdb.Transaction,
-        batch: Batch,
         request: ForkThreadRequest,
         source: Thread,
         copy: Draft,
         origin: ForkSource,
+        txn: lmdb.Transaction,
+        batch: Batch,
     ) -> ThreadMessage:
         """Name, head and index rows: from here on the copy is a thread."""
         if self._threads.draft(txn, batch, request.namespace, request.new_thread) is not None:
@@ -261,16 +266,17 @@ class Forker:
         head.update_time_us = max(now, head.update_time_us)
         if request.whole:
             head.save_time_us = head.update_time_us  # a TTL counts from the copy
-        sums = {}
+        sums: dict[bytes, int] = {}
         for name, branch in copy.branches.items():
-            sums.update([write_row(txn, copy, head, keys.branch(identity.hash_id(b"branch", name)), branch)])
+            sums.update([write_row(txn, copy, head, identity.branch_key(name), branch)])
         for name, version in copy.all_tags().items():
             row = Tag(name=name, version=version)
             sums.update([write_row(txn, copy, head, keys.tag(identity.hash_id(b"tag", name)), row)])
         if len(copy.pruned):
             sums.update([write_row(txn, copy, head, keys.pruned(), copy.pruned.to_message())])
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(max(self._context.next_thread, number + 1)))
-        txn.put(layout.name_key(identity.namespace_keys.names.thread(identity.name)), layout.pack_name(number, identity.uid))
+        name_hash = identity.namespace_keys.names.thread(identity.name)
+        txn.put(layout.name_key(name_hash), layout.pack_name(number, identity.uid))
         if head.options.HasField("retention"):
             txn.put(layout.retention_key(number), layout.PRESENT)
         index_expiry(txn, number, ThreadHead(), head)

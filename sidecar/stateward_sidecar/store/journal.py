@@ -139,9 +139,7 @@ def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, conten
     pieces = parts.Content(content.edit_compression, content.packed_edits, len(content.edits))
     place = layout.u64(header.parts_id)
     for index in range(len(pieces.pieces)):
-        row = parts.seal_piece(
-            identity.cipher, parts.EDITS_MAGIC, pieces, index, _NO_DIGEST, identity.uid, place
-        )
+        row = parts.seal_piece(identity.cipher, parts.EDITS_MAGIC, pieces, index, _NO_DIGEST, identity.uid, place)
         txn.put(identity.keys.edits_piece(header.parts_id, index), row)
         header.edit_stored_bytes += len(row)
     return header.edit_stored_bytes

@@ -24,6 +24,7 @@ from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import view_entry, view_head
 from stateward_sidecar.telemetry import log
 
@@ -48,7 +49,7 @@ class Lister:
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
             return answer
-        binding = _binding(request)
+        binding = bare(request, "page_size")
         # Threads changed after the first page was made are not shown again further down.
         cut_off = context.clock.now_us() // SECOND_US
         start = layout.updated_prefix(keys.tag)
@@ -59,12 +60,10 @@ class Lister:
             start = layout.updated_key(keys.tag, request.updated_before.ToMicroseconds() // SECOND_US, 0)
         oldest = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else 0
         with context.engine.read() as txn:
-            looked_at = 0
-            for key in _keys_from(txn, start, layout.updated_prefix(keys.tag)):
+            for looked_at, key in enumerate(_keys_from(txn, start, layout.updated_prefix(keys.tag)), 1):
                 second, number = layout.unpack_updated(key)
                 if second < oldest // SECOND_US:
                     return answer
-                looked_at += 1
                 if second <= cut_off or not request.page_token:
                     thread = self._readable(txn, number)
                     if thread is not None and _matches(view := view_head(thread.identity, thread.head), request):
@@ -81,7 +80,7 @@ class Lister:
         return self._of_thread(request)
 
     def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
-        context, binding = self._context, _binding(request)
+        context, binding = self._context, bare(request, "page_size")
         answer = ListCheckpointsResponse()
         with context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
@@ -104,7 +103,7 @@ class Lister:
         return answer
 
     def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
-        context, binding = self._context, _binding(request)
+        context, binding = self._context, bare(request, "page_size")
         answer = ListCheckpointsResponse()
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
@@ -114,14 +113,12 @@ class Lister:
             before = context.tokens.unpack(binding, request.page_token)
         with context.engine.read() as txn:
             if request.labels:
-                label = keys.names.label(*sorted(request.labels.items())[0])
+                label = keys.names.label(*min(request.labels.items()))
                 prefix = layout.label_prefix(keys.tag, label)
                 places = ((key, *layout.unpack_label(key)) for key, _ in _rows_before(txn, prefix, before))
             else:
                 places = ((key, *layout.unpack_feed(value)) for key, value in _rows_before(txn, b"W", before))
-            looked_at = 0
-            for key, number, sequence in places:
-                looked_at += 1
+            for looked_at, (key, number, sequence) in enumerate(places, 1):
                 view = self._view(txn, request.namespace, number, sequence)
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
@@ -178,14 +175,6 @@ def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:
         and (not request.statuses or view.status in request.statuses)
         and all(view.labels.get(key) == value for key, value in request.labels.items())
     )
-
-
-def _binding(request: ListThreadsRequest | ListCheckpointsRequest) -> bytes:
-    bare = type(request)()
-    bare.CopyFrom(request)
-    bare.page_token = ""
-    bare.page_size = 0  # may differ from page to page
-    return bare.SerializeToString(deterministic=True)
 
 
 def _keys_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[bytes]:

@@ -144,9 +144,7 @@ class Pruner:
             named.add(entry.header.dictionary_version)
             if entry.header.parent_version in going and version not in draft.snapshots:
                 new_snapshots[version] = entry.header.digest
-        trees = {
-            version: replay.state_at(txn, draft, version, context.cache) for version in new_snapshots
-        }
+        trees = {version: replay.state_at(txn, draft, version, context.cache) for version in new_snapshots}
         pruned = draft.pruned.union(going)
         metadata.pruned.CopyFrom(pruned.to_message())
         entry_put = append(
@@ -171,7 +169,7 @@ class Pruner:
         try:
             moved = list(self._moved_branches(txn, draft, before))
             for branch in moved:
-                key = identity.keys.branch(identity.hash_id(b"branch", branch.name))
+                key = identity.branch_key(branch.name)
                 sums.update([write_row(txn, draft, head, key, branch)])
             commit_entry(context, txn, batch, draft, entry_put, sums)
         except BaseException:
@@ -248,7 +246,8 @@ def _protected(draft: Draft) -> set[int]:
 
 def _retained(draft: Draft) -> list[int]:
     """Ascending."""
-    retained, at = [], 1
+    retained: list[int] = []
+    at = 1
     for first, last in draft.pruned.pairs():
         retained.extend(range(at, first))
         at = last + 1

@@ -27,6 +27,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import view_entry
 
 PAGE_BYTES = 3 << 20
@@ -60,7 +61,7 @@ class Reader:
             branch = request.branch or MAIN
             position = None
             if request.page_token:
-                binding = _binding(request)
+                binding = bare(request)
                 pinned = context.tokens.unpack(binding, request.page_token)
                 version, digest = _VERSION.unpack_from(pinned)
                 position = Position.unpack(pinned[_VERSION.size :])
@@ -77,7 +78,7 @@ class Reader:
         token = ""
         if found.next is not None:
             pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
-            token = context.tokens.pack(binding or _binding(request), pinned)
+            token = context.tokens.pack(binding or bare(request), pinned)
         return _hydrate_wire(checkpoint, found, token)
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
@@ -103,9 +104,7 @@ class Reader:
                     _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
                 if number > 0 or newest_first:
                     edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
-                    answer.diff.CopyFrom(
-                        _select_edits(replay.parse_edits(edits, thread.name, version), selection)
-                    )
+                    answer.diff.CopyFrom(_select_edits(replay.parse_edits(edits, thread.name, version), selection))
             yield answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
@@ -127,7 +126,7 @@ class Reader:
     def diff(self, request: DiffCheckpointsRequest) -> DiffCheckpointsResponse:
         """The edits from one version to another, in pages of whole edits."""
         context = self._context
-        binding = _binding(request)
+        binding = bare(request)
         with context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             branch, start = request.branch or MAIN, 0
@@ -140,9 +139,7 @@ class Reader:
             answer = DiffCheckpointsResponse(to=view_entry(thread.identity, replay.read_version(txn, thread, new)))
             before = EMPTY
             if old:
-                getattr(answer, "from").CopyFrom(
-                    view_entry(thread.identity, replay.read_version(txn, thread, old))
-                )
+                getattr(answer, "from").CopyFrom(view_entry(thread.identity, replay.read_version(txn, thread, old)))
                 before = replay.state_at(txn, thread, old, context.cache)
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
         size, limit = 0, request.max_bytes or PAGE_BYTES
@@ -163,14 +160,6 @@ class Reader:
         if ref.WhichOneof("ref") == "version" and ref.version == 0:
             return 0
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
-
-
-def _binding(request: HydrateRequest | DiffCheckpointsRequest) -> bytes:
-    """What a page token is bound to: the request without it."""
-    bare = type(request)()
-    bare.CopyFrom(request)
-    bare.page_token = ""
-    return bare.SerializeToString(deterministic=True)
 
 
 def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str) -> bytes:

@@ -41,7 +41,7 @@ def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, bran
 def resolve_or_head(
     txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef | None, branch: str, field: str
 ) -> int:
-    """The version a reference names, or the branch's head where there is none. Raises VersionNotFound for no version."""
+    """The version a reference names, or the branch's head where none is given. Raises VersionNotFound."""
     version = resolve(txn, thread, ref, branch, field) if ref is not None else branch_head(thread, branch)
     if version == 0:
         name = thread.identity.name

@@ -75,9 +75,7 @@ def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
 def read_snapshot(txn: lmdb.Transaction, identity: Identity, version: int) -> tuple[bytes, bytes]:
     """Content of a snapshot and the digest of its version."""
     pieces = (value for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
-    return parts.open_pieces(
-        identity.cipher, parts.SNAPSHOT_MAGIC, pieces, identity.uid, layout.u64(version)
-    )
+    return parts.open_pieces(identity.cipher, parts.SNAPSHOT_MAGIC, pieces, identity.uid, layout.u64(version))
 
 
 def read_dictionary(txn: lmdb.Transaction, identity: Identity, version: int, cache: Cache) -> Dictionary:
@@ -181,8 +179,6 @@ def is_ancestor(txn: lmdb.Transaction, thread: Versions, ancestor: int, version:
 def snapshot_stored_bytes(txn: lmdb.Transaction, identity: Identity, version: int) -> int:
     """Bytes a snapshot takes at rest."""
     return sum(len(value) for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
-
-
 
 
 def _known_state(thread: Versions, version: int, cache: Cache) -> StateTree | None:

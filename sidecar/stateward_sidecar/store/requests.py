@@ -30,9 +30,7 @@ def request_key(identity: Identity, request_hash: bytes) -> bytes:
     return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
 
 
-def find_request(
-    txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes
-) -> EntryHeader | None:
+def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes) -> EntryHeader | None:
     """The entry an id made; None where it made none. Raises RequestIdReused where it made another one."""
     row = txn.get(request_key(identity, hash_request(request_id)))
     if row is None:

@@ -30,8 +30,7 @@ from stateward_sidecar.codec.diff import diff_from_state, shrink
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.seal import length_prefixed
-from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
     StateTooLarge,
@@ -170,7 +169,7 @@ class SaveWrite:
         """Applies the save to a base version and compresses what is stored of it."""
         request, context = self.request, self._context
         version = thread.head.last_version + 1 if thread is not None else 1
-        old = replay.state_at(txn, thread, base, context.cache) if thread is not None else replay.EMPTY
+        old = replay.state_at(txn, thread, base, context.cache) if thread is not None else EMPTY
         diff = diff_from_state(old, request.state) if request.HasField("state") else request.diff
         tree = apply_edits(old, diff, version)
         if tree.size_bytes > context.limits.state_bytes:
@@ -253,7 +252,7 @@ class SaveWrite:
             label = namespace.names.label(key, value)
             txn.put(layout.label_key(namespace.tag, label, identity.number, header.sequence), layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
-        sums = dict([write_row(txn, draft, head, keys.branch(identity.hash_id(b"branch", self.branch)), moved)])
+        sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
         if self.branch == MAIN:
             describe_main(head, request, header)
         index_expiry(txn, identity.number, old_head, head)
@@ -280,9 +279,7 @@ def move_branch(
     if branch is None or branch.version != header.parent_version:
         snapshot, weight = replay.nearest_snapshot(txn, draft, header.parent_version)
         moved.snapshot_version, moved.weight = snapshot, weight
-        moved.snapshot_stored_bytes = (
-            replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
-        )
+        moved.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
     moved.version = header.version
     moved.digest = header.digest
     moved.save_time_us = header.create_time_us
@@ -315,20 +312,12 @@ def response(draft: Draft, header: EntryHeader, *, replayed: bool) -> SaveRespon
 
 
 def fingerprint(request: SaveRequest) -> bytes:
-    """Hash of everything in a save but its request id, durability and lease: 8 bytes."""
-    content = request.state if request.HasField("state") else request.diff
-    numbers = [
-        request.expected_version if request.HasField("expected_version") else None,
-        request.overwrite, request.status, request.step if request.HasField("step") else None,
-        request.schema_version, request.HasField("state"), sorted(request.labels.items()),
-        sorted(request.metrics.items()),
-    ]  # fmt: skip
-    data = length_prefixed(
-        (request.branch or MAIN).encode(), request.checkpoint_id.encode(), request.expected_digest,
-        request.parent.SerializeToString(), content.SerializeToString(deterministic=True), repr(numbers).encode(),
-        request.status_detail.encode(), request.metadata.SerializeToString(), request.wait_id.encode(),
-        request.create.SerializeToString(deterministic=True),
-    )  # fmt: skip
+    """Hash of everything in a save but its request id and durability: 8 bytes. Leaves the request as it was."""
+    request_id, durability = request.request_id, request.durability
+    request.ClearField("request_id")
+    request.ClearField("durability")
+    data = request.SerializeToString(deterministic=True)
+    request.request_id, request.durability = request_id, durability
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
 
 

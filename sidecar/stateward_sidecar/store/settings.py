@@ -13,12 +13,14 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
+    EntryKind,
     EntryMetadata,
 )
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_service_pb2 import (
     DeleteTagRequest,
     DeleteTagResponse,
+    PruneThreadRequest,
     SetTagRequest,
     SetTagResponse,
     UpdateThreadRequest,
@@ -39,6 +41,7 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_head
 
 FINGERPRINT_BYTES = 8
+ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +58,19 @@ def begin_change(
     threads: Threads,
     txn: lmdb.Transaction,
     batch: Batch,
-    request: SetTagRequest | DeleteTagRequest | UpdateThreadRequest | Message,
+    request: ChangeRequest,
 ) -> Change:
     """Finds the thread and checks request id, uid and version. Raises typed errors."""
-    namespace, name = request.namespace, request.thread  # type: ignore[attr-defined]
+    namespace, name = request.namespace, request.thread
     draft = threads.draft(txn, batch, namespace, name)
     if draft is None:
         raise not_found(namespace, name)
-    uid = request.expected_uid  # type: ignore[attr-defined]
+    uid = request.expected_uid
     if uid and uid != draft.identity.uid.hex():
         raise ThreadNotFound(
             f"thread {name!r} is another creation (uid {draft.identity.uid.hex()})", thread=name, namespace=namespace
         )
-    request_id, mark = request.request_id, fingerprint(request)  # type: ignore[attr-defined]
+    request_id, mark = request.request_id, fingerprint(request)
     request_hash = hash_request(request_id)
     if request_id:
         found = find_request(txn, draft.identity, request_id, mark)
@@ -156,13 +159,11 @@ class Settings:
             options = ThreadOptions()
             options.CopyFrom(draft.head.options)
             for path in request.update_mask.paths:
-                options.ClearField(path)  # type: ignore[arg-type]
+                options.ClearField(path)
             given = ThreadOptions()
             request.update_mask.MergeMessage(request.options, given, replace_message_field=True)
             options.MergeFrom(given)
-            metadata = EntryMetadata(
-                request_hash=change.request_hash, fingerprint=change.fingerprint, options=options
-            )
+            metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, options=options)
             entry = append(
                 self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata),
                 request_hash=change.request_hash,
@@ -191,11 +192,11 @@ class Settings:
                 expected_version=request.expected_tagged_version,
             )  # fmt: skip
 
-    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: int) -> int:
+    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> int:
         draft = change.draft
         metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, tag=tag)
         entry = append(
-            self._context, txn, draft, kind, draft_content(metadata),  # type: ignore[arg-type]
+            self._context, txn, draft, kind, draft_content(metadata),
             request_hash=change.request_hash,
         )  # fmt: skip
         key = draft.identity.keys.tag(draft.identity.hash_id(b"tag", tag.name))

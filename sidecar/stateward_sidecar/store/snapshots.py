@@ -10,6 +10,9 @@ pieces, one a transaction, the first piece last: a snapshot without it does not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
@@ -55,14 +58,12 @@ class Snapshots:
             snapshot = to_snapshot(tree)
             self.store(thread, branch.version, branch.digest, snapshot, branch)
             if thread.saves:
-                self._context.cache.put_dictionary(
-                    thread.number, Dictionary(branch.version, branch.digest, snapshot)
-                )
+                self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
         except (ShuttingDown, DiskFull):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
             log.warning("snapshot failed", thread_uid=thread.identity.uid.hex(), error=error.message)
-        except Exception:
+        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
             log.exception("snapshot failed", thread_uid=thread.identity.uid.hex())
         finally:
             thread.snapshot_pending = False
@@ -74,7 +75,7 @@ class Snapshots:
         content = parts.pack_snapshot(snapshot)
         for index in range(len(content.pieces) - 1, 0, -1):
             row = self._seal(thread, version, digest, content, index)
-            self._submit(lambda txn, batch, row=row, index=index: _put_piece(txn, thread, version, index, row), row)
+            self._submit(partial(_put_piece, thread, version, index, row), row)
         row = self._seal(thread, version, digest, content, 0)
         stored_bytes = content.stored_bytes
 
@@ -82,7 +83,7 @@ class Snapshots:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or draft.thread is not thread or version in draft.pruned:
                 return  # deleted, made anew or pruned meanwhile
-            _put_piece(txn, thread, version, 0, row)
+            _put_piece(thread, version, 0, row, txn, batch)
             self._finish(txn, batch, draft, version, stored_bytes, branch)
 
         self._submit(finish, row)
@@ -93,8 +94,8 @@ class Snapshots:
             identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
         )
 
-    def _submit(self, run: object, row: bytes) -> None:
-        write = Write(run=run, size_bytes=len(row) + 8192, background=True)  # type: ignore[arg-type]
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes) -> None:
+        write = Write(run=run, size_bytes=len(row) + 8192, background=True)
         self._context.writer.submit(write, wait=True).wait()
 
     def _finish(
@@ -115,7 +116,7 @@ class Snapshots:
             moved.snapshot_version = version
             moved.snapshot_stored_bytes = stored_bytes
             moved.weight = max(branch.weight - made_for.weight, 0)
-            key = identity.keys.branch(identity.hash_id(b"branch", moved.name))
+            key = identity.branch_key(moved.name)
             sums = dict([write_row(txn, draft, head, key, moved)])
             draft.branches[moved.name] = moved
         write_head(txn, identity, head)
@@ -145,7 +146,8 @@ def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: byte
     return total
 
 
-def _put_piece(txn: lmdb.Transaction, thread: Thread, version: int, index: int, row: bytes) -> None:
+def _put_piece(thread: Thread, version: int, index: int, row: bytes, txn: lmdb.Transaction, batch: Batch) -> None:
+    del batch
     if thread.is_deleted:
         raise Corrupt("the thread was deleted meanwhile", thread.name)
     txn.put(thread.identity.keys.snapshot_piece(version, index), row)

@@ -91,8 +91,8 @@ class Store:
             has_threads = txn.get(layout.NEXT_THREAD_KEY) is not None
         if has_threads and not path.exists():
             raise StartError(
-                f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be opened; "
-                "restore it from a backup"
+                f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be "
+                "opened; restore it from a backup"
             )
         return KeyStore(path, options.key)
 
@@ -103,9 +103,9 @@ class Store:
             next_thread = layout.number_of(stored) if stored is not None else 1
             cursor = txn.cursor()
             # An unfinished copy may have taken a number without saying so.
-            if (cursor.set_range(b"U") and cursor.prev()) or cursor.last():
-                if bytes(cursor.key()[:1]) == b"T":
-                    next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
+            found = cursor.prev() if cursor.set_range(b"U") else cursor.last()
+            if found and bytes(cursor.key()[:1]) == b"T":
+                next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
             context.next_thread = next_thread
             if cursor.last() and bytes(cursor.key()[:1]) == b"W":
                 context.next_cursor = layout.tail_number(cursor.key()) + 1

@@ -65,7 +65,7 @@ class Sweeper:
 
     def _expire(self) -> None:
         now = self._context.clock.now_us() // SECOND_US
-        due = []
+        due: list[tuple[int, int]] = []
         with self._context.engine.read() as txn:
             for key, _ in rows(txn, b"E"):
                 second, number = layout.unpack_expiry(key)

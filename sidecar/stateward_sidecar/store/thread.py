@@ -35,7 +35,7 @@ R = TypeVar("R", BranchHead, Tag, PrunedVersions)
 class Identity:
     """What never changes about a thread: its number here, its uid, its keys."""
 
-    __slots__ = ("cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid")
+    __slots__ = ("_branch_keys", "cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid")
 
     def __init__(
         self, number: int, uid: bytes, namespace: str, name: str, namespace_keys: NamespaceKeys, data_key: bytes
@@ -47,10 +47,18 @@ class Identity:
         self.namespace_keys = namespace_keys
         self.cipher = Cipher(data_key)
         self.keys = ThreadKeys(number)
+        self._branch_keys: dict[str, bytes] = {}
 
     def hash_id(self, kind: bytes, *names: str) -> bytes:
         """16 bytes that stand for a branch, tag, checkpoint id or request id in a key."""
         return self.cipher.digest(kind, *(name.encode() for name in names))
+
+    def branch_key(self, name: str) -> bytes:
+        """The row of a branch."""
+        key = self._branch_keys.get(name)
+        if key is None:
+            key = self._branch_keys[name] = self.keys.branch(self.hash_id(b"branch", name))
+        return key
 
     def seal_row(self, key: bytes, plaintext: bytes) -> bytes:
         """Seals a row that is rewritten, bound to thread and key."""
@@ -139,8 +147,10 @@ class Draft:
         thread = self.thread
         # Readers on other threads may hold the dicts: they are replaced where they change shape, never shrunk in place.
         if self.branches:
-            thread.branches = {**thread.branches, **self.branches} if len(thread.branches) < 64 else _merged(
-                thread.branches, self.branches
+            thread.branches = (
+                {**thread.branches, **self.branches}
+                if len(thread.branches) < 64
+                else _merged(thread.branches, self.branches)
             )
         if self.tags:
             thread.tags = self.all_tags()
@@ -242,7 +252,7 @@ def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryvi
         for key, value in cursor:
             if key[: len(prefix)] != prefix:
                 return
-            yield bytes(key), value
+            yield bytes(key), memoryview(value)
 
 
 def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:

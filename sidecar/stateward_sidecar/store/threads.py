@@ -157,9 +157,7 @@ class Threads:
         context.next_thread += 1
         identity = Identity(number, uid, namespace, name, namespace_keys, data_key)
         now = context.clock.now_us()
-        head = ThreadHead(
-            namespace=namespace, thread=name, create_time_us=now, update_time_us=now, row_sum=b"\0" * 16
-        )
+        head = ThreadHead(namespace=namespace, thread=name, create_time_us=now, update_time_us=now, row_sum=b"\0" * 16)
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
         txn.put(layout.name_key(namespace_keys.names.thread(name)), layout.pack_name(number, uid))
         return Draft(Thread(identity, head))

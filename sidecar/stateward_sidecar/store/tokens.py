@@ -10,10 +10,21 @@ import base64
 import binascii
 import hmac
 
+from google.protobuf.message import Message
+
 from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import InvalidField
 
 _MAC_BYTES = 12
+
+
+def bare(request: Message, *ignored: str) -> bytes:
+    """What a token is bound to: the request without its token, and without fields that may differ between pages."""
+    copy = type(request)()
+    copy.CopyFrom(request)
+    for field in ("page_token", *ignored):
+        copy.ClearField(field)
+    return copy.SerializeToString(deterministic=True)
 
 
 class Tokens:

@@ -261,9 +261,9 @@ class Verifier:
         thread = progress.thread
         name = thread.name
         for version in range(1, thread.head.last_version + 1):
-            if version not in progress.versions and version not in thread.pruned:
-                if not self._was_pruned(txn, thread, version):
-                    yield Corrupt("the version's journal entry is missing", name, version)
+            is_missing = version not in progress.versions and version not in thread.pruned
+            if is_missing and not self._was_pruned(txn, thread, version):
+                yield Corrupt("the version's journal entry is missing", name, version)
         for branch in thread.branches.values():
             version, digest = progress.branches.get(branch.name, (0, b""))
             if (version, digest) != (branch.version, branch.digest):

@@ -79,6 +79,4 @@ def view_thread(thread: Thread) -> ThreadMessage:
 
 def view_branch(branch: BranchHead) -> Branch:
     """A branch."""
-    return Branch(
-        name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version
-    )
+    return Branch(name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version)

@@ -20,7 +20,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_TAG_SET,
 )
 from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
-from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
@@ -104,7 +104,7 @@ class Watcher:
         cursor = txn.cursor()
         found = cursor.set_range(thread.identity.keys.entry(watch.cursor + 1))
         while found and bytes(cursor.key()[: len(prefix)]) == prefix:
-            entry = replay.unpack(cursor.value(), layout.tail_number(cursor.key()))
+            entry = unpack(cursor.value(), layout.tail_number(cursor.key()))
             if entry.header.sequence > thread.head.tip_sequence:
                 break  # committed, but not yet published to readers
             event = self._event(txn, thread, entry, watch.request.include_diff)
