@@ -15,7 +15,6 @@ RUN python -m venv /opt/stateward \
 
 FROM python:${PYTHON_VERSION}-slim
 COPY --from=build /opt/stateward /opt/stateward
-COPY deploy/check_health.py /opt/stateward/check_health.py
 # A number and not a name: Kubernetes can tell only from a number that it is not root. 0770: agents of the group may dial.
 RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/stateward \
     && install -d -o 65532 -g 65532 -m 0770 /run/stateward
@@ -28,5 +27,5 @@ ENV PATH=/opt/stateward/bin:$PATH \
     STATEWARD_LISTEN=unix:///run/stateward/stateward.sock
 VOLUME ["/var/lib/stateward", "/run/stateward"]
 # Exec form: SIGTERM reaches the daemon itself, which then finishes what it took.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["python", "/opt/stateward/check_health.py"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health"]
 ENTRYPOINT ["stateward-sidecar"]
