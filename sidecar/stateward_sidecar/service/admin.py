@@ -74,5 +74,5 @@ class AdminService:
         elif request.namespace:
             check_name(request.namespace, "namespace")
         steps = self._store.verifier.verify(request)
-        while (answer := await self._calls.read(next, steps, None)) is not None:
+        while (answer := await self._calls.step(steps)) is not None:
             yield answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -43,7 +43,11 @@ class Calls:
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
-        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
+
+    async def step(self, steps: Iterator[T]) -> T | None:
+        """Takes the next step of a long read on a worker; None after the last one."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, next, steps, None)
 
     async def write(
         self,

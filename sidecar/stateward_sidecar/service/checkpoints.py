@@ -75,7 +75,7 @@ class CheckpointService:
     async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes:
         check.check_hydrate(request)
         if self._store.reader.is_hot(request):
-            return self._store.reader.hydrate(request)
+            return self._store.read(self._store.reader.hydrate, request)
         return await self._calls.read(self._store.reader.hydrate, request)
 
     async def get_checkpoint(
@@ -111,8 +111,8 @@ class CheckpointService:
             raise InvalidField("direction", f"{request.direction} is unknown")
         if request.HasField("projection"):
             check.check_projection(request.projection)
-        steps = self._store.reader.history(request)
-        while (answer := await self._calls.read(next, steps, None)) is not None:
+        steps = self._store.reader.history(request, self._store.read)
+        while (answer := await self._calls.step(steps)) is not None:
             yield answer
 
     async def diff_checkpoints(
@@ -130,7 +130,7 @@ class CheckpointService:
         request = save.request
         thread = self._store.threads.cached(request.namespace, request.thread)
         if request.ByteSize() <= INLINE_BYTES_MAX and self._is_hot(thread, save):
-            self._prepare_now(save, thread)
+            self._store.read(self._prepare_now, save, thread)
         else:
             await self._calls.read(self._prepare_now, save, thread)
 

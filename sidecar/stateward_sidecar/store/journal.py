@@ -17,6 +17,7 @@ from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.seal import DIGEST_BYTES
+from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.context import Context
@@ -65,7 +66,9 @@ def append(
     )  # fmt: skip
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
-    txn.put(keys.entry(sequence), record)
+    if not txn.put(keys.entry(sequence), record, overwrite=False):
+        # What is in memory is older than the journal. That must not happen, and must never cost an entry if it does.
+        raise StatewardError(f"journal entry {sequence} exists already", uid=identity.uid.hex(), sequence=sequence)
     head.tip_digest = header.digest
     stored_bytes = len(record) + pieces_bytes
     head.stored_bytes += stored_bytes

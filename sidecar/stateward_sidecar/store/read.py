@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
 from stateward.v1.checkpoint_service_pb2 import (
@@ -32,6 +32,8 @@ from stateward_sidecar.store.views import view_entry
 
 PAGE_BYTES = 3 << 20
 HISTORY_STATE_BYTES = 3 << 20
+# A larger state is joined on a worker: it would hold up the event loop.
+HOT_BYTES_MAX = 4 << 20
 _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
 _VERSION = struct.Struct(">Q16s")
 _EDITS = struct.Struct(">QQQ")
@@ -50,7 +52,8 @@ class Reader:
         if thread is None or request.HasField("version") or request.page_token:
             return False
         branch = thread.branches.get(request.branch or MAIN)
-        return branch is not None and self._context.cache.state(thread.number, branch.version) is not None
+        tree = self._context.cache.state(thread.number, branch.version) if branch is not None else None
+        return tree is not None and tree.size_bytes <= HOT_BYTES_MAX
 
     def hydrate(self, request: HydrateRequest) -> bytes:
         """Answers a hydrate, serialized: the state on the wire is joined from stored bytes, never parsed again."""
@@ -89,23 +92,30 @@ class Reader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             return view_entry(thread.identity, replay.read_version(txn, thread, version))
 
-    def history(self, request: ReadHistoryRequest) -> Iterator[ReadHistoryResponse]:
-        """Yields a line of versions; each step opens a transaction of its own."""
+    def history(
+        self, request: ReadHistoryRequest, read: Callable[..., ReadHistoryResponse]
+    ) -> Iterator[ReadHistoryResponse]:
+        """Yields a line of versions; each step is a read of its own, run by ``read``."""
         selection = selection_of(request.projection if request.HasField("projection") else None)
         thread, line = self._line(request)
         newest_first = request.direction == DIRECTION_NEWEST_FIRST
         if not newest_first:
             line.reverse()
         for number, version in enumerate(line):
-            with self._context.engine.read() as txn:
-                entry = replay.read_version(txn, thread, version)
-                answer = ReadHistoryResponse(checkpoint=view_entry(thread.identity, entry))
-                if number == 0:
-                    _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
-                if number > 0 or newest_first:
-                    edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
-                    answer.diff.CopyFrom(_select_edits(replay.parse_edits(edits, thread.name, version), selection))
-            yield answer
+            yield read(self._step, thread, version, selection, number == 0, number > 0 or newest_first)
+
+    def _step(
+        self, thread: Thread, version: int, selection: Selection, with_state: bool, with_diff: bool
+    ) -> ReadHistoryResponse:
+        with self._context.engine.read() as txn:
+            entry = replay.read_version(txn, thread, version)
+            answer = ReadHistoryResponse(checkpoint=view_entry(thread.identity, entry))
+            if with_state:
+                _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
+            if with_diff:
+                edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
+                answer.diff.CopyFrom(_select_edits(replay.parse_edits(edits, thread.name, version), selection))
+        return answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
         """The versions of the line, newest first."""

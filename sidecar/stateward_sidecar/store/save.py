@@ -86,20 +86,21 @@ class SaveWrite:
     def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
         """Makes the version from what is committed now. Raises what the save would raise, where that is certain.
 
-        May leave everything to the writer: where the expectation does not hold at present, a request id may still
-        show that this save was answered before.
+        Leaves everything to the writer where a request id or checkpoint id may still show that this save was answered
+        before, or where the expectation does not hold at present.
         """
         request = self.request
         head = thread.branches.get(self.branch) if thread is not None else None
-        if request.HasField("expected_version") and request.expected_version != (head.version if head else 0):
-            return
         base = head.version if head else 0
-        if request.HasField("parent") and thread is not None:
-            try:
+        if request.HasField("expected_version") and request.expected_version != base:
+            return
+        try:
+            if request.HasField("parent") and thread is not None:
                 base = resolve(txn, thread, request.parent, self.branch, "parent")
-            except StatewardError:
-                return
-        self._made = self._make(txn, thread, base)
+            self._made = self._make(txn, thread, base)
+        except StatewardError:
+            if not request.request_id and not request.checkpoint_id:
+                raise
 
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
         """The write itself; see storage/writer.py for the rules."""

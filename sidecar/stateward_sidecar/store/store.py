@@ -11,9 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import StartError
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, StartError, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
@@ -35,6 +36,8 @@ from stateward_sidecar.store.watch import Watcher
 
 KEYS_FILE = "keys"
 WORKERS = 4
+READ_ATTEMPTS = 6
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,21 @@ class Store:
         self.workers.shutdown(wait=True, cancel_futures=True)
         self.context.keystore.close()
         self.context.engine.close()
+
+    def read(self, verb: Callable[..., T], *arguments: Any) -> T:
+        """Runs a reading verb until what it saw in memory and on disk belongs together.
+
+        A commit between the two makes an entry look missing or pruned. Damage is damage when it is still seen with no
+        commit in between.
+        """
+        for _ in range(READ_ATTEMPTS - 1):
+            commits = self.context.writer.commits
+            try:
+                return verb(*arguments)
+            except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
+                if self.context.writer.commits == commits:
+                    raise
+        return verb(*arguments)
 
     def count_threads(self) -> int:
         """Threads on this disk."""

@@ -101,9 +101,12 @@ class Threads:
                 self._threads.move_to_end(number)
             return thread
 
-    def _keep(self, thread: Thread) -> Thread:
+    def _keep(self, thread: Thread, *, is_newest: bool = False) -> Thread:
         with self._lock:
-            # Two readers may have loaded it at once: the first one stays, so that all see one object.
+            # Two readers may have loaded it at once: the first one stays, so that all see one object. What the writer
+            # has just committed replaces whatever a reader loaded before.
+            if is_newest:
+                self._threads[thread.number] = thread
             thread = self._threads.setdefault(thread.number, thread)
             self._numbers[thread.identity.namespace, thread.name] = thread.number
             while len(self._threads) > THREADS_MAX:
@@ -142,7 +145,7 @@ class Threads:
     def _publish(self, draft: Draft) -> None:
         draft.publish()
         if not draft.thread.is_deleted:
-            self._keep(draft.thread)
+            self._keep(draft.thread, is_newest=True)
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""

@@ -167,8 +167,9 @@ class Verifier:
                 entry = unpack(cursor.value(), sequence)
                 version = entry.header.version
                 self._verify_entry(txn, progress, entry)
-            except (StatewardError, EditConflict) as error:
-                out.append((_found(finding, error, version, sequence), 0))
+            except StatewardError as error:
+                if not (version and self._was_pruned(txn, thread, version)):
+                    out.append((_found(finding, error, version, sequence), 0))
             progress.sequence = sequence
             checked += 1
             found = cursor.next()

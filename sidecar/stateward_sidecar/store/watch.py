@@ -99,10 +99,11 @@ class Watcher:
 
     def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
         events: list[Event] = []
-        self._check_retained(txn, thread, watch.cursor)
+        after = watch.cursor
+        self._check_retained(txn, thread, after)
         size, prefix = 0, thread.identity.keys.all_of(b"J")
         cursor = txn.cursor()
-        found = cursor.set_range(thread.identity.keys.entry(watch.cursor + 1))
+        found = cursor.set_range(thread.identity.keys.entry(after + 1))
         while found and bytes(cursor.key()[: len(prefix)]) == prefix:
             entry = unpack(cursor.value(), layout.tail_number(cursor.key()))
             if entry.header.sequence > thread.head.tip_sequence:
@@ -110,22 +111,24 @@ class Watcher:
             event = self._event(txn, thread, entry, watch.request.include_diff)
             event.cursor = f"t.{watch.uid.hex()}.{entry.header.sequence}"
             events.append(event)
-            watch.cursor = entry.header.sequence
+            after = entry.header.sequence
             size += event.ByteSize()
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX:
                 break
             found = cursor.next()
+        watch.cursor = after  # only now: a read that fails is made again
         return events
 
     def _read_namespace(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
         events: list[Event] = []
         size = looked_at = 0
+        after = watch.cursor
         cursor = txn.cursor()
-        found = cursor.set_range(layout.feed_key(watch.cursor + 1))
+        found = cursor.set_range(layout.feed_key(after + 1))
         while found and bytes(cursor.key()[:1]) == b"W":
             place = layout.tail_number(cursor.key())
             event = self._feed_event(txn, watch.request, place, *layout.unpack_feed(cursor.value()))
-            watch.cursor = place
+            after = place
             looked_at += 1
             if event is not None:
                 event.cursor = f"n.{place}"
@@ -134,6 +137,7 @@ class Watcher:
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or looked_at >= 16 * EVENTS_MAX:
                 break
             found = cursor.next()
+        watch.cursor = after
         return events
 
     def _feed_event(
