@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from stateward.storage.v1.journal_pb2 import Compression
-from stateward_sidecar.codec.compress import Dictionary, compress, decompress
+from stateward_sidecar.codec.compress import SNAPSHOT_LEVEL, Dictionary, compress, decompress
 from stateward_sidecar.codec.seal import Bytes, Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
 
@@ -44,7 +44,7 @@ class Content:
 
 def pack_snapshot(snapshot: bytes) -> Content:
     """Compresses a snapshot; never against anything, so that it stands alone."""
-    compression, packed = compress(snapshot)
+    compression, packed = compress(snapshot, level=SNAPSHOT_LEVEL)
     return Content(compression, packed, len(snapshot))
 
 
