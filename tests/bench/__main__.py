@@ -22,11 +22,11 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+from tests.bench.echo import METHOD
 
 from stateward.testing import run_daemon
 from stateward.v1 import checkpoint_service_pb2 as pb
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
-from tests.bench.echo import METHOD
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 SIZES = {"10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
@@ -173,9 +173,7 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def alternate(
-    rounds: int, one: Callable[[], object], other: Callable[[], object]
-) -> tuple[list[float], list[float]]:
+def alternate(rounds: int, one: Callable[[], object], other: Callable[[], object]) -> tuple[list[float], list[float]]:
     """Times two calls in turn."""
     for _ in range(20):
         one()

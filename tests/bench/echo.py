@@ -16,9 +16,7 @@ async def serve(target: str) -> None:
     async def echo(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return request
 
-    server = grpc.aio.server(
-        options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    )
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)])
     handler = grpc.method_handlers_generic_handler("bench.Echo", {"Echo": grpc.unary_unary_rpc_method_handler(echo)})
     server.add_generic_rpc_handlers((handler,))
     server.add_insecure_port(target)

@@ -90,6 +90,7 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> byt
     head = header.SerializeToString()
     clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
     nonce = os.urandom(NONCE_BYTES)
+    nonce = nonce[:-1] + bytes((nonce[-1] & 0xFE,))
     pieces = [clear, nonce]
     metadata_place = _place(clear, uid, METADATA_PART, b"")
     pieces.append(cipher.encrypt(_part_nonce(nonce, METADATA_PART), content.packed_metadata, metadata_place))
@@ -178,7 +179,7 @@ def _place(clear: bytes, uid: bytes, part: int, dictionary_digest: bytes) -> byt
 
 
 def _part_nonce(nonce: bytes, part: int) -> bytes:
-    return nonce[:-1] + bytes(((nonce[-1] & 0xFE) | part,))
+    return nonce[:-1] + bytes((nonce[-1] ^ part,))
 
 
 def _parse(kind: type[M], data: bytes) -> M:
