@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateward._async import AsyncClient as AsyncClient
     from stateward._async import AsyncThread as AsyncThread
-    from stateward._operations import PreparedSave as PreparedSave
-    from stateward._operations import SaveOptions as SaveOptions
+    from stateward._log import Log as Log
+    from stateward._saving import PreparedSave as PreparedSave
+    from stateward._saving import SaveOptions as SaveOptions
     from stateward._sync import Client as Client
     from stateward._sync import Thread as Thread
+    from stateward.admin import ServerInfo as ServerInfo
+    from stateward.admin import Stats as Stats
     from stateward.errors import ServerUnavailable as ServerUnavailable
     from stateward.errors import StatewardError as StatewardError
     from stateward.errors import ThreadNotFound as ThreadNotFound
     from stateward.errors import VersionMismatch as VersionMismatch
     from stateward.errors import VersionNotFound as VersionNotFound
+    from stateward.events import Event as Event
+    from stateward.events import HistoryEntry as HistoryEntry
     from stateward.models import Branch as Branch
     from stateward.models import Checkpoint as Checkpoint
     from stateward.models import Durability as Durability
-    from stateward.models import Event as Event
-    from stateward.models import HistoryEntry as HistoryEntry
     from stateward.models import Retention as Retention
-    from stateward.models import ServerInfo as ServerInfo
-    from stateward.models import Stats as Stats
     from stateward.models import Status as Status
     from stateward.models import Tag as Tag
     from stateward.models import ThreadInfo as ThreadInfo
     from stateward.models import ThreadOptions as ThreadOptions
-    from stateward.state import Log as Log
     from stateward.state import State as State
     from stateward.values import Blob as Blob
     from stateward.values import MsgPack as MsgPack
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "stateward._async": ("AsyncClient", "AsyncThread"),
-    "stateward._operations": ("PreparedSave", "SaveOptions"),
+    "stateward._saving": ("PreparedSave", "SaveOptions"),
     "stateward._sync": ("Client", "Thread"),
+    "stateward.admin": ("ServerInfo", "Stats"),
     "stateward.errors": (
         "ServerUnavailable",
         "StatewardError",
@@ -59,21 +60,19 @@ _HOMES = {
         "VersionMismatch",
         "VersionNotFound",
     ),
+    "stateward.events": ("Event", "HistoryEntry"),
     "stateward.models": (
         "Branch",
         "Checkpoint",
         "Durability",
-        "Event",
-        "HistoryEntry",
         "Retention",
-        "ServerInfo",
-        "Stats",
         "Status",
         "Tag",
         "ThreadInfo",
         "ThreadOptions",
     ),
-    "stateward.state": ("Log", "State"),
+    "stateward._log": ("Log",),
+    "stateward.state": ("State",),
     "stateward.values": ("Blob", "MsgPack", "RawValue", "Text", "register_codec"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""Reaching the daemon: target, channel options, method table, and when a failed call is tried again.
+"""Reaching the daemon: target, channel options, method table, and what gRPC's errors become.
 
 Nothing here does I/O or waits; `_sync` and `_async` do.
 """
@@ -6,8 +6,6 @@ Nothing here does I/O or waits; `_sync` and `_async` do.
 from __future__ import annotations
 
 import os
-import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +24,8 @@ from stateward.v1 import (
 
 MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 MAX_SEND_BYTES = 64 * 1024 * 1024
-FIRST_RETRY_DELAY_S = 0.05
-MAX_RETRY_DELAY_S = 1.0
 
-OPTIONS: tuple[tuple[str, int], ...] = (
+_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", MAX_SEND_BYTES),
     # A daemon that comes back is found again within a second, not gRPC's two minutes. (Its floor is 100 ms.)
@@ -83,6 +79,11 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
     return f"unix://{path}"
 
 
+def channel_options(settings: Settings) -> list[tuple[str, int]]:
+    """Options of a channel. Connecting may take as long as the first call may wait; gRPC's own limit is 20 s."""
+    return [*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(settings.ready_timeout_s * 1000), 1))]
+
+
 def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
     """Callables of all services by method name (names are unique across them), for a sync or an async channel."""
     stubs = (
@@ -96,39 +97,10 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
 def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
     """The exception of this library for one of gRPC's."""
     found = error_from_rpc(error.code().name, error.details() or "", error.trailing_metadata() or ())
-    return unreachable(settings, found.message) if type(found) is ServerUnavailable else found
-
-
-def unreachable(settings: Settings, detail: str) -> ServerUnavailable:
-    """The error for a daemon that does not answer; says how to start it."""
+    if type(found) is not ServerUnavailable:
+        return found
     return ServerUnavailable(
-        f"no stateward daemon answers at {settings.target} ({detail}); "
+        f"no stateward daemon answers at {settings.target} ({found.message}); "
         f"start one with: stateward-sidecar --data-dir DIR --listen {settings.target}",
-        code="UNAVAILABLE",
+        code=found.code,
     )
-
-
-class Retry:
-    """Decides how long to wait before a failed call is tried again, for at most `timeout_s` seconds altogether."""
-
-    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        """Starts anew, after a success."""
-        self._first_failure: float | None = None
-        self._delay_s = FIRST_RETRY_DELAY_S
-
-    def delay_after(self, error: StatewardError) -> float | None:
-        """Seconds to wait before the next attempt; None = give up."""
-        now = self._clock()
-        if self._first_failure is None:
-            self._first_failure = now
-        if not error.retryable or now - self._first_failure >= self._timeout_s:
-            return None
-        # Jitter, so that the agents of one machine do not all come back at the same instant.
-        delay_s = error.retry_delay_s or self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
-        self._delay_s = min(self._delay_s * 2, MAX_RETRY_DELAY_S)
-        return min(delay_s, self._timeout_s)

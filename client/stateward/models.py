@@ -1,4 +1,4 @@
-"""What the client answers with: frozen dataclasses, each read from its message by `from_proto`.
+"""Versions, threads and what they are given: frozen dataclasses, each read from its message by `from_proto`.
 
 Times are timezone-aware UTC, durations timedelta, digests bytes, labels plain dicts (treat them as read-only).
 """
@@ -10,23 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
-from stateward.v1 import (
-    admin_service_pb2,
-    checkpoint_pb2,
-    diff_pb2,
-    state_pb2,
-    thread_pb2,
-    thread_service_pb2,
-)
-
-if TYPE_CHECKING:
-    from stateward.state import State
+from stateward.v1 import checkpoint_pb2, state_pb2, thread_pb2, thread_service_pb2
 
 
 class Status(IntEnum):
@@ -62,7 +52,12 @@ def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> in
     return kind(choice)
 
 
-def _member(kind: type[_Choice], number: int) -> _Choice | int | None:
+def status_numbers(statuses: Iterable[Status | str | int]) -> list[int]:
+    """Numbers for a list of statuses."""
+    return [choice_number(Status, status) for status in statuses]
+
+
+def read_member(kind: type[_Choice], number: int) -> _Choice | int | None:
     """The member; None for unspecified, the bare number for one that is newer than this client."""
     try:
         return kind(number) if number else None
@@ -70,11 +65,13 @@ def _member(kind: type[_Choice], number: int) -> _Choice | int | None:
         return number
 
 
-def _time(stamp: Timestamp) -> datetime:
+def read_time(stamp: Timestamp) -> datetime:
+    """A time, in UTC."""
     return stamp.ToDatetime(tzinfo=UTC)
 
 
-def _duration(delta: timedelta) -> Duration:
+def write_duration(delta: timedelta) -> Duration:
+    """The message for a duration."""
     message = Duration()
     message.FromTimedelta(delta)
     return message
@@ -102,7 +99,7 @@ class Checkpoint:
     edit_bytes: int
     """Bytes of the edits that made it, uncompressed."""
     stored_bytes: int
-    """Bytes at rest; 0 in the answer to a save, which does not tell."""
+    """Bytes at rest: compressed and sealed, without snapshots."""
     sequence: int
     durability: Durability | int | None
     wait_id: str
@@ -126,17 +123,17 @@ class Checkpoint:
             branch=message.branch,
             checkpoint_id=message.checkpoint_id,
             digest=message.digest,
-            status=_member(Status, message.status),
+            status=read_member(Status, message.status),
             status_detail=message.status_detail,
             step=message.step if message.HasField("step") else None,
             schema_version=message.schema_version,
             labels=dict(message.labels),
             metrics=dict(message.metrics),
-            create_time=_time(message.create_time),
+            create_time=read_time(message.create_time),
             edit_bytes=message.edit_bytes,
             stored_bytes=message.stored_bytes,
             sequence=message.sequence,
-            durability=_member(Durability, message.durability),
+            durability=read_member(Durability, message.durability),
             wait_id=message.wait_id,
             replayed=replayed,
             metadata_value=message.metadata if message.HasField("metadata") else None,
@@ -158,7 +155,7 @@ class Retention:
         return cls(keep_last=message.keep_last or None, keep_for=keep_for)
 
     def to_proto(self) -> thread_pb2.Retention:
-        keep_for = None if self.keep_for is None else _duration(self.keep_for)
+        keep_for = None if self.keep_for is None else write_duration(self.keep_for)
         return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=keep_for)
 
 
@@ -175,7 +172,8 @@ class ThreadOptions:
     agent: str = ""
 
     @classmethod
-    def from_proto(cls, message: thread_pb2.ThreadOptions) -> ThreadOptions:
+    def from_proto(cls, message: thread_pb2.ThreadOptions | thread_pb2.Thread) -> ThreadOptions:
+        """Also from a thread, which has the same fields."""
         return cls(
             labels=dict(message.labels),
             ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
@@ -187,7 +185,7 @@ class ThreadOptions:
     def to_proto(self) -> thread_pb2.ThreadOptions:
         return thread_pb2.ThreadOptions(
             labels=dict(self.labels),
-            ttl=None if self.ttl is None else _duration(self.ttl),
+            ttl=None if self.ttl is None else write_duration(self.ttl),
             retention=None if self.retention is None else self.retention.to_proto(),
             parent_thread=self.parent_thread,
             agent=self.agent,
@@ -276,20 +274,14 @@ class ThreadInfo:
             uid=message.uid,
             version=message.version,
             digest=message.digest,
-            status=_member(Status, message.status),
+            status=read_member(Status, message.status),
             status_detail=message.status_detail,
             step=message.step if message.HasField("step") else None,
             metrics=dict(message.metrics),
-            options=ThreadOptions(
-                labels=dict(message.labels),
-                ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
-                retention=Retention.from_proto(message.retention) if message.HasField("retention") else None,
-                parent_thread=message.parent_thread,
-                agent=message.agent,
-            ),
-            create_time=_time(message.create_time),
-            update_time=_time(message.update_time),
-            expire_time=_time(message.expire_time) if message.HasField("expire_time") else None,
+            options=ThreadOptions.from_proto(message),
+            create_time=read_time(message.create_time),
+            update_time=read_time(message.update_time),
+            expire_time=read_time(message.expire_time) if message.HasField("expire_time") else None,
             forked_from=ForkSource.from_proto(message.forked_from) if message.HasField("forked_from") else None,
             sequence=message.sequence,
             archived_sequence=message.archived_sequence,
@@ -303,166 +295,12 @@ class ThreadInfo:
 
 
 @dataclass(frozen=True)
-class SlotSet:
-    """A slot got a new value."""
-
-    slot: str
-    value: Any
-
-
-@dataclass(frozen=True)
-class SlotDeleted:
-    """A slot was removed."""
-
-    slot: str
-
-
-@dataclass(frozen=True)
-class SlotSpliced:
-    """Ranges of a slot's bytes were replaced: (offset before the edit, bytes removed, bytes put in their place)."""
-
-    slot: str
-    splices: tuple[tuple[int, int, bytes], ...]
-
-
-@dataclass(frozen=True)
-class EntriesAppended:
-    """Entries were added at the end of a log. `at_index` is the index of the first; None = not said."""
-
-    log: str
-    entries: tuple[Any, ...]
-    at_index: int | None
-
-
-@dataclass(frozen=True)
-class EntryReplaced:
-    """One entry of a log got a new value."""
-
-    log: str
-    index: int
-    value: Any
-
-
-@dataclass(frozen=True)
-class LogTrimmed:
-    """Entries at the start or the end of a log were dropped; exactly one of the three is set."""
-
-    log: str
-    keep_last: int | None = None
-    before_index: int | None = None
-    from_index: int | None = None
-
-
-@dataclass(frozen=True)
-class LogDeleted:
-    """A log was removed."""
-
-    log: str
-
-
-Change = SlotSet | SlotDeleted | SlotSpliced | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
-
-
-def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:
-    """The edits of a diff, in order, with decoded values."""
-    return [_change(edit) for edit in diff.edits]
-
-
-def _change(edit: diff_pb2.Edit) -> Change:
-    match edit.WhichOneof("edit"):
-        case "set_slot":
-            return SlotSet(edit.set_slot.slot, values.decode_leniently(edit.set_slot.value))
-        case "delete_slot":
-            return SlotDeleted(edit.delete_slot.slot)
-        case "splice_slot":
-            splices = ((splice.offset, splice.delete, splice.insert) for splice in edit.splice_slot.splices)
-            return SlotSpliced(edit.splice_slot.slot, tuple(splices))
-        case "append":
-            index = edit.append.at_index if edit.append.HasField("at_index") else None
-            return EntriesAppended(edit.append.log, tuple(map(values.decode_leniently, edit.append.entries)), index)
-        case "replace_entry":
-            value = values.decode_leniently(edit.replace_entry.value)
-            return EntryReplaced(edit.replace_entry.log, edit.replace_entry.index, value)
-        case "trim_log":
-            kind = edit.trim_log.WhichOneof("trim") or "keep_last"
-            return LogTrimmed(edit.trim_log.log, **{kind: getattr(edit.trim_log, kind)})
-        case "delete_log":
-            return LogDeleted(edit.delete_log.log)
-        case _:
-            raise ValueError("the daemon sent a kind of edit that this client does not know; hydrate instead")
-
-
-class HistoryEntry(NamedTuple):
-    """One version of a line: `state` in the first one only (None too where it is too large: hydrate it), `changes`
-    against the parent in all but the first of oldest-first."""
-
-    checkpoint: Checkpoint
-    state: State | None
-    changes: list[Change]
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """Versions were removed."""
-
-    versions: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class PruneResult:
     """What a prune removed, or would remove."""
 
     pruned_versions: tuple[int, ...]
     retained_versions: int
     """How many are left."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """One entry of a thread's journal. `kind` is one of "checkpoint", "tag_set", "tag_deleted", "options_changed",
-    "pruned", "deleted", or "" for one that is newer than this client; `what` is what belongs to it."""
-
-    kind: str
-    cursor: str
-    thread: str
-    uid: str
-    sequence: int
-    time: datetime
-    what: Checkpoint | Tag | ThreadOptions | Pruned | str | None
-    """For "deleted" the cause: "request" or "ttl"."""
-    changes: list[Change] | None = None
-    """What a checkpoint changed, if asked for with `include_diff` and not pruned since."""
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The version that was saved; None for other kinds."""
-        return self.what if isinstance(self.what, Checkpoint) else None
-
-    @classmethod
-    def from_proto(cls, message: thread_service_pb2.Event) -> Event:
-        kind = message.WhichOneof("what") or ""
-        what: Checkpoint | Tag | ThreadOptions | Pruned | str | None = None
-        match kind:
-            case "checkpoint":
-                what = Checkpoint.from_proto(message.checkpoint)
-            case "tag_set" | "tag_deleted":
-                what = Tag.from_proto(getattr(message, kind))
-            case "options_changed":
-                what = ThreadOptions.from_proto(message.options_changed)
-            case "pruned":
-                what = Pruned(tuple(message.pruned.versions))
-            case "deleted":
-                what = message.deleted.cause
-        return cls(
-            kind=kind,
-            cursor=message.cursor,
-            thread=message.thread,
-            uid=message.uid,
-            sequence=message.sequence,
-            time=_time(message.time),
-            what=what,
-            changes=changes_from_proto(message.diff) if message.HasField("diff") else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -475,98 +313,4 @@ class DurableResult:
 
     @classmethod
     def from_proto(cls, message: thread_service_pb2.WaitDurableResponse) -> DurableResult:
-        return cls(_member(Durability, message.durability), message.sequence, message.archived_sequence)
-
-
-@dataclass(frozen=True)
-class ServerInfo:
-    """What the daemon is and allows."""
-
-    version: str
-    format: int
-    features: frozenset[str]
-    max_state_bytes: int
-    max_message_bytes: int
-    request_id_window_entries: int
-    request_id_window: timedelta
-    default_durability: Durability | int | None
-    key_id: str
-    warnings: tuple[str, ...]
-    start_time: datetime
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
-        return cls(
-            version=message.version,
-            format=message.format,
-            features=frozenset(message.features),
-            max_state_bytes=message.max_state_bytes,
-            max_message_bytes=message.max_message_bytes,
-            request_id_window_entries=message.request_id_window_entries,
-            request_id_window=message.request_id_window.ToTimedelta(),
-            default_durability=_member(Durability, message.default_durability),
-            key_id=message.key_id,
-            warnings=tuple(message.warnings),
-            start_time=_time(message.start_time),
-        )
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Counts since the daemon's start, and sizes now."""
-
-    threads: int
-    saves: int
-    entries: int
-    commits: int
-    entry_bytes: int
-    snapshot_bytes: int
-    snapshots: int
-    used_bytes: int
-    file_bytes: int
-    map_bytes: int
-    queued_writes: int
-    cache_bytes: int
-    cache_limit_bytes: int
-    watches: int
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is wrong in the store. `version` and `sequence` 0 = none."""
-
-    reason: str
-    namespace: str
-    thread: str
-    uid: str
-    version: int
-    sequence: int
-    message: str
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.Finding) -> Finding:
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
-
-
-@dataclass(frozen=True)
-class VerifyProgress:
-    """How far a verification is, and what it just found."""
-
-    records: int
-    threads: int
-    finding: Finding | None
-    done: bool
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
-        finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
-        return cls(message.records, message.threads, finding, message.done)
-
-
-def status_numbers(statuses: Iterable[Status | str | int]) -> list[int]:
-    """Numbers for a list of statuses."""
-    return [choice_number(Status, status) for status in statuses]
+        return cls(read_member(Durability, message.durability), message.sequence, message.archived_sequence)

@@ -59,6 +59,52 @@ async def test_cancelled_save(fake):
         assert (await thread.save(state)).version == 1
 
 
+async def test_edits_while_a_save_is_under_way(fake):
+    """What is appended and set meanwhile is in the next save; what would change the ground of this one is refused."""
+    async with AsyncClient(fake.target) as client:
+        thread = client.thread("t")
+        state = await thread.hydrate()
+        state.logs["l"].extend(["a", "b"])
+        state.slots["x"] = state.slots["y"] = 1
+        await thread.save(state)
+        state.slots["x"] = 2
+        del state.slots["y"]
+        fake.store.fail_before = 1
+        task = asyncio.create_task(thread.save(state))
+        await asyncio.sleep(0)
+        assert state.saving
+        state.logs["l"].append("c")
+        state.slots["x"] = state.slots["y"] = 3
+        for refused in (
+            lambda: state.logs["l"].trim(keep_last=1),
+            state.logs["l"].pop,
+            lambda: state.logs["l"].__setitem__(0, "A"),
+            lambda: state.logs.__delitem__("l"),
+            lambda: state.slots.__delitem__("x"),
+        ):
+            with pytest.raises(RuntimeError, match="being saved"):
+                refused()
+        await task
+        saved = await thread.hydrate()
+        assert (dict(saved.slots), list(saved.logs["l"])) == ({"x": 2}, ["a", "b"])
+        await thread.save(state)
+        saved = await thread.hydrate()
+        assert (dict(saved.slots), list(saved.logs["l"])) == ({"x": 3, "y": 3}, ["a", "b", "c"])
+
+
+async def test_waiting_for_an_event_can_time_out(server):
+    """A wait that was given up and taken up again loses no event and gives none twice."""
+    async with AsyncClient(server.target, namespace="timeout") as client:
+        thread = client.thread("t")
+        await thread.append("l", 0)
+        async with client.watch() as events:
+            for number in range(1, 4):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(events), 0.05)
+                await thread.append("l", number)
+                assert (await asyncio.wait_for(anext(events), 5)).checkpoint.version == number + 1
+
+
 async def test_watch_ends_with_its_task(server):
     """A task that waits for events can be cancelled, and the client closed."""
     async with AsyncClient(server.target, namespace="cancel") as client, client.watch() as events:

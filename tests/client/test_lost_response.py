@@ -46,6 +46,15 @@ def test_no_daemon(open_client, tmp_path):
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.parametrize("ask", [lambda client: client.server_info(), lambda client: next(client.verify())])
+def test_daemon_that_starts_later(fake, open_client, ask):
+    """The first call waits for a daemon that is only being started, be it a stream or not."""
+    fake.kill()
+    client = open_client(fake.target, timeout=10, retry_timeout=0)
+    threading.Timer(0.3, fake.start).start()
+    assert ask(client) is not None
+
+
 def test_daemon_restarts(server, client):
     """Calls wait for a daemon that was killed and comes back, and a watch goes on with no gap and no duplicate."""
     thread = client.thread("t")
@@ -58,11 +67,11 @@ def test_daemon_restarts(server, client):
         thread.append("l", 2)
         thread.append("l", 3)
         assert [next(events).sequence for _ in range(2)] == [3, 4]
-    with thread.watch() as events:  # no event seen yet: it still knows where it began
+    with thread.watch() as events, client.watch() as of_all:  # no event seen yet: they still know where they began
         server.kill()
         server.start()
         thread.append("l", 4)
-        assert next(events).sequence == 5
+        assert next(events).sequence == next(of_all).sequence == 5
     assert list(thread.hydrate().logs["l"]) == [0, 1, 2, 3, 4]
 
 

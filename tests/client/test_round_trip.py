@@ -2,9 +2,10 @@
 
 import pytest
 
-from stateward import RawValue, Text
+from stateward import RawValue, Text, values
+from stateward.changes import EntriesAppended
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
-from stateward.models import EntriesAppended, Status, ThreadOptions
+from stateward.models import Status, ThreadOptions
 
 
 def test_unknown_thread_is_empty(client):
@@ -27,6 +28,7 @@ def test_save_and_hydrate(client):
         state, step=-1, status="waiting", labels={"run": "7"}, metadata={"a": [1]}, metrics={"cost": 0.5}
     )
     assert (checkpoint.version, state.version, state.digest) == (1, 1, checkpoint.digest)
+    assert checkpoint == thread.checkpoint()
     found = thread.hydrate()
     assert found.slots == state.slots
     assert found.slots["raw"] == b"\x00\xff"
@@ -54,25 +56,62 @@ def test_edits_in_place_are_kept(client):
     assert list(found.logs["messages"]) == [{"content": "a"}, {"content": "elided"}, "replaced"]
 
 
-def test_objects_held_over_a_save_are_kept(client):
-    """An object, or a part of one, that the caller still holds after a save is compared at the next one too."""
+def test_a_save_ends_the_watch_over_objects(client):
+    """What was appended, set or read is saved as it is at the save; afterwards only what is read again counts."""
     thread = client.thread("t")
     state = thread.hydrate()
-    call, plan = {"status": "started", "args": {"n": 1}}, {"steps": []}
+    call, plan = {"status": "new"}, {"steps": []}
     state.logs["calls"].append(call)
     state.slots["plan"] = plan
-    steps, args = plan["steps"], call["args"]
-    del plan
+    call["status"] = "started"
+    plan["steps"].append("first")
     thread.save(state)
-    call["status"] = "done"
-    steps.append("next")
+    call["status"] = "mine"
+    plan["steps"].append("mine")
+    assert (state.logs["calls"][0], state.slots["plan"]) == ({"status": "started"}, {"steps": ["first"]})
+    state.logs["calls"][0]["status"] = "done"
+    state.slots["plan"]["steps"].append("second")
+    read = state.logs["calls"][0]
     thread.save(state)
-    del call
-    args["n"] = 2
+    read["status"] = "mine too"
     thread.save(state)
     found = thread.hydrate()
-    assert found.logs["calls"][0] == {"status": "done", "args": {"n": 2}}
-    assert found.slots["plan"] == {"steps": ["next"]}
+    assert found.logs["calls"] == state.logs["calls"] == [{"status": "done"}]
+    assert found.slots["plan"] == {"steps": ["first", "second"]}
+
+
+def test_a_save_costs_what_changed(fake_client, monkeypatch):
+    """However long a log is and whatever was read of it before, a save of one more entry encodes one entry."""
+    thread = fake_client.thread("t")
+    state = thread.hydrate()
+    state.logs["l"].extend({"n": n} for n in range(500))
+    thread.save(state)
+    assert sum(entry["n"] for entry in state.logs["l"]) == 124750
+    thread.save(state)
+    encoded, encode = [], values.encode
+    monkeypatch.setattr(values, "encode", lambda value, path: encoded.append(path) or encode(value, path))
+    for n in range(500, 503):
+        state.logs["l"].append({"n": n})
+        thread.save(state)
+    assert encoded == [f"logs.l[{n}]" for n in range(500, 503)]
+
+
+def test_a_failed_save_keeps_watching(client):
+    """Edits in place made before a save that failed, and after it, are in the next one."""
+    thread = client.thread("t")
+    state = thread.hydrate()
+    state.logs["l"].append({"n": 0})
+    thread.save(state)
+    entry, added = state.logs["l"][0], {"m": 0}
+    state.logs["l"].append(added)
+    entry["n"] = 1
+    state.slots["bad"] = {1, 2}
+    with pytest.raises(TypeError, match=r"slots\.bad"):
+        thread.save(state)
+    del state.slots["bad"]
+    entry["n"] = added["m"] = 2
+    thread.save(state)
+    assert thread.hydrate().logs["l"] == [{"n": 2}, {"m": 2}]
 
 
 def test_log_edits(client):

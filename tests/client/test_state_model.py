@@ -2,19 +2,20 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.client.fake_server import apply_edits
+from tests.client.fake_store import apply_edits
 
+from stateward import Log, State
 from stateward.models import Checkpoint
-from stateward.state import Log, Origin, State
+from stateward.state import Origin
 from stateward.v1 import checkpoint_pb2, state_pb2
 
 ORIGIN = Origin("default", "t", "main")
 NAMES = st.sampled_from(["a", "b"])
 SMALL = st.integers(0, 6)
 EDITS = st.one_of(
-    st.tuples(st.sampled_from(["append", "before", "from", "keep", "replace", "edit"]), NAMES, SMALL),
+    st.tuples(st.sampled_from(["append", "before", "from", "keep", "replace", "edit", "assign"]), NAMES, SMALL),
     st.tuples(st.sampled_from(["set", "change"]), NAMES, SMALL),
     st.tuples(st.sampled_from(["pop", "clear", "delete log", "delete slot"]), NAMES, st.just(0)),
     st.tuples(st.sampled_from(["save", "save", "hydrate", "tail"]), NAMES, SMALL),
@@ -66,7 +67,7 @@ def edit(world, kind, name, n):  # noqa: C901  one case for each edit
             model.append({"n": n})
         case "before":
             log.trim(before_index=min(log.first_index + n, log.next_index))
-            del model[: hidden + n if n else 0]
+            del model[: hidden + n]  # what a partial hydrate did not show goes too
         case "from":
             log.trim(from_index=min(log.first_index + n, log.next_index))
             del model[hidden + n :]
@@ -84,6 +85,10 @@ def edit(world, kind, name, n):  # noqa: C901  one case for each edit
         case "edit" if n < len(log):
             log[n]["n"] = "edited"
             model[hidden + n] = {"n": "edited"}
+        case "assign":
+            entries = [*list(log)[:n], {"n": n}]
+            world.state.logs[name] = entries
+            model[:] = entries
         case "delete log" if name in world.state.logs:
             del world.state.logs[name]
             model.clear()
@@ -100,6 +105,8 @@ def edit(world, kind, name, n):  # noqa: C901  one case for each edit
 
 @settings(max_examples=400)
 @given(st.lists(EDITS, max_size=25))
+@example([("append", "a", 0), ("tail", "a", 0), ("before", "a", 0)])
+@example([("append", "a", 0), ("save", "a", 0), ("delete log", "a", 0), ("append", "a", 0), ("clear", "a", 0)])
 def test_saves_arrive_as_meant(edits):
     """Whatever is edited between saves, applying the diffs gives what the model holds."""
     world = World()

@@ -53,6 +53,7 @@ def test_clients_are_twins(blocking, asyncio):
         }
 
     assert surface(blocking) == surface(asyncio)
+    assert [name for name in surface(asyncio) if not getattr(asyncio, name).__doc__] == []
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from stateward.changes import EntriesAppended
 from stateward.errors import ThreadExists, ThreadNotFound, VersionNotFound
-from stateward.models import EntriesAppended, Retention, ThreadOptions
+from stateward.models import Retention, ThreadOptions
 
 
 @pytest.fixture

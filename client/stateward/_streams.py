@@ -1,18 +1,26 @@
-"""Reading streams, without I/O: what to ask for next, and what to make of a message.
+"""Reading streams, without I/O: what to ask for next, what to make of a message, and when to open a stream again.
 
-A reader survives the daemon's restart: `request` always says where to go on, so that the shells only reopen it.
+A `Reader` survives the daemon's restart: `request` always says where to go on. `Reading` drives one, as a generator of
+steps like an operation; `Stream` and `AsyncStream` carry the steps out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward import _operations as ops
-from stateward.errors import ThreadNotFound
-from stateward.models import Checkpoint, Event, HistoryEntry, VerifyProgress, changes_from_proto
+from stateward._operations import Pause, ThreadRef, version_ref
+from stateward._reading import read_state
+from stateward._retry import Retry
+from stateward.admin import VerifyProgress
+from stateward.changes import changes_from_proto
+from stateward.errors import StatewardError
+from stateward.events import Event, HistoryEntry
+from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -25,11 +33,6 @@ class Reader(Generic[T]):
     """One stream that is read."""
 
     method: str
-
-    def start(self) -> ops.Operation[None]:
-        """What is to be asked before the stream is opened for the first time."""
-        return
-        yield
 
     def request(self) -> Message:
         """What to ask for, from where the reader is."""
@@ -51,7 +54,7 @@ class WatchReader(Reader[Event]):
 
     def __init__(
         self,
-        ref: ops.ThreadRef,
+        ref: ThreadRef,
         *,
         after_sequence: int | None,
         after_cursor: str,
@@ -68,27 +71,16 @@ class WatchReader(Reader[Event]):
             labels=dict(labels or {}),
         )
 
-    def start(self) -> ops.Operation[None]:
-        """Turns "from now on" into a place in the journal: else events between a break and the reconnect were lost."""
-        if self._ref.thread == "-" or self.can_resume():
-            return
-        try:
-            self._request.after_sequence = (yield from ops.get_thread(self._ref)).sequence
-        except ThreadNotFound:
-            self._request.after_sequence = 0
-
     def request(self) -> Message:
         return self._request
 
     def take(self, message: threads.WatchResponse) -> list[Event]:
-        if message.events:
-            self._request.ClearField("after_sequence")
-            self._request.after_cursor = message.events[-1].cursor
+        self._request.ClearField("after_sequence")
+        self._request.after_cursor = message.cursor
         return list(map(Event.from_proto, message.events))
 
     def can_resume(self) -> bool:
-        """False for a namespace's watch from now on, before its first event: it has no place to go on from."""
-        return bool(self._request.after_cursor) or self._request.HasField("after_sequence")
+        return True
 
 
 class HistoryReader(Reader[HistoryEntry]):
@@ -98,7 +90,7 @@ class HistoryReader(Reader[HistoryEntry]):
 
     def __init__(
         self,
-        ref: ops.ThreadRef,
+        ref: ThreadRef,
         *,
         from_version: int,
         version: int | None,
@@ -110,7 +102,7 @@ class HistoryReader(Reader[HistoryEntry]):
             namespace=ref.namespace,
             thread=ref.thread,
             branch=ref.branch,
-            version=ops.version_ref(version),
+            version=version_ref(version),
             from_version=from_version,
             direction=direction,
             projection=projection,
@@ -141,24 +133,84 @@ class HistoryReader(Reader[HistoryEntry]):
         if not message.HasField("state"):
             return None
         found, asked = message.state, self._request.projection
-        return ops.read_state(
-            message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True
-        )
+        return read_state(message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True)
 
 
 class VerifyReader(Reader[VerifyProgress]):
-    """The progress of a verification. It is not taken up again after a break: its counts would start anew."""
+    """The progress of a verification. Once begun it is not taken up again: its counts would start anew."""
 
     method = "Verify"
 
     def __init__(self, namespace: str, thread: str) -> None:
         self._request = admin.VerifyRequest(namespace=namespace, thread=thread)
+        self._begun = False
 
     def request(self) -> Message:
         return self._request
 
     def take(self, message: admin.VerifyResponse) -> list[VerifyProgress]:
+        self._begun = True
         return [VerifyProgress.from_proto(message)]
 
     def can_resume(self) -> bool:
+        return not self._begun
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Opens the stream."""
+
+    method: str
+    request: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Reads the open stream. Answered with its next message, or END."""
+
+
+END: Final = object()
+Steps = Generator[Open | Read | Pause, Any, bool]
+
+
+class Reading(Generic[T]):
+    """A stream in the course of being read: what has come and was not taken yet, and how it goes on."""
+
+    def __init__(self, reader: Reader[T], patience_s: Callable[[], float]) -> None:
+        self.ready: deque[T] = deque()
+        self.ended = False
+        self._reader = reader
+        self._retry = Retry(patience_s)
+        self._is_open = False
+
+    def next_message(self) -> Steps:
+        """Takes in the next message, opening the stream (again) where that is needed. False at its end."""
+        while not self.ended:
+            try:
+                if not self._is_open:
+                    yield Open(self._reader.method, self._reader.request())
+                    self._is_open = True
+                message = yield Read()
+            except StatewardError as error:
+                self._is_open = False
+                if self.ended:  # closed meanwhile
+                    break
+                delay_s = self._retry.delay_after(error) if self._reader.can_resume() else None
+                if delay_s is None:
+                    self.ended = True
+                    raise
+                yield Pause(delay_s)
+            except GeneratorExit:
+                # The wait was cancelled or interrupted, and gRPC may have ended the call with it.
+                self._is_open = False
+                if not self._reader.can_resume():
+                    self.ended = True
+                raise
+            else:
+                if message is END:
+                    break
+                self._retry.reset()
+                self.ready.extend(self._reader.take(message))
+                return True
+        self.ended = True
         return False

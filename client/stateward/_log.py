@@ -1,0 +1,276 @@
+"""One log of a state: a sequence of values that mostly grows at its end.
+
+A log is what is stored, in its stored form, followed by what was added since. Of the stored entries those that were
+read or replaced are *watched*: a save encodes them and compares. So a save costs what was added and what was looked
+at, however long the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self, overload
+
+from stateward import values
+from stateward._collected import Collected, CollectedLog, Gate
+from stateward.v1 import state_pb2
+
+
+class Log:
+    """A sequence that mostly grows at its end.
+
+    Positions count from 0 within what is held here, as in a list; `at(index)` reads by the index the store uses, which
+    stays with an entry for ever, while trims at the start move the positions. The index of an entry that is not saved
+    yet may still change. `State` says for how long an entry may be edited in place.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entries: Iterable[state_pb2.Value] = (),
+        first_index: int = 0,
+        *,
+        rewritten_version: int = 0,
+        numbered: bool = True,
+        readable: bool = True,
+        tail: bool = False,
+        gate: Gate | None = None,
+    ) -> None:
+        self.name = name
+        self.rewritten_version = rewritten_version
+        """The last version that replaced, cut or trimmed entries, as of the hydrate; 0 = only appends so far."""
+        self._stored = list(entries)  # what is left of the stored entries
+        self._added: list[Any] = []
+        self._watched: dict[int, Any] = {}  # stored entries that were read or replaced since the last save, by index
+        self._first = first_index
+        self._stored_first = first_index
+        self._stored_next = first_index + len(self._stored)
+        self._numbered = numbered  # False: made on top of a state in which a log of this name may have been deleted
+        self._readable = readable  # False: left out of a partial hydrate, so only appending is possible
+        self._tail = tail  # True: hydrated as the last n entries, so the stored log may begin before this one
+        self._replaces = False  # True: the stored log is deleted first
+        self._trim_before = 0  # index before which the stored log is to be trimmed; 0 = not
+        self._gate = gate or Gate()
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first entry that is held."""
+        return self._first
+
+    @property
+    def next_index(self) -> int:
+        """Index that the next entry gets."""
+        return self._cut + len(self._added)
+
+    @property
+    def _cut(self) -> int:
+        """Index from which on entries are new."""
+        return self._first + len(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored) + len(self._added)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._require_readable()
+        for position in range(len(self)):
+            yield self._read(position)
+
+    def __reversed__(self) -> Iterator[Any]:
+        self._require_readable()
+        for position in reversed(range(len(self))):
+            yield self._read(position)
+
+    @overload
+    def __getitem__(self, position: int) -> Any: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Any]: ...
+    def __getitem__(self, position: int | slice) -> Any:
+        self._require_readable()
+        if isinstance(position, slice):
+            return [self._read(each) for each in range(*position.indices(len(self)))]
+        return self._read(self._checked(position))
+
+    def __setitem__(self, position: int, value: Any) -> None:
+        self._require_readable()
+        self._gate.require_open()
+        position = self._checked(position)
+        if position < len(self._stored):
+            self._watched[self._first + position] = value
+        else:
+            self._added[position - len(self._stored)] = value
+
+    def __repr__(self) -> str:
+        return f"Log({self.name!r}, {len(self)} entries from index {self._first})"
+
+    def __eq__(self, other: object) -> bool:
+        """Logs and lists are equal to what has the same entries."""
+        return list(self) == list(other) if isinstance(other, (Log, list)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iadd__(self, entries: Iterable[Any]) -> Self:
+        self.extend(entries)
+        return self
+
+    def at(self, index: int) -> Any:
+        """The entry with this index; IndexError if it is not held."""
+        if not self._first <= index < self.next_index:
+            raise IndexError(f"logs.{self.name} holds indexes {self._first} to {self.next_index - 1}, not {index}")
+        return self[index - self._first]
+
+    def raw(self, position: int) -> values.RawValue:
+        """A saved entry as it is stored, not decoded, and not watched."""
+        self._require_readable()
+        position = self._checked(position)
+        if position >= len(self._stored):
+            raise IndexError(f"logs.{self.name}[{position}] is not saved yet")
+        stored = self._stored[position]
+        return values.RawValue(stored.media_type, stored.data)
+
+    def append(self, value: Any) -> None:
+        """Adds an entry at the end. It is saved as it is at the time of the save, and not looked at afterwards."""
+        self._added.append(value)
+
+    def extend(self, entries: Iterable[Any]) -> None:
+        """Adds entries at the end."""
+        self._added.extend(entries)
+
+    def pop(self) -> Any:
+        """Takes the last entry off and returns it; IndexError if there is none."""
+        value = self[-1]
+        self._drop_from(self.next_index - 1)
+        return value
+
+    def clear(self) -> None:
+        """Drops all entries. Their indexes are not used again."""
+        self.trim(keep_last=0)
+
+    def trim(
+        self, *, keep_last: int | None = None, before_index: int | None = None, from_index: int | None = None
+    ) -> None:
+        """Drops entries: all but the last so many, those before an index, or those from an index on. Give one.
+
+        Indexes dropped at the start are not used again; those dropped at the end are.
+        """
+        self._require_readable()
+        if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
+            raise TypeError("trim takes exactly one of keep_last, before_index and from_index")
+        if from_index is not None:
+            self._drop_from(self._checked_end(from_index))
+        elif before_index is not None:
+            self._drop_before(self._checked_end(before_index))
+        else:
+            assert keep_last is not None
+            if keep_last < 0:
+                raise ValueError("keep_last is below 0")
+            self._drop_before(self.next_index - keep_last)
+
+    def _assign(self, entries: list[Any]) -> None:
+        if self._tail:  # what is hidden goes too
+            self.clear()
+        self.trim(from_index=min(self._first + len(entries), self.next_index))
+        for position in range(len(self)):
+            self[position] = entries[position]
+        self.extend(entries[len(self) :])
+
+    def _read(self, position: int) -> Any:
+        if position >= len(self._stored):
+            return self._added[position - len(self._stored)]
+        index = self._first + position
+        if index not in self._watched:
+            self._watched[index] = values.decode(self._stored[position], f"logs.{self.name}[{position}]")
+        return self._watched[index]
+
+    def _checked(self, position: int) -> int:
+        found = position + len(self) if position < 0 else position
+        if not 0 <= found < len(self):
+            raise IndexError(f"logs.{self.name} has {len(self)} entries, no position {position}")
+        return found
+
+    def _checked_end(self, index: int) -> int:
+        if not 0 <= index <= self.next_index:
+            raise IndexError(f"logs.{self.name} ends at index {self.next_index}, before {index}")
+        return index
+
+    def _require_readable(self) -> None:
+        if not self._readable:
+            raise ValueError(f"log {self.name!r} was left out of this partial state; it can only be appended to")
+
+    def _drop_from(self, index: int) -> None:
+        self._gate.require_open()
+        if index < self._first:
+            index = self._first = index if self._tail else self._first
+        del self._added[max(index - self._cut, 0) :]
+        del self._stored[index - self._first :]
+        self._trim_before = min(self._trim_before, self._cut)
+        self._watched = {at: value for at, value in self._watched.items() if at < index}
+
+    def _drop_before(self, index: int) -> None:
+        self._gate.require_open()
+        if index > self._first:
+            # New entries have no index of their own yet: those that stay move up to where the stored ones end.
+            del self._added[: max(index - self._cut, 0)]
+            first = min(index, self._cut)
+            if first > self._first or self._tail:  # else there may be no stored log to trim
+                self._trim_before = first
+            del self._stored[: first - self._first]
+            self._first = first
+            self._watched = {at: value for at, value in self._watched.items() if at >= first}
+        elif self._tail:
+            self._trim_before = max(self._trim_before, index)
+
+    def _needs_numbers(self) -> bool:
+        """Whether a save would name indexes that this log only guesses."""
+        if self._numbered or self._stored_next == self._stored_first:
+            return False
+        return self._cut < self._stored_next or self._trim_before > 0 or bool(self._watched)
+
+    def _renumber(self, stored_next: int) -> None:
+        """Moves all indexes so that the stored entries end at `stored_next`."""
+        shift = stored_next - self._stored_next
+        self._watched = {at + shift: value for at, value in self._watched.items()}
+        self._trim_before += shift if self._trim_before else 0
+        self._first += shift
+        self._stored_first += shift
+        self._stored_next += shift
+        self._numbered = True
+
+    def _collect(self, collected: Collected) -> None:
+        edits, name = collected.diff.edits, self.name
+        if self._replaces:
+            edits.add().delete_log.log = name
+        replaced: dict[int, state_pb2.Value] = {}
+        for index in sorted(self._watched):
+            position = index - self._first
+            encoded = values.encode(self._watched[index], f"logs.{name}[{position}]")
+            if not values.is_unchanged(encoded, self._stored[position]):
+                edit = edits.add().replace_entry
+                edit.log, edit.index = name, index
+                edit.value.CopyFrom(encoded)
+                replaced[index] = encoded
+        if self._cut < self._stored_next:
+            trim = edits.add().trim_log
+            trim.log, trim.from_index = name, self._cut
+        if self._trim_before:
+            trim = edits.add().trim_log
+            trim.log, trim.before_index = name, self._trim_before
+        start = len(self._stored)
+        added = [values.encode(value, f"logs.{name}[{start + at}]") for at, value in enumerate(self._added)]
+        if added:
+            append = edits.add().append
+            append.log = name
+            append.entries.extend(added)
+        collected.logs[name] = CollectedLog(self, list(self._watched), replaced, added)
+
+    def _collect_whole(self, collected: CollectedLog) -> state_pb2.Log:
+        kept = (collected.replaced.get(index, stored) for index, stored in enumerate(self._stored, self._first))
+        return state_pb2.Log(entries=[*kept, *collected.added])
+
+    def _rebase(self, collected: CollectedLog) -> None:
+        for index, encoded in collected.replaced.items():
+            self._stored[index - self._first] = encoded
+        self._stored += collected.added
+        del self._added[: len(collected.added)]
+        for index in collected.watched:
+            del self._watched[index]
+        self._stored_first, self._stored_next = self._first, self._cut
+        self._trim_before, self._replaces = 0, False

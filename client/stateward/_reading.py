@@ -1,0 +1,194 @@
+"""Operations that read versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
+
+from stateward._log import Log
+from stateward._operations import Call, Operation, ThreadRef, projection, version_ref
+from stateward.changes import Change, changes_from_proto
+from stateward.errors import ThreadNotFound, VersionNotFound
+from stateward.models import Checkpoint, Status, status_numbers
+from stateward.state import Origin, State
+from stateward.v1 import checkpoint_pb2, state_pb2
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+
+class CheckpointFilters(TypedDict, total=False):
+    """Which versions are listed. Everything is optional."""
+
+    labels: Mapping[str, str] | None
+    """Only those with all of these labels."""
+    statuses: Iterable[Status | str | int]
+    """Only those with one of these; empty = any."""
+    page_size: int
+    """How many the daemon sends at a time; 0 = its default. The whole list is read, page by page."""
+
+
+def hydrate(
+    ref: ThreadRef,
+    version: int | None = None,
+    *,
+    tag: str | None = None,
+    checkpoint_id: str | None = None,
+    slots: Iterable[str] | None = None,
+    logs: Mapping[str, int | None] | Iterable[str] | None = None,
+    must_exist: bool = False,
+) -> Operation[State]:
+    """A state, put together from its pages. Only a branch's head may be missing: that is the empty state."""
+    request = checkpoints.HydrateRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch=ref.branch,
+        version=version_ref(version, tag, checkpoint_id),
+        projection=projection(slots, logs),
+    )
+    pinned = request.HasField("version")
+    try:
+        return (yield from _read_pages(request, pinned))
+    except VersionNotFound:
+        if pinned:
+            raise
+        if ref.at is not None:
+            request.branch = ""
+            request.version.version = ref.at
+            return (yield from _read_pages(request, pinned=False))
+        if must_exist:
+            raise
+    except ThreadNotFound:
+        if pinned or must_exist or ref.at is not None:
+            raise
+    return State(origin=Origin(ref.namespace, ref.thread, ref.branch))
+
+
+def _read_pages(request: checkpoints.HydrateRequest, pinned: bool) -> Operation[State]:
+    pages = _Pages()
+    while True:
+        page: checkpoints.HydrateResponse = yield Call("Hydrate", request)
+        pages.add(page)
+        if not page.next_page_token:
+            return pages.join(request, page, pinned)
+        request.page_token = page.next_page_token
+
+
+class _Pages:
+    """Puts the pages of one state together."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, state_pb2.Value] = {}
+        self._logs: dict[str, state_pb2.Log] = {}
+        self._pieces: list[bytes] = []
+
+    def add(self, page: checkpoints.HydrateResponse) -> None:
+        self._slots.update(page.state.slots)
+        for name, log in page.state.logs.items():
+            if name in self._logs:
+                self._logs[name].entries.extend(log.entries)
+            else:
+                self._logs[name] = log
+        if page.HasField("chunk"):
+            self._add_piece(page.chunk)
+
+    def _add_piece(self, chunk: checkpoints.ValueChunk) -> None:
+        self._pieces.append(chunk.data)
+        if chunk.offset + len(chunk.data) < chunk.size_bytes:
+            return
+        value = state_pb2.Value(media_type=chunk.media_type, data=b"".join(self._pieces))
+        self._pieces.clear()
+        if chunk.WhichOneof("place") == "slot":
+            self._slots[chunk.slot] = value
+        else:
+            log = self._logs.setdefault(chunk.log, state_pb2.Log(first_index=chunk.index))
+            log.entries.append(value)
+
+    def join(self, request: checkpoints.HydrateRequest, last: checkpoints.HydrateResponse, pinned: bool) -> State:
+        return read_state(
+            last.checkpoint,
+            self._slots,
+            self._logs,
+            asked=request.projection,
+            partial=last.state.partial,
+            pinned=pinned,
+        )
+
+
+def read_state(
+    checkpoint: checkpoint_pb2.Checkpoint,
+    slots: Mapping[str, state_pb2.Value],
+    logs: Mapping[str, state_pb2.Log],
+    *,
+    asked: checkpoints.Projection,
+    partial: bool,
+    pinned: bool,
+) -> State:
+    """A state from what was sent; `asked` says of which logs that is only the end."""
+    tails = {each.log for each in asked.logs if each.HasField("last")}
+    return State(
+        slots=dict(slots),
+        logs={
+            name: Log(name, log.entries, log.first_index, rewritten_version=log.rewritten_version, tail=name in tails)
+            for name, log in logs.items()
+        },
+        checkpoint=Checkpoint.from_proto(checkpoint),
+        partial=partial,
+        origin=Origin(checkpoint.namespace, checkpoint.thread, checkpoint.branch),
+        pinned=pinned,
+    )
+
+
+def get_checkpoint(
+    ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None
+) -> Operation[Checkpoint]:
+    """What is known about a version."""
+    request = checkpoints.GetCheckpointRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch=ref.branch,
+        version=version_ref(version, tag, checkpoint_id),
+    )
+    return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
+
+
+def diff(ref: ThreadRef, a: int, b: int | None) -> Operation[list[Change]]:
+    """The edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
+    request = checkpoints.DiffCheckpointsRequest(
+        namespace=ref.namespace, thread=ref.thread, branch=ref.branch, to=version_ref(b)
+    )
+    getattr(request, "from").version = a
+    changes: list[Change] = []
+    while True:
+        page: checkpoints.DiffCheckpointsResponse = yield Call("DiffCheckpoints", request)
+        changes += changes_from_proto(page.diff)
+        if not page.next_page_token:
+            return changes
+        request.page_token = page.next_page_token
+
+
+def list_checkpoints(
+    namespace: str,
+    thread: str,
+    *,
+    branch: str = "",
+    before: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    statuses: Iterable[Status | str | int] = (),
+    page_size: int = 0,
+) -> checkpoints.ListCheckpointsRequest:
+    """The request for the first page; thread "-" = all threads."""
+    return checkpoints.ListCheckpointsRequest(
+        namespace=namespace,
+        thread=thread,
+        branch=branch,
+        labels=dict(labels or {}),
+        statuses=status_numbers(statuses),  # type: ignore[arg-type]
+        before=version_ref(before),
+        page_size=page_size,
+    )
+
+
+def read_checkpoints(request: checkpoints.ListCheckpointsRequest) -> Operation[list[Checkpoint]]:
+    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    page: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", request)
+    request.page_token = page.next_page_token
+    return list(map(Checkpoint.from_proto, page.checkpoints))

@@ -1,0 +1,39 @@
+"""When to try again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from stateward.errors import StatewardError
+
+FIRST_RETRY_DELAY_S = 0.05
+MAX_RETRY_DELAY_S = 1.0
+
+
+class Retry:
+    """Decides how long to wait before what failed is tried again, for at most `patience_s()` seconds altogether."""
+
+    def __init__(self, patience_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience_s = patience_s
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts anew, after a success."""
+        self._first_failure: float | None = None
+        self._delay_s = FIRST_RETRY_DELAY_S
+
+    def delay_after(self, error: StatewardError) -> float | None:
+        """Seconds to wait before the next attempt; None = give up."""
+        now = self._clock()
+        if self._first_failure is None:
+            self._first_failure = now
+        left_s = self._first_failure + self._patience_s() - now
+        if not error.retryable or left_s <= 0:
+            return None
+        # Jitter, so that the agents of one machine do not all come back at the same instant.
+        delay_s = error.retry_delay_s or self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self._delay_s = min(self._delay_s * 2, MAX_RETRY_DELAY_S)
+        return min(delay_s, left_s)

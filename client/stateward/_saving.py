@@ -1,0 +1,254 @@
+"""Operations that write versions."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from stateward import values
+from stateward._collected import Collected
+from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
+from stateward._reading import hydrate
+from stateward.errors import NotArchivedYet, VersionMismatch
+from stateward.models import Checkpoint, Durability, Status, ThreadOptions, choice_number, read_member, read_time
+from stateward.state import Origin, State
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+
+class SaveOptions(TypedDict, total=False):
+    """What a save can say besides the state. Everything is optional."""
+
+    step: int | None
+    """The agent's own step number; may be negative."""
+    status: Status | str | None
+    """Where the work stands; None = RUNNING. Names in any case, such as "waiting"."""
+    status_detail: str
+    """A word on the status, at most 4 KiB."""
+    checkpoint_id: str
+    """A name for the version, unique in its branch."""
+    labels: Mapping[str, str] | None
+    """At most 64; `checkpoints(labels=…)` finds by them."""
+    metadata: Any
+    """One opaque value, at most 256 KiB."""
+    metrics: Mapping[str, float] | None
+    """At most 64 numbers such as tokens or cost; cumulative by convention."""
+    schema_version: int
+    """The agent's number for the shape of its state; 0 = not said."""
+    durability: Durability | str | None
+    """What must be reached before the answer; None = the daemon's default."""
+    request_id: str | None
+    """Makes a save free to repeat even by another process; None = a new one for this call and all its retries."""
+    create: ThreadOptions | None
+    """Used only if this call makes the thread."""
+    overwrite: bool
+    """Writes the whole state on top of whatever is there: the last writer wins."""
+    wait_id: str
+    """Names what a WAITING agent waits for."""
+
+
+@dataclass(frozen=True)
+class PreparedSave:
+    """A save that is to be made together with others by `save_all`."""
+
+    ref: ThreadRef
+    state: State
+    options: SaveOptions
+
+
+def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkpoint]:
+    """One version from what changed in `state`, which then continues from it."""
+    saved = yield from save_all([PreparedSave(ref, state, options)], single=True)
+    return saved[0]
+
+
+def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operation[list[Checkpoint]]:
+    """One version in each of several threads, all or none."""
+    states = [each.state for each in saves]
+    if any(state.saving for state in states) or len({id(state) for state in states}) < len(states):
+        raise RuntimeError("this state is being saved already; wait for that save")
+    for state in states:
+        state.saving = True
+    try:
+        requests, collected = [], []
+        for each in saves:
+            yield from _learn_numbers(each.ref, each.state)
+            request, part = _save_request(each)
+            requests.append(request)
+            collected.append(part)
+        try:
+            if single:
+                responses = [(yield Call("Save", requests[0]))]
+            else:
+                responses = (yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))).saves
+        except VersionMismatch as error:
+            raise _advise(error, saves) from None
+        return _accept(saves, collected, requests, responses)
+    finally:
+        for state in states:
+            state.saving = False
+
+
+def _learn_numbers(ref: ThreadRef, state: State) -> Operation[None]:
+    """Asks where logs end whose indexes cannot be known: made where one of that name may have been deleted before."""
+    logs = state.logs_without_numbers()
+    if logs:
+        found = yield from hydrate(ref, state.version, logs={log.name: 1 for log in logs})
+        for log in logs:
+            log._renumber(found.logs[log.name].next_index)
+
+
+def _accept(
+    saves: Sequence[PreparedSave],
+    collected: Sequence[Collected],
+    requests: Sequence[checkpoints.SaveRequest],
+    responses: Sequence[checkpoints.SaveResponse],
+) -> list[Checkpoint]:
+    """Rebases every state; then NotArchivedYet for the first save that is less durable than asked."""
+    made, short = [], None
+    for each, part, request, response in zip(saves, collected, requests, responses, strict=True):
+        checkpoint = _read_checkpoint(request, response)
+        origin = Origin(each.ref.namespace, each.ref.thread, each.ref.branch)
+        each.state.rebase(part, checkpoint, origin, whole=request.overwrite)
+        made.append(checkpoint)
+        if response.durability < request.durability:
+            short = short or checkpoint
+    if short:
+        raise NotArchivedYet(short)
+    return made
+
+
+def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
+    ref, state, options = prepared.ref, prepared.state, prepared.options
+    request = _bare_request(ref, options)
+    if options.get("overwrite"):
+        request.overwrite = True
+        collected = state.collect()
+        request.state.CopyFrom(state.whole(collected))
+        return request, collected
+    origin = state.origin
+    if origin is not None and (origin.namespace, origin.thread) != (ref.namespace, ref.thread):
+        raise ValueError(f"this state belongs to thread {origin.thread!r}, not {ref.thread!r}; fork copies a state")
+    if state.version == 0 or origin is None:
+        request.expected_version = 0
+    elif origin.branch == ref.branch:
+        request.expected_version, request.expected_digest = state.version, state.digest
+    elif ref.at == state.version:
+        request.expected_version = 0
+        request.parent.version = state.version
+    else:
+        raise ValueError(
+            f"this state is version {state.version} of branch {origin.branch!r}; to go on from it on another branch: "
+            f'thread.branch("{ref.branch}", at={state.version}).save(state)'
+        )
+    request.diff.SetInParent()  # a version may change nothing
+    return request, state.collect(request.diff)
+
+
+def _bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
+    """A SaveRequest without expectation and content."""
+    unknown = options.keys() - SaveOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"save has no option {', '.join(sorted(unknown))}")
+    metadata, create = options.get("metadata"), options.get("create")
+    return checkpoints.SaveRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch=ref.branch,
+        checkpoint_id=options.get("checkpoint_id"),
+        status=choice_number(Status, options.get("status")),  # type: ignore[arg-type]
+        status_detail=options.get("status_detail"),
+        step=options.get("step"),
+        schema_version=options.get("schema_version"),
+        labels=options.get("labels"),
+        metadata=None if metadata is None else values.encode(metadata, "metadata"),
+        metrics=options.get("metrics"),
+        request_id=options.get("request_id") or new_request_id(),
+        durability=choice_number(Durability, options.get("durability")),  # type: ignore[arg-type]
+        create=None if create is None else create.to_proto(),
+        wait_id=options.get("wait_id"),
+    )
+
+
+def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
+    """What was asked for and what was answered, together."""
+    return Checkpoint(
+        namespace=request.namespace,
+        thread=request.thread,
+        uid=response.uid,
+        version=response.version,
+        parent_version=response.parent_version,
+        branch=request.branch,
+        checkpoint_id=request.checkpoint_id,
+        digest=response.digest,
+        status=read_member(Status, request.status) or Status.RUNNING,
+        status_detail=request.status_detail,
+        step=request.step if request.HasField("step") else None,
+        schema_version=request.schema_version,
+        labels=dict(request.labels),
+        metrics=dict(request.metrics),
+        create_time=read_time(response.create_time),
+        edit_bytes=request.diff.ByteSize() if request.HasField("diff") else request.state.ByteSize(),
+        stored_bytes=response.stored_bytes,
+        sequence=response.sequence,
+        durability=read_member(Durability, response.durability),
+        wait_id=request.wait_id,
+        replayed=response.replayed,
+        metadata_value=request.metadata if request.HasField("metadata") else None,
+    )
+
+
+def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMismatch:
+    """The same error, saying what to do in this client's words."""
+    state = next((each.state for each in saves if each.state.pinned), saves[0].state)
+    if state.pinned:
+        advice = (
+            f"this state was hydrated at version {state.version}, which is not the head; to go on from it on a branch "
+            f'of its own: thread.branch("name", at={state.version}).save(state)'
+        )
+    else:
+        advice = "somebody saved in between: hydrate, redo the change and save again, as thread.update(fn) does"
+    return VersionMismatch(f"{error.message}; {advice}", reason=error.reason, code=error.code, metadata=error.metadata)
+
+
+def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
+    """Hydrate, change, save; again from the start as long as somebody else saves in between."""
+    if attempts < 1:
+        raise ValueError("attempts is below 1")
+    for attempt in range(1, attempts + 1):
+        state = yield from hydrate(ref)
+        result = fn(state)
+        if inspect.isawaitable(result):
+            yield Await(result)
+        try:
+            return (yield from save(ref, state, options))
+        except VersionMismatch:
+            if attempt == attempts:
+                raise
+        # Full jitter over a doubling range: writers that collided once must not meet again.
+        yield Pause(random.uniform(0, min(0.01 * 2**attempt, 1.0)))  # noqa: S311  spreads, hides nothing
+    raise AssertionError("not reached")
+
+
+def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOptions) -> Operation[Checkpoint]:
+    """Adds entries on top of whatever is the branch's head, without reading it."""
+    if not entries:
+        raise ValueError("append needs at least one value")
+    if options.get("overwrite"):
+        raise TypeError("append has no option overwrite")
+    if ref.at is not None:
+        raise ValueError(
+            f"append does not make a branch: save a state to {ref.branch!r} once, "
+            f'then append through thread.branch("{ref.branch}")'
+        )
+    request = _bare_request(ref, options)
+    edit = request.diff.edits.add().append
+    edit.log = log
+    edit.entries.extend(values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries))
+    response = yield Call("Save", request)
+    checkpoint = _read_checkpoint(request, response)
+    if response.durability < request.durability:
+        raise NotArchivedYet(checkpoint)
+    return checkpoint

@@ -1,0 +1,122 @@
+"""The slots of a state: named values that are replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from hashlib import sha256
+from typing import Any
+
+from stateward import values
+from stateward._collected import Collected, Gate
+from stateward.v1 import diff_pb2, state_pb2
+
+SPLICE_MIN_BYTES = 4096
+"""Slots below this are sent whole: a splice carries a 32-byte digest and saves little."""
+
+
+class Slots(MutableMapping[str, Any]):
+    """Named values. Reading a missing name is a KeyError; `State` says for how long a value may be edited in place."""
+
+    def __init__(
+        self, stored: dict[str, state_pb2.Value] | None = None, *, partial: bool = False, gate: Gate | None = None
+    ) -> None:
+        self._stored = stored or {}
+        self._watched: dict[str, Any] = {}  # values that were read or set since the last save
+        self._deleted: set[str] = set()
+        self._partial = partial
+        self._gate = gate or Gate()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._watched:
+            if name in self._deleted or name not in self._stored:
+                raise KeyError(f"{name} (this state is partial: was it asked for?)" if self._partial else name)
+            self._watched[name] = values.decode(self._stored[name], f"slots.{name}")
+        return self._watched[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._watched[name] = value
+        self._deleted.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self._gate.require_open()
+        self._watched.pop(name, None)
+        if name in self._stored:
+            self._deleted.add(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._watched or (name in self._stored and name not in self._deleted)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from [name for name in self._stored if name not in self._deleted]
+        yield from [name for name in self._watched if name not in self._stored]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"Slots({', '.join(self)})"
+
+    def raw(self, name: str) -> values.RawValue:
+        """The value as it is stored at this version, not decoded, and not watched."""
+        stored = self._stored[name]
+        return values.RawValue(stored.media_type, stored.data)
+
+    def _collect(self, collected: Collected) -> None:
+        edits = collected.diff.edits
+        for name in sorted(self._deleted):
+            edits.add().delete_slot.slot = name
+            collected.deleted_slots.add(name)
+        for name in sorted(self._watched):
+            value, stored = self._watched[name], self._stored.get(name)
+            encoded = values.encode(value, f"slots.{name}")
+            collected.watched_slots[name] = value
+            if stored is None:
+                _set_slot(edits.add(), name, encoded)
+            elif values.is_unchanged(encoded, stored):
+                continue
+            else:
+                _replace_slot(edits.add(), name, stored, encoded)
+            collected.slots[name] = encoded
+
+    def _rebase(self, collected: Collected) -> None:
+        for name in collected.deleted_slots:
+            self._stored.pop(name, None)
+        self._deleted -= collected.deleted_slots
+        self._stored.update(collected.slots)
+        for name, value in collected.watched_slots.items():
+            if self._watched[name] is value:  # else it was set anew while the save was under way
+                del self._watched[name]
+
+
+def _set_slot(edit: diff_pb2.Edit, name: str, encoded: state_pb2.Value) -> None:
+    edit.set_slot.slot = name
+    edit.set_slot.value.CopyFrom(encoded)
+
+
+def _replace_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encoded: state_pb2.Value) -> None:
+    """Makes `edit` a SetSlot, or a SpliceSlot where that takes at most half the bytes."""
+    old, new = stored.data, encoded.data
+    if stored.media_type == encoded.media_type and min(len(old), len(new)) >= SPLICE_MIN_BYTES:
+        prefix = _common_prefix(old, new)
+        suffix = _common_prefix(old[prefix:][::-1], new[prefix:][::-1])
+        insert = new[prefix : len(new) - suffix]
+        if len(insert) <= len(new) // 2:
+            edit.splice_slot.slot, edit.splice_slot.base_sha256 = name, sha256(old).digest()
+            edit.splice_slot.splices.add(offset=prefix, delete=len(old) - prefix - suffix, insert=insert)
+            return
+    _set_slot(edit, name, encoded)
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    """Length of the common prefix, by bisection: each step compares at memcmp's speed, and all steps together the
+    whole length about once."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

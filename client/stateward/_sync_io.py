@@ -1,0 +1,151 @@
+"""Where the blocking client meets gRPC: driving steps, a connection, and a stream."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from google.protobuf.message import Message
+
+from stateward._channel import Settings, bind_methods, channel_options, explain, grpc
+from stateward._operations import Pause
+from stateward._streams import END, Open, Read, Reading
+from stateward.errors import StatewardError
+
+if TYPE_CHECKING:
+    from stateward._sync import Client
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
+    """Carries steps out until they return."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                answer = perform(step)
+            except StatewardError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()  # of a call that was interrupted
+
+
+class Connection:
+    """A channel of one process. gRPC opens it with the first call."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._pid = os.getpid()
+        if settings.credentials is None:
+            self._channel = grpc.insecure_channel(settings.target, options=channel_options(settings))
+        else:
+            self._channel = grpc.secure_channel(
+                settings.target, settings.credentials, options=channel_options(settings)
+            )
+        self._methods = bind_methods(self._channel)
+
+    def is_ours(self) -> bool:
+        """Whether this process made it."""
+        return self._pid == os.getpid()
+
+    def call(self, method: str, request: Message) -> Any:
+        """One attempt of a unary call."""
+        try:
+            return self._methods[method](request, timeout=self._settings.deadline_s)
+        except grpc.RpcError as failure:
+            raise explain(failure, self._settings) from failure
+
+    def open(self, method: str, request: Message) -> Any:
+        """A stream's call. Does not wait."""
+        return self._methods[method](request)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Stream(Generic[T]):
+    """What a stream brings, one by one. Ends with `close`, which may be called from another thread."""
+
+    def __init__(self, client: Client, reading: Reading[T]) -> None:
+        self._client = client
+        self._reading = reading
+        self._call: Any = None
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while not self._reading.ready:
+            if not self._pump():
+                raise StopIteration
+        return self._reading.ready.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the stream. Closing again does nothing."""
+        self._reading.ended = True
+        self._closed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    def _pump(self) -> bool:
+        return drive(self._reading.next_message(), self._perform)
+
+    def _perform(self, step: Open | Read | Pause) -> Any:
+        match step:
+            case Open():
+                self._open(step)
+            case Read():
+                return self._read()
+            case Pause():
+                self._closed.wait(step.seconds)
+        return None
+
+    def _open(self, step: Open) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._call = self._client._connected().open(step.method, step.request)
+        self._client._streams.add(self)
+        _open_streams.add(self)
+        if self._closed.is_set():  # closed by another thread just now
+            self._call.cancel()
+
+    def _read(self) -> Any:
+        try:
+            message = next(self._call, END)
+        except grpc.RpcError as failure:
+            raise explain(failure, self._client._settings) from failure
+        self._client._has_met_daemon = True
+        return message
+
+
+_open_streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_streams.clear)  # they are the parent's
+
+
+@atexit.register
+def _close_open_streams() -> None:
+    """Without it gRPC waits for ever at interpreter exit for a stream that was left open."""
+    for stream in list(_open_streams):
+        stream.close()

@@ -1,0 +1,214 @@
+"""Operations on threads as a whole, and on the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from stateward._operations import Call, Operation, ThreadRef, duration, new_request_id, timestamp, version_ref
+from stateward.admin import ServerInfo, Stats
+from stateward.models import (
+    Durability,
+    DurableResult,
+    PruneResult,
+    Retention,
+    Status,
+    Tag,
+    ThreadInfo,
+    ThreadOptions,
+    choice_number,
+    status_numbers,
+)
+from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import thread_service_pb2 as threads
+
+
+class ThreadFilters(TypedDict, total=False):
+    """Which threads are listed. Everything is optional."""
+
+    statuses: Iterable[Status | str | int]
+    """Only those with one of these; empty = any."""
+    labels: Mapping[str, str] | None
+    """Only those with all of these labels."""
+    name_prefix: str
+    """Only those whose name begins so."""
+    updated_after: datetime | None
+    """Only those changed at or after this time."""
+    updated_before: datetime | None
+    """Only those changed before this time."""
+    min_step: int | None
+    """Only those at this step or a later one."""
+    max_step: int | None
+    """Only those at this step or an earlier one."""
+    page_size: int
+    """How many the daemon sends at a time; 0 = its default. The whole list is read, page by page."""
+
+
+class OptionChanges(TypedDict, total=False):
+    """What is changed of a thread's options. What is left out stays, None clears."""
+
+    labels: Mapping[str, str] | None
+    ttl: timedelta | None
+    retention: Retention | None
+    parent_thread: str | None
+    agent: str | None
+
+
+def get_thread(ref: ThreadRef) -> Operation[ThreadInfo]:
+    """What is known about the thread."""
+    response = yield Call("GetThread", threads.GetThreadRequest(namespace=ref.namespace, thread=ref.thread))
+    return ThreadInfo.from_proto(response.thread)
+
+
+def list_threads(
+    namespace: str,
+    *,
+    statuses: Iterable[Status | str | int] = (),
+    labels: Mapping[str, str] | None = None,
+    name_prefix: str = "",
+    updated_after: datetime | None = None,
+    updated_before: datetime | None = None,
+    min_step: int | None = None,
+    max_step: int | None = None,
+    page_size: int = 0,
+) -> threads.ListThreadsRequest:
+    """The request for the first page."""
+    return threads.ListThreadsRequest(
+        namespace=namespace,
+        statuses=status_numbers(statuses),  # type: ignore[arg-type]
+        labels=dict(labels or {}),
+        name_prefix=name_prefix,
+        updated_after=timestamp(updated_after),
+        updated_before=timestamp(updated_before),
+        min_step=min_step,
+        max_step=max_step,
+        page_size=page_size,
+    )
+
+
+def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
+    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    page: threads.ListThreadsResponse = yield Call("ListThreads", request)
+    request.page_token = page.next_page_token
+    return list(map(ThreadInfo.from_proto, page.threads))
+
+
+def fork(
+    ref: ThreadRef, new_thread: str, version: int | None, whole: bool, create: ThreadOptions | None
+) -> Operation[ThreadInfo]:
+    """Copies one version, or the whole thread, to a new one."""
+    request = threads.ForkThreadRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch="" if whole else ref.branch,
+        version=version_ref(version),
+        new_thread=new_thread,
+        whole=whole,
+        create=None if create is None else create.to_proto(),
+        request_id=new_request_id(),
+    )
+    return ThreadInfo.from_proto((yield Call("ForkThread", request)).thread)
+
+
+def prune(
+    ref: ThreadRef,
+    versions: Iterable[int] | None,
+    older_than: timedelta | None,
+    keep_latest_per_branch: int | None,
+    dry_run: bool,
+) -> Operation[PruneResult]:
+    """Removes versions."""
+    if sum(each is not None for each in (versions, older_than, keep_latest_per_branch)) != 1:
+        raise TypeError("prune takes exactly one of versions, older_than and keep_latest_per_branch")
+    request = threads.PruneThreadRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        versions=None if versions is None else threads.VersionList(versions=versions),
+        older_than=duration(older_than),
+        keep_latest_per_branch=keep_latest_per_branch,
+        dry_run=dry_run,
+        request_id="" if dry_run else new_request_id(),
+    )
+    response: threads.PruneThreadResponse = yield Call("PruneThread", request)
+    return PruneResult(tuple(response.pruned_versions), response.retained_versions)
+
+
+def delete(
+    ref: ThreadRef, missing_ok: bool, expected_version: int | None, durability: Durability | str | None
+) -> Operation[bool]:
+    """Whether there was a thread. To make a retry free, what is deleted is the uid that was seen first."""
+    request = threads.DeleteThreadRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        expected_version=expected_version,
+        allow_missing=True,
+        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+    )
+    if missing_ok:
+        return bool((yield Call("DeleteThread", request)).uid)
+    request.expected_uid = (yield from get_thread(ref)).uid
+    yield Call("DeleteThread", request)
+    return True
+
+
+def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadInfo]:
+    """Changes what is given, and clears what is given as None."""
+    unknown = options.keys() - OptionChanges.__annotations__.keys()
+    if unknown or not options:
+        known = ", ".join(OptionChanges.__annotations__)
+        raise TypeError(f"update_options takes one or more of {known}, not {', '.join(sorted(unknown)) or 'nothing'}")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    request = threads.UpdateThreadRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        options=ThreadOptions(**given).to_proto(),
+        update_mask=FieldMask(paths=options),
+        request_id=new_request_id(),
+    )
+    return ThreadInfo.from_proto((yield Call("UpdateThread", request)).thread)
+
+
+def set_tag(ref: ThreadRef, name: str, version: int | None, expected: int | None) -> Operation[Tag]:
+    """Makes or moves a tag."""
+    request = threads.SetTagRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch=ref.branch,
+        tag=name,
+        version=version_ref(version),
+        expected_tagged_version=expected,
+        request_id=new_request_id(),
+    )
+    return Tag.from_proto((yield Call("SetTag", request)).tag)
+
+
+def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
+    """Removes a tag."""
+    request = threads.DeleteTagRequest(
+        namespace=ref.namespace, thread=ref.thread, tag=name, request_id=new_request_id()
+    )
+    return Tag.from_proto((yield Call("DeleteTag", request)).tag)
+
+
+def wait_durable(ref: ThreadRef, sequence: int, durability: Durability | str | None) -> Operation[DurableResult]:
+    """Waits for a level."""
+    request = threads.WaitDurableRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        sequence=sequence,
+        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+    )
+    return DurableResult.from_proto((yield Call("WaitDurable", request)))
+
+
+def server_info() -> Operation[ServerInfo]:
+    """What the daemon is and allows."""
+    return ServerInfo.from_proto((yield Call("GetServerInfo", admin.GetServerInfoRequest())))
+
+
+def stats() -> Operation[Stats]:
+    """Counts and sizes of the daemon."""
+    return Stats.from_proto((yield Call("GetStats", admin.GetStatsRequest())))

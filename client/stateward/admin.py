@@ -1,0 +1,98 @@
+"""What the daemon tells about itself and about what it stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from stateward.models import Durability, read_member, read_time
+from stateward.v1 import admin_service_pb2
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What the daemon is and allows."""
+
+    version: str
+    format: int
+    features: frozenset[str]
+    max_state_bytes: int
+    max_message_bytes: int
+    request_id_window_entries: int
+    request_id_window: timedelta
+    default_durability: Durability | int | None
+    key_id: str
+    warnings: tuple[str, ...]
+    start_time: datetime
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
+        return cls(
+            version=message.version,
+            format=message.format,
+            features=frozenset(message.features),
+            max_state_bytes=message.max_state_bytes,
+            max_message_bytes=message.max_message_bytes,
+            request_id_window_entries=message.request_id_window_entries,
+            request_id_window=message.request_id_window.ToTimedelta(),
+            default_durability=read_member(Durability, message.default_durability),
+            key_id=message.key_id,
+            warnings=tuple(message.warnings),
+            start_time=read_time(message.start_time),
+        )
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the daemon's start, and sizes now."""
+
+    threads: int
+    saves: int
+    entries: int
+    commits: int
+    entry_bytes: int
+    snapshot_bytes: int
+    snapshots: int
+    used_bytes: int
+    file_bytes: int
+    map_bytes: int
+    queued_writes: int
+    cache_bytes: int
+    cache_limit_bytes: int
+    watches: int
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
+        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong in the store. `version` and `sequence` 0 = none."""
+
+    reason: str
+    namespace: str
+    thread: str
+    uid: str
+    version: int
+    sequence: int
+    message: str
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.Finding) -> Finding:
+        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class VerifyProgress:
+    """How far a verification is, and what it just found."""
+
+    records: int
+    threads: int
+    finding: Finding | None
+    done: bool
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
+        finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
+        return cls(message.records, message.threads, finding, message.done)

@@ -1,0 +1,147 @@
+"""`stateward import`: recorded runs from files, several at a time, with progress and a summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateward.cli.connect import NamespaceOption, TargetOption, connect
+from stateward.cli.output import CommandError, fail, is_terminal, print_facts, say, size, times
+from stateward.cli.progress import Bar, Lines
+from stateward.cli.recordings import Line, Recording, examine, read_runs
+from stateward.cli.workers import Task, work
+from stateward.importing import Run, RunInvalid, Totals
+
+if TYPE_CHECKING:
+    from stateward import Client, Stats
+
+
+def import_(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip; one run a line.")],
+    thread_prefix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What threads are called before the run_id; default: the file's name and /."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on with threads that an earlier import began, or refuse.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N runs of each file.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="Runs imported at the same time; they share commits.")
+    ] = 4,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Import recorded runs: a thread for each run, a version after each step.
+
+    A line is a run: {"run_id": "...", "messages": [...]}, in which each step appends a message, or
+    {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Whatever else
+    it says (source, model, meta) is kept in the slot "run". The same command again goes on where it was cut off.
+
+    \b
+    Examples:
+      stateward import runs.jsonl.gz
+      stateward import recordings/*.jsonl --namespace history --concurrency 8
+      stateward import runs.jsonl --thread-prefix 2026/ --limit 3
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    recordings = [examine(path, limit) for path in files]
+    stems = [each.stem for each in recordings]
+    for name in stems:
+        if thread_prefix is None and stems.count(name) > 1:
+            raise CommandError(
+                f"two of the files are called {name!r}, and their threads would be mixed up; "
+                "import them one by one with --thread-prefix"
+            )
+    with connect(context, target, namespace) as client:
+        client.server_info()  # a daemon that is not there is one error, not one for each run
+        started = time.monotonic()
+        try:
+            totals, failures = _import_all(client, recordings, thread_prefix, limit, resume, concurrency)
+        except KeyboardInterrupt:
+            fail("interrupted; the same import again goes on where this one stopped")
+            raise typer.Exit(130) from None
+        seconds, stats = time.monotonic() - started, client.stats()
+    if totals.runs:
+        _print_summary(totals, seconds, stats)
+    if failures:
+        fail(f"{failures} of {totals.runs + failures} runs were not imported; the reasons are above")
+        raise typer.Exit(1)
+
+
+def _import_all(
+    client: Client,
+    recordings: list[Recording],
+    prefix: str | None,
+    limit: int | None,
+    resume: bool,
+    concurrency: int,
+) -> tuple[Totals, int]:
+    """Imports everything that can be; returns what was, and how many runs were not."""
+    totals, failures = Totals(), 0
+    with _display(recordings) as display:
+        tasks = _tasks(recordings, prefix, limit)
+        results = work(client, tasks, resume=resume, concurrency=concurrency, on_step=display.on_step)
+        with closing(results):
+            for result in results:
+                if result.problem is None:
+                    totals.add(result.totals)
+                else:
+                    failures += 1
+                display.on_run(result)
+    return totals, failures
+
+
+def _tasks(recordings: list[Recording], prefix: str | None, limit: int | None) -> Iterator[Task]:
+    """What the workers are to do. Files of one prefix may name the same thread: the first run has it."""
+    owners: dict[str, str] = {}
+    for recording in recordings:
+        for line, run in read_runs(recording, f"{recording.stem}/" if prefix is None else prefix, limit):
+            yield _task(line, run, owners)
+
+
+def _task(line: Line, run: Run | RunInvalid, owners: dict[str, str]) -> Task:
+    weight = len(line.data)
+    if isinstance(run, RunInvalid):
+        return Task(None, weight, str(run))
+    if not run.steps:
+        return Task(None, weight, f"{run.where} has no steps, so there is nothing to save")
+    owner = owners.setdefault(run.thread, run.where)
+    if owner != run.where:
+        return Task(
+            None, weight, f"{run.where}: thread {run.thread!r} belongs to {owner}; give another --thread-prefix"
+        )
+    return Task(run, weight)
+
+
+def _display(recordings: list[Recording]) -> AbstractContextManager[Bar | Lines]:
+    if not is_terminal():
+        return Lines()
+    return Bar(sum(each.runs for each in recordings), sum(each.size_bytes for each in recordings))
+
+
+def _print_summary(totals: Totals, seconds: float, stats: Stats) -> None:
+    before = f", {totals.steps_done_before:,} were there already" if totals.steps_done_before else ""
+    done = f", {totals.runs_done_before:,} were there already" if totals.runs_done_before else ""
+    rate = f"{totals.steps / seconds:,.0f} steps/s" if totals.steps else ""
+    say()
+    print_facts(
+        [
+            ("runs", f"{totals.runs:,}{done}"),
+            ("steps saved", f"{totals.steps:,}{before}"),
+            ("messages", f"{size(totals.message_bytes)} ({totals.message_bytes:,} bytes)"),
+            ("full saves", f"{size(totals.full_bytes)} would be the whole list at every step" + _ratio(totals)),
+            ("stored", f"{size(totals.stored_bytes)} compressed and sealed" if totals.stored_bytes else ""),
+            ("data file", f"{size(stats.used_bytes)} in use on disk, by all {stats.threads:,} threads of the daemon"),
+            ("time", f"{seconds:.1f} s" + (f", {rate}" if rate else "")),
+        ]
+    )
+
+
+def _ratio(totals: Totals) -> str:
+    return f", {times(totals.full_bytes / totals.stored_bytes)} what is stored" if totals.stored_bytes else ""

@@ -1,0 +1,102 @@
+"""Looking at what the demo's agent left: is it whole, what did it cost, and does the past stay what it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stateward.cli.agent import MESSAGES, next_file, surveyed_files, take_step
+from stateward.cli.survey import survey_all
+
+if TYPE_CHECKING:
+    from stateward import Client, State, Thread
+
+Check = Callable[[str, bool], None]
+
+
+@dataclass
+class Measured:
+    """What the run took."""
+
+    steps: int = 0
+    edit_bytes: int = 0
+    full_bytes: int = 0
+    stored_bytes: int = 0
+    used_bytes: int = 0
+    hydrate_s: list[float] = field(default_factory=list)
+
+
+def review_history(client: Client, thread: Thread, plan: list[str], check: Check) -> Measured:
+    """Reads every version back, checks that each is exactly one step more than the one before, and measures."""
+    measured = Measured(steps=len(plan))
+    made = sorted(thread.checkpoints(), key=lambda each: each.version)
+    check("the versions are consecutive", [each.version for each in made] == list(range(1, len(plan) + 2)))
+    check("the steps are consecutive", [each.step for each in made] == list(range(len(plan) + 1)))
+    measured.edit_bytes = sum(each.edit_bytes for each in made)
+    is_each_prefix = True
+    for checkpoint in made:
+        started = time.perf_counter()
+        state = thread.hydrate(checkpoint.version)
+        measured.hydrate_s.append(time.perf_counter() - started)
+        measured.full_bytes += state_bytes(state)
+        is_each_prefix &= surveyed_files(state) == plan[: checkpoint.version - 1]
+    check(f"each of the {len(made)} versions holds exactly the files surveyed up to it", is_each_prefix)
+    check("the store verifies: every record opened, every state replayed", not findings(client))
+    measured.stored_bytes = thread.get().stored_bytes
+    measured.used_bytes = client.stats().used_bytes
+    return measured
+
+
+def review_result(thread: Thread, plan: list[str], check: Check) -> str:
+    """Checks the end of the work against the same work done here in one go; returns the agent's report."""
+    state = thread.hydrate()
+    files = surveyed_files(state)
+    check("each file was surveyed exactly once, in the planned order", files == plan)
+    totals, found = survey_all(plan)
+    check(
+        "the final facts equal those of an uninterrupted survey",
+        state.slots["totals"] == totals and state.slots["findings"] == found,
+    )
+    return str(state.logs[MESSAGES][-1]["content"])
+
+
+def review_fork(thread: Thread, version: int, check: Check) -> str:
+    """Forks an old version and lets the fork take another step than the original took; returns that file's name."""
+    head = thread.checkpoint()
+    before, next_before = content(thread.hydrate()), content(thread.hydrate(version + 1))
+    fork = thread.fork("survey-fork", version=version)
+    state = fork.hydrate()
+    check("the fork begins with the state it was taken from", content(state) == content(thread.hydrate(version)))
+    original = next_file(state)
+    other = state.slots["plan"]["files"][-1]
+    take_step(state, other)
+    saved = fork.save(state, step=state.slots["totals"]["files"])
+    own = surveyed_files(fork.hydrate())
+    check("the fork goes its own way", saved.version == 2 and own[-1] == other != original and len(own) == version)
+    after = thread.checkpoint()
+    check(
+        "the original is unaffected",
+        (after.version, after.digest) == (head.version, head.digest)
+        and content(thread.hydrate()) == before
+        and content(thread.hydrate(version + 1)) == next_before,
+    )
+    return str(other)
+
+
+def findings(client: Client) -> list[Any]:
+    """What the daemon finds wrong with its store."""
+    with client.verify() as stream:
+        return [progress.finding for progress in stream if progress.finding is not None]
+
+
+def content(state: State) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Slots and logs as plain objects."""
+    return dict(state.slots), {name: list(log) for name, log in state.logs.items()}
+
+
+def state_bytes(state: State) -> int:
+    """What the whole state takes: the bytes of all values."""
+    slots = sum(len(state.slots.raw(name).data) for name in state.slots)
+    return slots + sum(len(log.raw(at).data) for log in state.logs.values() for at in range(len(log)))

@@ -1,0 +1,76 @@
+"""What streams bring: versions of a history, and events of a watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from stateward.changes import Change, changes_from_proto
+from stateward.models import Checkpoint, Tag, ThreadOptions, read_time
+from stateward.state import State
+from stateward.v1 import thread_service_pb2
+
+
+class HistoryEntry(NamedTuple):
+    """One version of a line: `state` in the first one only (None too where it is too large: hydrate it), `changes`
+    against the parent in all but the first of oldest-first."""
+
+    checkpoint: Checkpoint
+    state: State | None
+    changes: list[Change]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Versions were removed."""
+
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of a thread's journal. `kind` is one of "checkpoint", "tag_set", "tag_deleted", "options_changed",
+    "pruned", "deleted", or "" for one that is newer than this client; `what` is what belongs to it."""
+
+    kind: str
+    cursor: str
+    thread: str
+    uid: str
+    sequence: int
+    time: datetime
+    what: Checkpoint | Tag | ThreadOptions | Pruned | str | None
+    """For "deleted" the cause: "request" or "ttl"."""
+    changes: list[Change] | None = None
+    """What a checkpoint changed, if asked for with `include_diff` and not pruned since."""
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The version that was saved; None for other kinds."""
+        return self.what if isinstance(self.what, Checkpoint) else None
+
+    @classmethod
+    def from_proto(cls, message: thread_service_pb2.Event) -> Event:
+        kind = message.WhichOneof("what") or ""
+        what: Checkpoint | Tag | ThreadOptions | Pruned | str | None = None
+        match kind:
+            case "checkpoint":
+                what = Checkpoint.from_proto(message.checkpoint)
+            case "tag_set" | "tag_deleted":
+                what = Tag.from_proto(getattr(message, kind))
+            case "options_changed":
+                what = ThreadOptions.from_proto(message.options_changed)
+            case "pruned":
+                what = Pruned(tuple(message.pruned.versions))
+            case "deleted":
+                what = message.deleted.cause
+        return cls(
+            kind=kind,
+            cursor=message.cursor,
+            thread=message.thread,
+            uid=message.uid,
+            sequence=message.sequence,
+            time=read_time(message.time),
+            what=what,
+            changes=changes_from_proto(message.diff) if message.HasField("diff") else None,
+        )
