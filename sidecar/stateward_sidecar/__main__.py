@@ -5,11 +5,14 @@ Exit codes: 0 stopped as asked, 1 cannot start, 2 wrong arguments, 70 the disk f
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Runs the daemon."""
+    # gRPC's own log would stand before the one line that says what is wrong.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import cryptography  # noqa: F401
         import grpc_health  # noqa: F401

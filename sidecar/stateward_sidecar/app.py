@@ -47,7 +47,7 @@ async def run(settings: Settings) -> int:
 
     def deliver(writes: list[Write]) -> None:
         delivery.deliver(writes)
-        feed.on_commit(store.context.next_cursor - 1)
+        feed.on_commit(store.context.writer.commits)
 
     key = _load_key(settings)
     store = Store(
@@ -58,7 +58,7 @@ async def run(settings: Settings) -> int:
         ),
         deliver, on_fatal,
     )  # fmt: skip
-    feed = Feed(loop, store.context.next_cursor - 1)
+    feed = Feed(loop, 0)
     calls = Calls(store)
     warnings = _warnings(settings.data_dir)
     facts = ServerFacts(
@@ -92,6 +92,7 @@ async def run(settings: Settings) -> int:
     await stop.wait()
     log.info("stopping", grace_s=settings.grace_s)
     sweeping.cancel()
+    feed.close()
     await server.stop(0 if failure else settings.grace_s)
     if failure:
         # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
@@ -105,7 +106,7 @@ async def run(settings: Settings) -> int:
 async def _sweep(store: Store, interval_s: float) -> None:
     while interval_s:
         await asyncio.sleep(interval_s)
-        await asyncio.get_running_loop().run_in_executor(store.workers, store.sweeper.sweep)
+        await asyncio.get_running_loop().run_in_executor(store.background, store.sweeper.sweep)
 
 
 def _load_key(settings: Settings) -> bytes:

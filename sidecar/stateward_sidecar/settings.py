@@ -30,6 +30,7 @@ _KEY_HELP = (
 LEVELS = ("debug", "info", "warning", "error")
 MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
+SIZE_MAX = 64 << 40
 STATE_BYTES_MAX = 1 << 30
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": 1 << 30, "TIB": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -98,6 +99,7 @@ def version() -> str:
         return "0.0.0"
 
 
+_NUMBERS = ("grace", "map_size", "cache_size", "max_state_size", "sweep_interval")
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "grace", "map_size", "cache_size",
     "max_state_size", "sweep_interval", "log_level", "log_format",
@@ -113,7 +115,17 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
             given[name] = value
         if flags.get(name) is not None:
             given[name] = flags[name]
+    _check_kinds(given)
     return _settings(given, environment), bool(flags["health"])
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """A settings file can hold anything; flags and variables are text."""
+    for name, value in given.items():
+        many = name == "listen" and isinstance(value, list) and all(isinstance(item, str) for item in value)
+        number = name in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool)
+        if not (isinstance(value, str) or many or number):
+            raise StartError(f"{_flag(name)}: {name} = {value!r} in the settings file is of the wrong kind")
 
 
 def _from_file(path: str | None) -> dict[str, Any]:
@@ -186,11 +198,14 @@ def _seconds(given: Mapping[str, Any], name: str, default: float) -> float:
 def _size(given: Mapping[str, Any], name: str, default: int) -> int:
     value = given.get(name, default)
     if isinstance(value, int):
-        return value
+        value = str(value)
     found = _SIZE.fullmatch(str(value).strip())
     if found is None or found[2].upper() not in _UNITS:
         raise StartError(f"{_flag(name)}: {value!r} is no size; write for example 512MiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    size = int(float(found[1]) * _UNITS[found[2].upper()])
+    if size > SIZE_MAX:
+        raise StartError(f"{_flag(name)}: {value!r} is more than this machine can address; at most 64TiB")
+    return size
 
 
 def process_environment() -> Mapping[str, str]:

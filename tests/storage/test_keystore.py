@@ -34,7 +34,8 @@ def test_keys_come_back_after_a_restart(tmp_path: Path) -> None:
     second = open_store(tmp_path)
     namespace = second.namespace("default")
 
-    assert namespace is not None and before is not None
+    assert namespace is not None
+    assert before is not None
     assert namespace.wrapping_key == before.wrapping_key
     assert namespace.names.thread("a") == before.names.thread("a")
     assert second.thread_key(UID, namespace) == DATA_KEY

@@ -107,7 +107,7 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListThreads(self, request, context):
-        """Lists the threads this sidecar knows, the most recently changed first.
+        """Lists the threads this sidecar knows, the most recently changed first (to the second).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

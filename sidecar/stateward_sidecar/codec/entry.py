@@ -166,6 +166,13 @@ def unpack(record: Bytes, sequence: int) -> Entry:
     return Entry(header, bytes(record), end)
 
 
+def stored_bytes(entry: Entry) -> int:
+    """What an entry takes at rest, or took before its version was pruned."""
+    header = entry.header
+    clear_bytes = len(entry.record) if header.parts_id else len(entry.husk())
+    return clear_bytes + header.edit_stored_bytes
+
+
 def entry_digest(cipher: Cipher, header: EntryHeader, metadata: bytes, edits_hash: bytes) -> bytes:
     """The history digest: covers this entry as stored and, through ``previous_digest``, all before it."""
     numbers = _DIGESTED.pack(

@@ -45,6 +45,10 @@ class Calls:
         """Runs a reading verb on a worker."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
 
+    async def work(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a verb that takes long, where it holds up no read."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.background, verb, *args)
+
     async def step(self, steps: Iterator[T]) -> T | None:
         """Takes the next step of a long read on a worker; None after the last one."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, next, steps, None)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward.v1.checkpoint_pb2 import (
     DURABILITY_ARCHIVED,
@@ -22,7 +23,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
 from stateward_sidecar.codec.edits import check_diff, check_name, check_state, check_value, only_commutative
-from stateward_sidecar.errors import FeatureUnavailable, InvalidField, NoArchive
+from stateward_sidecar.errors import FeatureUnavailable, InvalidField, NoArchive, StatewardError
 
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
@@ -56,6 +57,8 @@ def check_place(request: object, *, all_allowed: bool = False) -> None:
         check_name(branch, "branch")
     if (uid := getattr(request, "expected_uid", "")) and not _UID.fullmatch(uid):
         raise InvalidField("expected_uid", "is not 32 hex digits")
+    if getattr(request, "expected_version", 0) < 0:
+        raise InvalidField("expected_version", f"{request.expected_version} is negative")  # type: ignore[attr-defined]
     check_request_id(getattr(request, "request_id", ""))
 
 
@@ -88,10 +91,21 @@ def check_save(request: SaveRequest, prefix: str = "") -> None:
     """Checks a save. Raises InvalidField, NoArchive or FeatureUnavailable."""
     try:
         _check_save(request)
-    except InvalidField as error:
-        if not prefix:
-            raise
-        raise InvalidField(f"{prefix}.{error.field}", error.description) from None
+    except StatewardError as error:
+        raise in_item(error, prefix) from None
+
+
+def in_item(error: StatewardError, prefix: str) -> StatewardError:
+    """The error of one item of a batch, with the item in message and field."""
+    if not prefix:
+        return error
+    if isinstance(error, InvalidField):
+        return InvalidField(f"{prefix}.{error.field}", error.description)
+    if "field" in error.metadata:
+        error.metadata["field"] = f"{prefix}.{error.metadata['field']}"
+    error.metadata["item"] = prefix
+    error.message = f"{prefix}: {error.message}"
+    return error
 
 
 def _check_save(request: SaveRequest) -> None:
@@ -114,11 +128,8 @@ def _check_save(request: SaveRequest) -> None:
 
 
 def _check_expectation(request: SaveRequest) -> None:
-    is_expected = request.HasField("expected_version")
-    if is_expected and request.expected_version < 0:
-        raise InvalidField("expected_version", f"{request.expected_version} is negative")
     if request.expected_digest:
-        if not is_expected or request.expected_version == 0:
+        if not request.HasField("expected_version") or request.expected_version == 0:
             raise InvalidField("expected_digest", "goes only with a positive expected_version")
         if len(request.expected_digest) != DIGEST_BYTES:
             raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
@@ -293,3 +304,13 @@ def check_tag(tag: str) -> None:
     """Checks the name of a tag."""
     check_name(tag, "tag")
     check_text(tag, "tag", TAG_BYTES_MAX)
+
+
+def check_time(time: Timestamp, field: str) -> None:
+    """Checks that a time lies between the years 1 and 9999."""
+    try:
+        time.ToDatetime()
+    except (ValueError, OverflowError):
+        raise InvalidField(field, "is no time") from None
+    if not 0 <= time.nanos < 1_000_000_000:
+        raise InvalidField(field, "is no time")

@@ -42,7 +42,10 @@ class CheckpointService:
         self._store = calls.store
 
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
-        check.check_save(request)
+        if request.ByteSize() <= INLINE_BYTES_MAX:
+            check.check_save(request)
+        else:
+            await self._calls.read(check.check_save, request)
         save = SaveWrite(self._store.context, self._store.threads, request)
         await self._prepare(save)
         answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes)
@@ -52,8 +55,11 @@ class CheckpointService:
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         check.check_batch(request)
         saves = [SaveWrite(self._store.context, self._store.threads, item) for item in request.saves]
-        for save in saves:
-            await self._prepare(save)
+        for index, save in enumerate(saves):
+            try:
+                await self._prepare(save)
+            except StatewardError as error:
+                raise check.in_item(error, f"saves[{index}]") from None
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BatchSaveResponse:
             answer = BatchSaveResponse()
@@ -61,9 +67,7 @@ class CheckpointService:
                 try:
                     answer.saves.append(save.run(txn, batch))
                 except StatewardError as error:
-                    error.message = f"saves[{index}]: {error.message}"
-                    error.metadata["item"] = str(index)
-                    raise
+                    raise check.in_item(error, f"saves[{index}]") from None
             return answer
 
         size_bytes = sum(save.size_bytes for save in saves)

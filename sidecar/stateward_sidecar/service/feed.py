@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from stateward_sidecar.errors import ShuttingDown
+
 
 class Listener:
     """One watch's ear."""
 
     def __init__(self, committed: int) -> None:
         self.committed = committed
+        self.is_closed = False
         self._event = asyncio.Event()
 
     def hear(self, committed: int) -> None:
@@ -21,9 +24,16 @@ class Listener:
 
     async def wait_beyond(self, seen: int) -> None:
         """Waits until something newer than ``seen`` was committed."""
-        while self.committed <= seen:
+        while self.committed <= seen and not self.is_closed:
             self._event.clear()
             await self._event.wait()
+        if self.is_closed:
+            raise ShuttingDown("the daemon is stopping; watch again from the last cursor when it is back")
+
+    def close(self) -> None:
+        """On the loop: nothing more will be committed."""
+        self.is_closed = True
+        self._event.set()
 
 
 class Feed:
@@ -49,6 +59,11 @@ class Feed:
             yield listener
         finally:
             self._listeners.discard(listener)
+
+    def close(self) -> None:
+        """Ends all watches: they would hold up the stop."""
+        for listener in self._listeners:
+            listener.close()
 
     def on_commit(self, committed: int) -> None:
         """On the writer's thread, after the drafts were published."""

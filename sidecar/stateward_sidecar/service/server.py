@@ -30,6 +30,7 @@ from stateward_sidecar.telemetry import log
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
 SOCKET_PATH_BYTES_MAX = 107
+PORT_MAX = 65535
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What a message may have beyond the largest state: names, metadata, labels.
 MESSAGE_SLACK_BYTES = 1 << 20
@@ -67,7 +68,7 @@ class Server:
         if url.startswith("unix:"):
             return self._listen_unix(Path(re.sub(r"^unix:(//(?=/))?", "", url)))
         host, _, port = url.rpartition(":")
-        if not port.isdigit():
+        if not port.isdigit() or int(port) > PORT_MAX:
             raise StartError(f"--listen {url}: give unix:///path or host:port")
         if host not in LOOPBACK:
             raise StartError(
@@ -124,9 +125,11 @@ def _clear_stale_socket(path: Path) -> None:
     try:
         probe.settimeout(1)
         probe.connect(os.fspath(path))
-    except OSError:
+    except (ConnectionRefusedError, FileNotFoundError):
         path.unlink(missing_ok=True)
         return
+    except OSError:
+        pass  # somebody is there, and too busy to answer
     finally:
         probe.close()
     raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")

@@ -62,6 +62,9 @@ class ThreadService:
         check.check_namespace(request)
         check.check_labels(request.labels, "labels")
         check.check_statuses(request.statuses)
+        for field in ("updated_after", "updated_before"):
+            if request.HasField(field):
+                check.check_time(getattr(request, field), field)
         request.page_size = check.check_page(request.page_size)
         return await self._calls.read(self._store.lister.threads, request)
 
@@ -76,7 +79,7 @@ class ThreadService:
             raise InvalidField("whole", "copies all versions: leave version and branch out")
         if request.HasField("create"):
             check.check_options(request.create, "create")
-        return ForkThreadResponse(thread=await self._calls.read(self._store.forker.fork, request))
+        return ForkThreadResponse(thread=await self._calls.work(self._store.forker.fork, request))
 
     async def prune_thread(self, request: PruneThreadRequest, context: grpc.aio.ServicerContext) -> PruneThreadResponse:
         check.check_place(request)
@@ -129,7 +132,7 @@ class ThreadService:
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("after_sequence", "counts in one thread; use after_cursor with all threads")
         with self._feed.listen() as listener:
-            watch = await self._calls.read(self._store.watcher.open, request, listener.committed)
+            watch = await self._calls.read(self._store.watcher.open, request)
             yield WatchResponse(cursor=watch.position)
             while not watch.is_over:
                 seen = listener.committed

@@ -82,6 +82,10 @@ class Engine:
         finally:
             txn.abort()
 
+    def last_commit(self) -> int:
+        """Number of the last committed transaction."""
+        return int(self.env.info()["last_txnid"])
+
     def room_bytes(self) -> int:
         """Bytes that may still be written before only deletions are taken.
 

@@ -9,6 +9,7 @@ or the new one.
     slot 2...   namespaces (name key and namespace key, wrapped by the root key) and threads (data key, wrapped by the
                 namespace key)
     a slot      kind ‖ format ‖ zeros(2) ‖ id(16) ‖ id of the wrapping key(16) ‖ nonce ‖ wrapped ‖ tag ‖ zeros
+                ‖ mark (1 = leaving: goes at the next start unless a name leads to the thread)
 
 A deletion overwrites the wrapped key but keeps kind ERASED and the uid until the thread's rows are gone as well: who
 finds such a slot at start finishes the deletion. Only the writer thread changes the file; anybody may read.
@@ -59,14 +60,19 @@ class KeyStore:
     def __init__(self, path: Path, key: bytes) -> None:
         self._path = path
         self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
-        if not path.exists():
-            create_file(path, self._new_file(key))
-        self._fd = os.open(path, os.O_RDWR)
+        try:
+            if not path.exists():
+                create_file(path, self._new_file(key))
+            self._fd = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise StartError(f"cannot open the key store {path}: {error.strerror}") from None
         self._dirty = False
         self._namespaces: dict[bytes, NamespaceKeys] = {}
         self._ids: dict[str, bytes] = {}
         self._slots: dict[tuple[int, bytes], int] = {}
         self._free: list[int] = []
+        self._needed: set[bytes] = set()  # namespaces that wrapped a thread's key
+        self._leaving: set[bytes] = set()
         self._read_slots()
         root = self._unwrap(1, ROOT, b"\0" * 16, key)
         if root is None:
@@ -84,12 +90,16 @@ class KeyStore:
 
     def _read_slots(self) -> None:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        if data[: len(_MAGIC)] != _MAGIC:
-            raise StartError(f"{self._path} is not a key store")
+        if data[: len(_MAGIC)] != _MAGIC or len(data) < 2 * SLOT_BYTES:
+            raise StartError(f"{self._path} is not a key store, or was cut off")
         if data[len(_MAGIC)] != FORMAT:
             raise StartError(f"{self._path} has format {data[len(_MAGIC)]}; this version reads format {FORMAT}")
         for slot in range(2, len(data) // SLOT_BYTES):
-            kind, _, owner, _ = _HEAD.unpack_from(data, slot * SLOT_BYTES)
+            kind, _, owner, wrapping_id = _HEAD.unpack_from(data, slot * SLOT_BYTES)
+            if kind == THREAD:
+                self._needed.add(wrapping_id)
+                if data[(slot + 1) * SLOT_BYTES - 1]:
+                    self._leaving.add(owner)
             if kind == FREE:
                 self._free.append(slot)
             else:
@@ -98,8 +108,21 @@ class KeyStore:
 
     @property
     def erased(self) -> list[bytes]:
-        """Uids of threads whose deletion was begun and not finished."""
-        return [owner for kind, owner in self._slots if kind == ERASED]
+        """Uids of threads whose key is gone and whose rows may not be."""
+        return [owner for kind, owner in list(self._slots) if kind == ERASED]
+
+    @property
+    def leaving(self) -> frozenset[bytes]:
+        """Uids that were marked: at a start, whatever no name leads to goes."""
+        return frozenset(self._leaving)
+
+    def mark_leaving(self, uid: bytes, *, is_leaving: bool) -> None:
+        """Says that a thread is being deleted, or is a copy without a name yet. Durable after ``sync``. Writer only."""
+        slot = self._slots.get((THREAD, uid))
+        if slot is not None:
+            os.pwrite(self._fd, b"\1" if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
+            self._dirty = True
+        (self._leaving.add if is_leaving else self._leaving.discard)(uid)
 
     def derive(self, purpose: bytes) -> bytes:
         """A key of 32 bytes for another purpose, the same at every start."""
@@ -121,6 +144,8 @@ class KeyStore:
         found = self._namespaces.get(identity)
         if found is None:
             slot = self._slots.get((NAMESPACE, identity))
+            if slot is None and identity in self._needed:
+                raise KeyUnavailable("the key of a namespace is missing or damaged", namespace_id=identity.hex())
             if slot is None:
                 return None
             keys = self._unwrap(slot, NAMESPACE, identity, self._root_key)
@@ -137,8 +162,13 @@ class KeyStore:
         return found
 
     def add_thread(self, uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> None:
-        """Wraps and writes a thread's data key. Durable after ``sync``. Writer only. Raises DiskFull."""
+        """Wraps and writes a thread's data key, marked as leaving until a name leads to it.
+
+        Durable after ``sync``. Writer only. Raises DiskFull.
+        """
         self._write(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+        self._needed.add(namespace.id)
+        self.mark_leaving(uid, is_leaving=True)
 
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
         """A thread's data key; None where there is none or it was erased. Raises KeyUnavailable where damaged."""
@@ -173,9 +203,11 @@ class KeyStore:
         os.pwrite(self._fd, _HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
         os.fdatasync(self._fd)
         self._slots[ERASED, uid] = slot
+        self._leaving.discard(uid)
 
     def release(self, uid: bytes) -> None:
         """Frees a slot: of an erased thread whose rows are gone, or of a creation that failed. Writer only."""
+        self._leaving.discard(uid)
         for kind in (ERASED, THREAD):
             slot = self._slots.pop((kind, uid), None)
             if slot is not None:

@@ -13,10 +13,10 @@
         S version(8) index(4)                  pieces of a snapshot
         V version(8)                           sequence - version, where it changes
         X                                      pruned versions
-    U namespace(8) ~second(8) number(4)      threads by time of change, newest first
+    U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
-    L namespace(8) label_hash(16) number(4) sequence(8)   checkpoints by label
+    L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
     W cursor(8)                              every entry of the store in the order of commit → number, sequence
     D cursor(8)                              what was deleted
 
@@ -27,6 +27,9 @@ identity is the uid, to which all ciphertext is bound, so rows could move to ano
 from __future__ import annotations
 
 import struct
+from typing import Any
+
+from stateward_sidecar.errors import Corrupt
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -34,7 +37,10 @@ _NAME = struct.Struct(">BI16s")
 NAME_ROW_BYTES = _NAME.size
 _REQUEST = struct.Struct(">QI")
 _FEED = struct.Struct(">IQ")
+_UPDATED = struct.Struct(">QI")
+_LABEL = struct.Struct(">QIQ")
 _FUTURE = (1 << 63) - 1
+NUMBER_MAX = (1 << 32) - 1
 ROW_FORMAT = 1
 
 FORMAT_KEY = b"Mformat"
@@ -60,7 +66,13 @@ def signed_of(data: bytes | memoryview) -> int:
 
 def number_of(data: bytes | memoryview) -> int:
     """The reverse of ``u64``."""
-    return int(_U64.unpack(data)[0])
+    return int(_unpack(_U64, data)[0])
+
+
+def _unpack(form: struct.Struct, data: bytes | memoryview) -> tuple[Any, ...]:
+    if len(data) != form.size:
+        raise Corrupt(f"an index row has {len(data)} bytes where {form.size} were stored")
+    return form.unpack(data)
 
 
 def name_key(name_hash: bytes) -> bytes:
@@ -75,7 +87,7 @@ def pack_name(thread: int, uid: bytes) -> bytes:
 
 def unpack_name(value: bytes | memoryview) -> tuple[int, bytes]:
     """Thread number and uid of a name row."""
-    _, thread, uid = _NAME.unpack(value)
+    _, thread, uid = _unpack(_NAME, value)
     return thread, uid
 
 
@@ -163,13 +175,13 @@ def pack_request(sequence: int, second: int) -> bytes:
 
 def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
     """Sequence and second of a request id row."""
-    sequence, second = _REQUEST.unpack(value)
+    sequence, second = _unpack(_REQUEST, value)
     return sequence, second
 
 
 def updated_key(namespace: bytes, second: int, thread: int) -> bytes:
     """Where a thread stands among the threads of its namespace, the newest first."""
-    return b"U" + namespace + _U64.pack(_FUTURE - second) + _U32.pack(thread)
+    return b"U" + namespace + _U64.pack(_FUTURE - second) + _U32.pack(NUMBER_MAX - thread)
 
 
 def updated_prefix(namespace: bytes) -> bytes:
@@ -179,7 +191,8 @@ def updated_prefix(namespace: bytes) -> bytes:
 
 def unpack_updated(key: bytes | memoryview) -> tuple[int, int]:
     """Second and thread number of such a key."""
-    return _FUTURE - int(_U64.unpack_from(key, len(key) - 12)[0]), int(_U32.unpack_from(key, len(key) - 4)[0])
+    second, thread = _UPDATED.unpack_from(key, len(key) - _UPDATED.size)
+    return _FUTURE - second, NUMBER_MAX - thread
 
 
 def expiry_key(second: int, thread: int) -> bytes:
@@ -207,14 +220,14 @@ def label_prefix(namespace: bytes, label_hash: bytes) -> bytes:
     return b"L" + namespace + label_hash
 
 
-def label_key(namespace: bytes, label_hash: bytes, thread: int, sequence: int) -> bytes:
+def label_key(namespace: bytes, label_hash: bytes, time_us: int, thread: int, sequence: int) -> bytes:
     """A checkpoint with a label."""
-    return label_prefix(namespace, label_hash) + _FEED.pack(thread, sequence)
+    return label_prefix(namespace, label_hash) + _LABEL.pack(time_us, thread, sequence)
 
 
 def unpack_label(key: bytes | memoryview) -> tuple[int, int]:
     """Thread number and sequence of such a key."""
-    thread, sequence = _FEED.unpack_from(key, len(key) - _FEED.size)
+    _, thread, sequence = _LABEL.unpack_from(key, len(key) - _LABEL.size)
     return thread, sequence
 
 

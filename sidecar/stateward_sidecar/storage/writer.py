@@ -94,6 +94,8 @@ class Writer:
         self._stopping = False
         self._failed: BaseException | None = None
         self.commits = 0
+        # Held from before a commit until memory says the same as the disk.
+        self.publishing = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
 
     def start(self) -> None:
@@ -202,15 +204,16 @@ class Writer:
             txn.abort()
             _call(batch.after_abort)
             raise
-        try:
-            txn.commit()
-        except lmdb.Error as error:
-            if is_disk_full(error):
-                _call(batch.after_abort)
-                return False
-            raise
-        self.commits += 1
-        _call(batch.after_commit)
+        with self.publishing:
+            try:
+                txn.commit()
+            except lmdb.Error as error:
+                if is_disk_full(error):
+                    _call(batch.after_abort)
+                    return False
+                raise
+            self.commits += 1
+            _call(batch.after_commit)
         return True
 
     def _run(self, parent: lmdb.Transaction, batch: Batch, write: Write) -> bool:

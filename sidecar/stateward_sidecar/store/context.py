@@ -46,8 +46,7 @@ class Context:
     tokens: Tokens
     limits: Limits
     writer: Writer
-    # Reads and computes off the event loop.
-    workers: Executor
+    # What nobody waits for, or what takes long: snapshots, copies, sweeps. Never what a read needs.
+    background: Executor
     counters: Counters = field(default_factory=Counters)
-    next_cursor: int = 1
     next_thread: int = 1

@@ -1,8 +1,9 @@
-"""Deleting a thread: its key first, then its rows.
+"""Deleting a thread: its name, then its key, then its rows.
 
-The key's slot is overwritten and synced before the transaction that removes the name is committed, so from the first
-moment at which the thread is gone its bytes are unreadable, in LMDB's free pages as well. The remaining rows follow in
-the background; a crash in between is finished at the next start, because the slot still names the thread.
+The key's slot is overwritten and synced right after the transaction that removes name and head was committed, and
+before anybody is answered. The other order would destroy the key of a thread whose deletion then fails. The remaining
+rows follow in the background. A crash in between is finished at the next start: the key's slot is
+marked before the commit, and a marked key that no name leads to goes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import lmdb
 from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
-from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.errors import Corrupt, ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, expire_second
+from stateward_sidecar.store.journal import SECOND_US, expire_second, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, rows
 from stateward_sidecar.store.threads import Threads, not_found
@@ -75,8 +76,7 @@ class Deleter:
     def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, cause: str) -> None:
         context, identity, head = self._context, draft.identity, draft.head
         number, namespace = identity.number, identity.namespace_keys
-        cursor = context.next_cursor
-        context.next_cursor += 1
+        cursor = next_place(txn)
         record = DeletionRecord(
             namespace=identity.namespace, thread=identity.name, uid=identity.uid,
             time_us=context.clock.now_us(), cause=cause, sequence=head.tip_sequence + 1,
@@ -98,7 +98,10 @@ class Deleter:
             self._threads.forget(thread)
 
         batch.drafts[identity.namespace, identity.name] = None
-        batch.before_commit.append(destroy_key)
+        context.keystore.mark_leaving(uid, is_leaving=True)
+        batch.before_commit.append(context.keystore.sync)
+        batch.after_abort.append(lambda: context.keystore.mark_leaving(uid, is_leaving=False))
+        batch.after_commit.append(destroy_key)
         batch.after_commit.append(lambda: self.purge(number, uid))
 
     def purge(self, number: int, uid: bytes) -> None:
@@ -123,25 +126,48 @@ class Deleter:
         with suppress(ShuttingDown):  # the next start goes on
             self._context.writer.submit(Write(run=run, background=True, frees_space=True))
 
-    def recover(self, below: int) -> None:
+    def recover(self, below: int, uids: set[bytes]) -> None:
         """At start: finishes deletions that a crash cut short, and removes copies that never were finished.
 
-        Looks at threads with a number below ``below``: later ones may be copies in the making. Runs on a worker.
+        ``uids`` were marked as leaving, or erased: those that a name leads to stay. Looks at threads with a number
+        below ``below``: later ones may be copies in the making. Runs on a worker.
         """
-        wanted = set(self._context.keystore.erased)
-        if wanted:
-            log.info("finishing deletions", threads=len(wanted))
-        with self._context.engine.read() as txn:
-            for key, value in rows(txn, b"N") if wanted else ():
-                number, uid = layout.unpack_name(value)
-                if uid in wanted:
-                    wanted.discard(uid)
-                    self._context.writer.submit(Write(run=_forget_name(key, number), background=True, frees_space=True))
-                    self.purge(number, uid)
-            self._purge_headless(txn, wanted, below)
+        try:
+            self._recover(below, uids)
+        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
+            log.exception("finishing deletions failed")
 
-    def _purge_headless(self, txn: lmdb.Transaction, uids: set[bytes], below: int) -> None:
-        """Threads whose name row is gone already: their number is found by having rows and no head."""
+    def _recover(self, below: int, uids: set[bytes]) -> None:
+        named = set()
+        with self._context.engine.read() as txn:
+            for _, value in rows(txn, b"N"):
+                with suppress(Corrupt):  # Verify names it
+                    named.add(layout.unpack_name(value)[1])
+            headless = self._headless(txn, below)
+        if uids:
+            log.info("finishing deletions and copies", keys=len(uids))
+            with suppress(ShuttingDown):
+                self._context.writer.submit(
+                    Write(run=self._settle(uids - named, uids & named), background=True, frees_space=True)
+                )
+        for number in headless:
+            self.purge(number, b"")
+
+    def _settle(self, gone: set[bytes], staying: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            del txn, batch
+            keystore = self._context.keystore
+            for uid in gone:
+                keystore.release(uid)
+            for uid in staying:
+                keystore.mark_leaving(uid, is_leaving=False)
+            keystore.sync()
+
+        return run
+
+    @staticmethod
+    def _headless(txn: lmdb.Transaction, below: int) -> list[int]:
+        """Numbers with rows and no head: what is left of deleted threads and unfinished copies."""
         cursor = txn.cursor()
         found = cursor.set_range(b"T")
         headless = []
@@ -150,10 +176,7 @@ class Deleter:
             if number < below and txn.get(layout.ThreadKeys(number).head()) is None:
                 headless.append(number)
             found = cursor.set_range(layout.after(layout.thread_prefix(number)))
-        for number in headless:
-            self.purge(number, uids.pop() if uids else b"")
-        for uid in uids:
-            self._context.keystore.release(uid)
+        return headless
 
 
 def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:
@@ -170,13 +193,3 @@ def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> Deletion
         return None
     record = open_record(Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor))
     return DeletionRecord.FromString(record)
-
-
-def _forget_name(key: bytes, number: int) -> Callable[[lmdb.Transaction, Batch], None]:
-    def run(txn: lmdb.Transaction, batch: Batch) -> None:
-        del batch
-        txn.delete(key)
-        txn.delete(layout.ThreadKeys(number).head())
-        txn.delete(layout.retention_key(number))
-
-    return run

@@ -9,9 +9,8 @@ write gives it both. What a crash leaves behind is removed at the next start.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,11 +38,11 @@ from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
-from stateward_sidecar.store.journal import append, index_expiry, index_time, put_feed
+from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import FINGERPRINT_BYTES, fingerprint
+from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, UID_BYTES, Draft, Identity, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -78,6 +77,13 @@ class Forker:
             source_ref = ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version)
             answer: ThreadMessage = self._submit(partial(self._finish, request, source, copy, source_ref))
             return answer
+        except ThreadExists:
+            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            with self._context.engine.read() as txn:
+                known = self._check_name(txn, request)  # the same request, made meanwhile by a retry
+            if known is None:
+                raise
+            return known
         except BaseException:
             self._deleter.purge(copy.identity.number, copy.identity.uid)
             raise
@@ -99,6 +105,7 @@ class Forker:
         assert keys is not None
         uid, data_key = os.urandom(UID_BYTES), os.urandom(KEY_BYTES)
         keystore.add_thread(uid, keys, data_key)
+        batch.after_abort.append(lambda: keystore.release(uid))
         batch.before_commit.append(keystore.sync)
         number = context.next_thread
         context.next_thread += 1
@@ -117,12 +124,13 @@ class Forker:
         body = metadata.checkpoint
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
-        content = self._content(request, source, body, b"", None, is_first=True)
-        self._submit(lambda txn, _: self._put(txn, copy, content, body, 1, 0, 0, tree), tree.size_bytes)
+        content = self._content(request, source, body, b"", None, mark=b"", is_first=True)
+        self._submit(lambda txn, batch: self._put(txn, batch, copy, content, body, 1, 0, 0, tree, {}), tree.size_bytes)
 
     def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Draft, last: int) -> None:
         context, dictionaries = self._context, dict[int, Dictionary]()
         wanted = frozenset(source.snapshots)
+        bases = {name: branch.base_version for name, branch in list(source.branches.items())}
         copy.pruned = Ranges(source.pruned.pairs())
         is_first = True
         for version in range(1, last + 1):
@@ -131,7 +139,8 @@ class Forker:
             with context.engine.read() as txn:
                 entry = replay.read_version(txn, source, version)
                 header = entry.header
-                body = entry.open_metadata(source.identity.cipher, source.identity.uid).checkpoint
+                metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
+                body = metadata.checkpoint
                 edits = replay.read_edits(txn, source.identity, entry, context.cache)
                 alone = header.parent_version in copy.pruned
                 tree = None
@@ -139,7 +148,9 @@ class Forker:
                     tree = replay.state_at(txn, source, version, context.cache)
             body.source_digest = header.digest
             dictionary = dictionaries.get(header.dictionary_version)
-            content = self._content(request, source, body, edits, dictionary, is_first=is_first)
+            content = self._content(
+                request, source, body, edits, dictionary, mark=metadata.fingerprint, is_first=is_first
+            )
             is_first = False
 
             def put(
@@ -147,13 +158,14 @@ class Forker:
                 content: Content = content, body: CheckpointBody = body, tree: StateTree | None = tree,
                 time_us: int = header.create_time_us,
             ) -> bytes:  # fmt: skip
-                del batch
-                return self._put(txn, copy, content, body, version, parent, time_us, tree)
+                return self._put(txn, batch, copy, content, body, version, parent, time_us, tree, bases)
 
             digest = self._submit(put, content.size_bytes + (tree.size_bytes if tree is not None else 0))
             if tree is not None:
                 dictionaries[version] = Dictionary(version, digest, to_snapshot(tree))
         for name, tagged in source.tags.items():
+            if tagged > last or tagged in copy.pruned:
+                continue  # set since the copy was begun, on a version that it lacks
             self._submit(partial(self._put_tag, copy, name, tagged))
 
     def _content(
@@ -164,10 +176,11 @@ class Forker:
         edits: bytes,
         dictionary: Dictionary | None,
         *,
+        mark: bytes,
         is_first: bool,
     ) -> Content:
-        mark = hashlib.blake2b(body.source_digest or request.new_thread.encode(), digest_size=FINGERPRINT_BYTES)
-        metadata = EntryMetadata(fingerprint=mark.digest(), checkpoint=body)
+        # The source's fingerprint: a checkpoint id that is saved again with its content is a retry in the copy as well.
+        metadata = EntryMetadata(fingerprint=mark, checkpoint=body)
         if is_first:
             metadata.fingerprint = fingerprint(request)
             metadata.request_hash = hash_request(request.request_id)
@@ -185,6 +198,7 @@ class Forker:
     def _put(
         self,
         txn: lmdb.Transaction,
+        batch: Batch,
         copy: Draft,
         content: Content,
         body: CheckpointBody,
@@ -192,6 +206,7 @@ class Forker:
         parent: int,
         time_us: int,
         tree: StateTree | None,
+        bases: Mapping[str, int],
     ) -> bytes:
         """One version of the copy. Returns its digest."""
         identity, keys = copy.identity, copy.identity.keys
@@ -212,11 +227,9 @@ class Forker:
         if body.checkpoint_id:
             id_hash = identity.hash_id(b"checkpoint", branch_name, body.checkpoint_id)
             txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
-        namespace = identity.namespace_keys
-        for key, value in body.labels.items():
-            label = namespace.names.label(key, value)
-            txn.put(layout.label_key(namespace.tag, label, identity.number, header.sequence), layout.PRESENT)
-        branch = BranchHead(name=branch_name, base_version=parent)
+        for key in label_keys(identity, header, body.labels):
+            txn.put(key, layout.PRESENT)
+        branch = BranchHead(name=branch_name, base_version=bases.get(branch_name, parent))
         old = copy.branch(branch_name)
         if old is not None:
             branch.CopyFrom(old)
@@ -226,7 +239,6 @@ class Forker:
             branch.snapshot_stored_bytes = put_snapshot(txn, copy, version, header.digest, tree)
             branch.snapshot_version, branch.weight = version, 0
             head.stored_bytes += branch.snapshot_stored_bytes
-            copy.snapshots |= {version}
         if branch_name == MAIN:
             head.main_version, head.main_digest = version, header.digest
             head.status, head.status_detail, head.wait_id = body.status, body.status_detail, body.wait_id
@@ -235,16 +247,25 @@ class Forker:
                 head.step = body.step
             head.metrics.clear()
             head.metrics.update(body.metrics)
-        copy.branches[branch_name] = branch
-        copy.head = head
+
+        def keep() -> None:  # after the commit: a full disk makes the writer run this again
+            copy.branches[branch_name] = branch
+            copy.head = head
+            if tree is not None:
+                copy.snapshots |= {version}
+
+        batch.after_commit.append(keep)
         return bytes(header.digest)
 
     def _put_tag(self, copy: Draft, name: str, version: int, txn: lmdb.Transaction, batch: Batch) -> None:
-        del batch
         metadata = EntryMetadata(tag=Tag(name=name, version=version))
         entry = append(self._context, txn, copy, ENTRY_KIND_TAG_SET, draft_content(metadata), is_hidden=True)
-        copy.head = entry.head
-        copy.tags[name] = version
+
+        def keep() -> None:
+            copy.head = entry.head
+            copy.tags[name] = version
+
+        batch.after_commit.append(keep)
 
     def _finish(
         self,
@@ -282,12 +303,13 @@ class Forker:
         index_expiry(txn, number, ThreadHead(), head)
         index_time(txn, copy, -1, head)
         for sequence in range(1, head.tip_sequence + 1):
-            put_feed(self._context, txn, number, sequence)
+            put_feed(txn, number, sequence)
         write_head(txn, identity, head)
         self._count_fork(txn, batch, source)
         copy.head = head
         copy.row_sums.update(sums)
         self._threads.keep_draft(batch, copy)
+        batch.after_commit.append(lambda: self._context.keystore.mark_leaving(identity.uid, is_leaving=False))
         return view_head(identity, head)
 
     def _count_fork(self, txn: lmdb.Transaction, batch: Batch, source: Thread) -> None:

@@ -7,6 +7,7 @@ own rows, and finishes with ``commit_entry``, which writes the head and leaves t
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import lmdb
@@ -22,7 +23,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.thread import Draft, write_head
+from stateward_sidecar.store.thread import Draft, Identity, write_head
 
 SECOND_US = 1_000_000
 _NO_DIGEST = b"\0" * DIGEST_BYTES
@@ -75,7 +76,7 @@ def append(
     if request_hash:
         txn.put(request_key(identity, request_hash), layout.pack_request(sequence, head.update_time_us // SECOND_US))
     if not is_hidden:
-        put_feed(context, txn, identity.number, sequence)
+        put_feed(txn, identity.number, sequence)
         index_time(txn, draft, before_us if sequence > 1 else -1, head)
     return Appended(header, head, stored_bytes)
 
@@ -97,6 +98,17 @@ def commit_entry(
     batch.after_commit.append(count)
 
 
+def label_keys(identity: Identity, header: EntryHeader, labels: Mapping[str, str]) -> list[bytes]:
+    """The rows by which lists across threads find an entry by its labels."""
+    namespace = identity.namespace_keys
+    return [
+        layout.label_key(
+            namespace.tag, namespace.names.label(key, value), header.create_time_us, identity.number, header.sequence
+        )
+        for key, value in labels.items()
+    ]
+
+
 def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: ThreadHead) -> None:
     """Keeps the row by which the sweep finds a thread to expire."""
     before, after = expire_second(old), expire_second(new)
@@ -115,11 +127,20 @@ def expire_second(head: ThreadHead) -> int:
     return -(-((head.save_time_us or head.create_time_us) + ttl_us) // SECOND_US)
 
 
-def put_feed(context: Context, txn: lmdb.Transaction, number: int, sequence: int) -> None:
+def put_feed(txn: lmdb.Transaction, number: int, sequence: int) -> None:
     """Gives an entry its place among all entries of the store."""
-    cursor = context.next_cursor
-    context.next_cursor += 1  # a gap after a failed batch is harmless
-    txn.put(layout.feed_key(cursor), layout.pack_feed(number, sequence), append=True)
+    txn.put(layout.feed_key(next_place(txn)), layout.pack_feed(number, sequence), append=True)
+
+
+def next_place(txn: lmdb.Transaction) -> int:
+    """The place of the next entry among all entries of the store; table W is the last one, and its newest row stays.
+
+    Read from the transaction: a place that a failed batch took must not reach a watch, for it is given out again.
+    """
+    cursor = txn.cursor()
+    if cursor.last() and bytes(cursor.key()[:1]) == b"W":
+        return layout.tail_number(cursor.key()) + 1
+    return 1
 
 
 def index_time(txn: lmdb.Transaction, draft: Draft, before_us: int, head: ThreadHead) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import lmdb
 
+from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -22,7 +23,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.refs import resolve
-from stateward_sidecar.store.thread import MAIN, Thread
+from stateward_sidecar.store.thread import MAIN, Identity, Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import view_entry, view_head
@@ -46,18 +47,21 @@ class Lister:
         """Threads of a namespace, the most recently changed first."""
         context = self._context
         answer = ListThreadsResponse()
+        binding = bare(request, "page_size")
+        # Threads changed after the first page was made are not shown again further down.
+        cut_off, second, number = context.clock.now_us() // SECOND_US, 0, 0
+        if request.page_token:
+            cut_off, second, number = _THREADS.unpack(context.tokens.unpack(binding, request.page_token))
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
             return answer
-        binding = bare(request, "page_size")
-        # Threads changed after the first page was made are not shown again further down.
-        cut_off = context.clock.now_us() // SECOND_US
         start = layout.updated_prefix(keys.tag)
         if request.page_token:
-            cut_off, second, number = _THREADS.unpack(context.tokens.unpack(binding, request.page_token))
             start = layout.updated_key(keys.tag, second, number) + b"\0"
         elif request.HasField("updated_before"):
-            start = layout.updated_key(keys.tag, request.updated_before.ToMicroseconds() // SECOND_US, 0)
+            start = layout.updated_key(
+                keys.tag, request.updated_before.ToMicroseconds() // SECOND_US, layout.NUMBER_MAX
+            )
         oldest = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else 0
         with context.engine.read() as txn:
             for looked_at, key in enumerate(_keys_from(txn, start, layout.updated_prefix(keys.tag)), 1):
@@ -65,8 +69,8 @@ class Lister:
                 if second < oldest // SECOND_US:
                     return answer
                 if second <= cut_off or not request.page_token:
-                    thread = self._readable(txn, number)
-                    if thread is not None and _matches(view := view_head(thread.identity, thread.head), request):
+                    found = self._readable_head(txn, number)
+                    if found is not None and _matches(view := view_head(*found), request):
                         answer.threads.append(view)
                 if len(answer.threads) >= (request.page_size or PAGE_SIZE) or looked_at >= ROWS_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
@@ -105,12 +109,10 @@ class Lister:
     def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
         answer = ListCheckpointsResponse()
+        before = context.tokens.unpack(binding, request.page_token) if request.page_token else None
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
             return answer
-        before = None
-        if request.page_token:
-            before = context.tokens.unpack(binding, request.page_token)
         with context.engine.read() as txn:
             if request.labels:
                 label = keys.names.label(*min(request.labels.items()))
@@ -126,6 +128,13 @@ class Lister:
                     answer.next_page_token = context.tokens.pack(binding, key)
                     break
         return answer
+
+    def _readable_head(self, txn: lmdb.Transaction, number: int) -> tuple[Identity, ThreadHead] | None:
+        try:
+            return self._threads.head(txn, number)
+        except (Corrupt, KeyUnavailable) as error:
+            log.error("thread left out of a list", reason=error.reason, **error.metadata)
+            return None
 
     def _readable(self, txn: lmdb.Transaction, number: int) -> Thread | None:
         """A thread; None where it is gone or damaged: one bad thread must not hide the others. Verify names it."""

@@ -23,7 +23,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
-from stateward_sidecar.store.journal import SECOND_US, append, commit_entry
+from stateward_sidecar.store.journal import SECOND_US, append, commit_entry, label_keys
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.settings import begin_change
@@ -33,6 +33,8 @@ from stateward_sidecar.store.threads import Threads
 
 # How many old entries one prune looks at to finish earlier ones.
 SWEEP_ENTRIES_MAX = 2048
+# How many versions a sweep removes in one write: others wait for it.
+RETAIN_VERSIONS_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -68,9 +70,12 @@ class Pruner:
             change = begin_change(self._threads, txn, batch, request)
             draft = change.draft
             if change.replayed_sequence:
+                entry = replay.read_entry(txn, draft.identity, change.replayed_sequence)
+                removed = entry.open_metadata(draft.identity.cipher, draft.identity.uid).removed
                 return PruneThreadResponse(
-                    retained_versions=draft.head.retained_versions, sequence=change.replayed_sequence
-                )
+                    pruned_versions=Ranges.from_message(removed), retained_versions=draft.head.retained_versions,
+                    sequence=change.replayed_sequence,
+                )  # fmt: skip
             doomed = self._choose(txn, draft, request)
             answer = PruneThreadResponse(
                 pruned_versions=doomed, retained_versions=draft.head.retained_versions - len(doomed),
@@ -90,7 +95,7 @@ class Pruner:
             draft = self._threads.draft(txn, batch, namespace, name)
             if draft is None or not draft.head.options.HasField("retention"):
                 return 0
-            doomed = self.choose_by_rule(txn, draft, draft.head.options.retention)
+            doomed = self.choose_by_rule(txn, draft, draft.head.options.retention)[:RETAIN_VERSIONS_MAX]
             if doomed:
                 self._remove(txn, batch, draft, doomed, EntryMetadata())
             return len(doomed)
@@ -136,7 +141,7 @@ class Pruner:
         """Removes versions and says so in the journal. Returns the entry's sequence."""
         context, identity = self._context, draft.identity
         going = set(doomed)
-        stay = [version for version in _retained(draft) if version > doomed[0] and version not in going]
+        stay = [version for version in _retained(draft) if version not in going]
         named = set()
         new_snapshots: dict[int, bytes] = {}
         for version in stay:
@@ -147,6 +152,7 @@ class Pruner:
         trees = {version: replay.state_at(txn, draft, version, context.cache) for version in new_snapshots}
         pruned = draft.pruned.union(going)
         metadata.pruned.CopyFrom(pruned.to_message())
+        metadata.removed.CopyFrom(Ranges((version, version) for version in doomed).to_message())
         entry_put = append(
             context, txn, draft, ENTRY_KIND_PRUNED, draft_content(metadata), request_hash=metadata.request_hash
         )
@@ -158,7 +164,7 @@ class Pruner:
             snapshots.add(version)
         for version in doomed:
             _strip(work, replay.read_version(txn, draft, version))
-        for version in going & snapshots - named:
+        for version in {version for version in snapshots if version in pruned} - named:
             head.stored_bytes -= _delete_rows(txn, identity.keys.snapshot_pieces(version))
             snapshots.discard(version)
         _drop_old_husks(work, pruned)
@@ -267,10 +273,8 @@ def _strip(work: _Work, entry: Entry) -> None:
     if header.parts_id:
         work.head.stored_bytes -= _delete_rows(txn, identity.keys.edits_pieces(header.parts_id))
     metadata = entry.open_metadata(identity.cipher, identity.uid)
-    namespace = identity.namespace_keys
-    for key, value in metadata.checkpoint.labels.items():
-        label = namespace.names.label(key, value)
-        txn.delete(layout.label_key(namespace.tag, label, identity.number, header.sequence))
+    for key in label_keys(identity, header, metadata.checkpoint.labels):
+        txn.delete(key)
     if work.in_window(entry):
         husk = entry.husk()
         work.head.stored_bytes -= len(entry.record) - len(husk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 
@@ -26,6 +26,10 @@ class Ranges:
     def __contains__(self, version: int) -> bool:
         at = bisect_right(self._firsts, version) - 1
         return at >= 0 and version <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self.pairs():
+            yield from range(first, last + 1)
 
     def __len__(self) -> int:
         """How many versions."""

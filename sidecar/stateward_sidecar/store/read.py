@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
 from stateward.v1.checkpoint_service_pb2 import (
@@ -26,7 +27,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.thread import MAIN, Thread
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import view_entry
 
@@ -92,12 +93,10 @@ class Reader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             return view_entry(thread.identity, replay.read_version(txn, thread, version))
 
-    def history(
-        self, request: ReadHistoryRequest, read: Callable[..., ReadHistoryResponse]
-    ) -> Iterator[ReadHistoryResponse]:
+    def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> Iterator[ReadHistoryResponse]:
         """Yields a line of versions; each step is a read of its own, run by ``read``."""
         selection = selection_of(request.projection if request.HasField("projection") else None)
-        thread, line = self._line(request)
+        thread, line = read(self._line, request)
         newest_first = request.direction == DIRECTION_NEWEST_FIRST
         if not newest_first:
             line.reverse()
@@ -107,6 +106,8 @@ class Reader:
     def _step(
         self, thread: Thread, version: int, selection: Selection, with_state: bool, with_diff: bool
     ) -> ReadHistoryResponse:
+        if thread.is_deleted:
+            raise not_found(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             entry = replay.read_version(txn, thread, version)
             answer = ReadHistoryResponse(checkpoint=view_entry(thread.identity, entry))
@@ -125,12 +126,12 @@ class Reader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             if request.from_version:
                 replay.check_version(thread, request.from_version)
-            line = []
+            newest, line = version, list[int]()
             while version and version not in thread.pruned and version >= request.from_version:
                 line.append(version)
                 version = replay.read_version(txn, thread, version).header.parent_version
         if request.from_version and line[-1:] != [request.from_version]:
-            raise InvalidField("from_version", f"version {request.from_version} is no ancestor of version {line[0]}")
+            raise InvalidField("from_version", f"version {request.from_version} is no ancestor of version {newest}")
         return thread, line
 
     def diff(self, request: DiffCheckpointsRequest) -> DiffCheckpointsResponse:

@@ -93,6 +93,9 @@ def read_edits(txn: lmdb.Transaction, identity: Identity, entry: Entry, cache: C
     header = entry.header
     dictionary = None
     try:
+        if header.parts_id or not header.edit_bytes:
+            # No edits of its own that would vouch for the header: its metadata does.
+            entry.open_metadata_bytes(identity.cipher, identity.uid)
         if header.dictionary_version:
             dictionary = read_dictionary(txn, identity, header.dictionary_version, cache)
         if header.parts_id:

@@ -11,7 +11,7 @@ import hashlib
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import RequestIdReused
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
@@ -30,7 +30,7 @@ def request_key(identity: Identity, request_hash: bytes) -> bytes:
     return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
 
 
-def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes) -> EntryHeader | None:
+def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes) -> Entry | None:
     """The entry an id made; None where it made none. Raises RequestIdReused where it made another one."""
     row = txn.get(request_key(identity, hash_request(request_id)))
     if row is None:
@@ -42,4 +42,4 @@ def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fin
             f"request id {request_id!r} was used for another request (entry {entry.header.sequence})",
             request_id=request_id, sequence=entry.header.sequence,
         )  # fmt: skip
-    return entry.header
+    return entry

@@ -5,7 +5,7 @@ Inside (``SaveWrite.run``): request id, expectation, checkpoint id, and the rows
 version; where the head has moved since, an unconditional save is made anew inside the writer, and a conditional one
 is refused.
 
-Order of checks: request id → expectation → checkpoint id → parent → edits.
+Order of checks: request id → checkpoint id → expectation → parent → edits.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import diff_from_state, shrink
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
@@ -42,11 +43,11 @@ from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.threads import Threads, not_found
 
 # The first save after a start is not worth digesting a dictionary for.
 SAVES_BEFORE_DICTIONARY = 1
@@ -57,6 +58,7 @@ FINGERPRINT_BYTES = 8
 class Made:
     """A version made from one base: valid as long as base and number are right."""
 
+    uid: bytes  # of the thread; empty = a new one
     base: int
     version: int
     tree: StateTree
@@ -72,7 +74,7 @@ class SaveWrite:
         self.request = request
         self.branch = request.branch or MAIN
         self.namespace = request.namespace
-        self._fingerprint = fingerprint(request)
+        self._fingerprint = b""
         self._made: Made | None = None
         # Filled by ``run`` for whoever makes snapshots.
         self.draft: Draft | None = None
@@ -90,6 +92,7 @@ class SaveWrite:
         before, or where the expectation does not hold at present.
         """
         request = self.request
+        self._fingerprint = fingerprint(request)
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
         if request.HasField("expected_version") and request.expected_version != base:
@@ -109,19 +112,23 @@ class SaveWrite:
         if draft is not None and request.request_id:
             found = find_request(txn, draft.identity, request.request_id, self._fingerprint)
             if found is not None:
-                return response(draft, found, replayed=True)
-        branch = draft.branch(self.branch) if draft is not None else None
-        self._check_expectation(draft, branch)
+                return replay_response(draft, found)
         if draft is not None and request.checkpoint_id:
             known = self._find_checkpoint_id(txn, draft)
             if known is not None:
-                return response(draft, known, replayed=True)
+                return replay_response(draft, known)
+        branch = draft.branch(self.branch) if draft is not None else None
+        self._check_expectation(draft, branch)
         parent = branch.version if branch else 0
-        if request.HasField("parent") and draft is not None:
-            parent = resolve(txn, draft, request.parent, self.branch, "parent")
+        if request.HasField("parent"):
+            if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
+                raise not_found(self.namespace, request.thread)  # unknown is not new: its state would be lost
+            parent = 0 if draft is None else resolve(txn, draft, request.parent, self.branch, "parent")
         made = self._made
         version = (draft.head.last_version if draft else 0) + 1
-        if made is None or made.base != parent or made.version != version or not self._holds(made, draft):
+        uid = draft.identity.uid if draft is not None else b""
+        is_right = made is not None and (made.uid, made.base, made.version) == (uid, parent, version)
+        if made is None or not is_right or not self._holds(made, draft):
             made = self._make(txn, draft, parent)
         if draft is not None:
             return self._write(txn, batch, draft, branch, made, is_new=False)
@@ -149,7 +156,7 @@ class SaveWrite:
                 current_digest=digest.hex(), expected_version=request.expected_version,
             )  # fmt: skip
 
-    def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> EntryHeader | None:
+    def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         identity, name = draft.identity, self.request.checkpoint_id
         row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
         if row is None:
@@ -160,7 +167,7 @@ class SaveWrite:
                 f"checkpoint id {name!r} names version {entry.header.version}, which has other content",
                 checkpoint_id=name, version=entry.header.version,
             )  # fmt: skip
-        return entry.header
+        return entry
 
     def _holds(self, made: Made, draft: Draft | None) -> bool:
         dictionary = made.content.dictionary
@@ -177,7 +184,8 @@ class SaveWrite:
             raise StateTooLarge(tree.size_bytes, context.limits.state_bytes)
         edits = shrink(old, diff).SerializeToString()
         metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits))
-        return Made(base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base)))
+        uid = thread.identity.uid if thread is not None else b""
+        return Made(uid, base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base)))
 
     def _dictionary(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Dictionary | None:
         """The snapshot nearest on the base's ancestry, where it is at hand or worth loading."""
@@ -248,10 +256,8 @@ class SaveWrite:
         if request.checkpoint_id:
             id_hash = identity.hash_id(b"checkpoint", self.branch, request.checkpoint_id)
             txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
-        namespace = identity.namespace_keys
-        for key, value in request.labels.items():
-            label = namespace.names.label(key, value)
-            txn.put(layout.label_key(namespace.tag, label, identity.number, header.sequence), layout.PRESENT)
+        for key in label_keys(identity, header, request.labels):
+            txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
         if self.branch == MAIN:
@@ -265,9 +271,7 @@ class SaveWrite:
         batch.after_commit.append(lambda: _keep_hot(cache, number, made))
         draft.thread.saves += 1
         self.draft = draft
-        answer = response(draft, header, replayed=False)
-        answer.stored_bytes = entry.stored_bytes
-        return answer
+        return response(draft, header, entry.stored_bytes, replayed=False)
 
 
 def move_branch(
@@ -302,11 +306,17 @@ def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -
     head.metrics.update(request.metrics)
 
 
-def response(draft: Draft, header: EntryHeader, *, replayed: bool) -> SaveResponse:
+def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
+    """The answer to a save that was answered before: as the first time."""
+    return response(draft, entry.header, stored_bytes(entry), replayed=True)
+
+
+def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
     """The answer to a save."""
     answer = SaveResponse(
         version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
         durability=DURABILITY_COMMITTED, uid=draft.identity.uid.hex(), replayed=replayed,
+        stored_bytes=size_bytes,
     )  # fmt: skip
     answer.create_time.FromMicroseconds(header.create_time_us)
     return answer

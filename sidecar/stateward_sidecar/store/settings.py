@@ -75,7 +75,7 @@ def begin_change(
     if request_id:
         found = find_request(txn, draft.identity, request_id, mark)
         if found is not None:
-            return Change(draft, request_hash, mark, found.sequence)
+            return Change(draft, request_hash, mark, found.header.sequence)
     check_main_version(draft, request)
     return Change(draft, request_hash, mark, 0)
 

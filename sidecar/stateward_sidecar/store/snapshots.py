@@ -22,6 +22,7 @@ from stateward_sidecar.codec.state import StateTree, to_snapshot
 from stateward_sidecar.errors import Corrupt, DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -49,7 +50,7 @@ class Snapshots:
             return
         thread.snapshot_pending = True
         try:
-            self._context.workers.submit(self._make, thread, branch, tree)
+            self._context.background.submit(self._make, thread, branch, tree)
         except RuntimeError:  # the daemon is stopping; a later save makes it
             thread.snapshot_pending = False
 
@@ -110,7 +111,14 @@ class Snapshots:
         identity, head, sums = draft.identity, draft.next_head(), {}
         head.stored_bytes += stored_bytes
         branch = draft.branch(made_for.name) if made_for is not None else None
-        if made_for is not None and branch is not None and branch.snapshot_version < version:
+        # A save with a parent of its own may have moved the branch to another line meanwhile.
+        is_behind = branch is not None and branch.snapshot_version < version
+        if (
+            made_for is not None
+            and branch is not None
+            and is_behind
+            and replay.is_ancestor(txn, draft, version, branch.version)
+        ):
             moved = BranchHead()
             moved.CopyFrom(branch)
             moved.snapshot_version = version

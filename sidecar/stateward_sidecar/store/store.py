@@ -36,7 +36,7 @@ from stateward_sidecar.store.watch import Watcher
 
 KEYS_FILE = "keys"
 WORKERS = 4
-READ_ATTEMPTS = 6
+BACKGROUND_WORKERS = 3
 T = TypeVar("T")
 
 
@@ -68,12 +68,18 @@ class Store:
             engine.close()
             raise
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
+        self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
         self.context = Context(
             engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock or Clock(),
             tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
-            writer=Writer(engine, deliver, on_fatal), workers=self.workers,
+            writer=Writer(engine, deliver, on_fatal), background=self.background,
         )  # fmt: skip
-        self._read_counters()
+        try:
+            self._read_counters()
+        except Corrupt as error:
+            keystore.close()
+            engine.close()
+            raise StartError(f"the counters of {options.directory} cannot be read: {error.message}") from None
         context = self.context
         self.threads = Threads(context)
         self.reader = Reader(context, self.threads)
@@ -110,18 +116,19 @@ class Store:
             if found and bytes(cursor.key()[:1]) == b"T":
                 next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
             context.next_thread = next_thread
-            if cursor.last() and bytes(cursor.key()[:1]) == b"W":
-                context.next_cursor = layout.tail_number(cursor.key()) + 1
 
     def start(self) -> None:
         """Starts the writer, and finishes in the background what a crash left."""
+        keystore = self.context.keystore
+        uids = {*keystore.leaving, *keystore.erased}
         self.context.writer.start()
-        self.workers.submit(self.deleter.recover, self.context.next_thread)
+        self.background.submit(self.deleter.recover, self.context.next_thread, uids)
 
     def close(self) -> None:
         """Finishes what was taken, then closes."""
         self.context.writer.stop()
         self.workers.shutdown(wait=True, cancel_futures=True)
+        self.background.shutdown(wait=True, cancel_futures=True)
         self.context.keystore.close()
         self.context.engine.close()
 
@@ -131,14 +138,11 @@ class Store:
         A commit between the two makes an entry look missing or pruned. Damage is damage when it is still seen with no
         commit in between.
         """
-        for _ in range(READ_ATTEMPTS - 1):
-            commits = self.context.writer.commits
-            try:
+        try:
+            return verb(*arguments)
+        except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
+            with self.context.writer.publishing:  # nothing is committed and nothing published meanwhile
                 return verb(*arguments)
-            except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
-                if self.context.writer.commits == commits:
-                    raise
-        return verb(*arguments)
 
     def count_threads(self) -> int:
         """Threads on this disk."""

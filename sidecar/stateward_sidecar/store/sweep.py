@@ -7,6 +7,8 @@ clock must not delete threads.
 
 from __future__ import annotations
 
+from typing import Any
+
 import lmdb
 
 from stateward.v1.thread_pb2 import Retention
@@ -15,8 +17,8 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
-from stateward_sidecar.store.journal import SECOND_US
-from stateward_sidecar.store.prune import Pruner
+from stateward_sidecar.store.journal import SECOND_US, next_place
+from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log
@@ -84,13 +86,16 @@ class Sweeper:
                 if thread is None or not self._is_due(txn, thread):
                     continue
             run = self._pruner.retain(thread.identity.namespace, thread.name)
-            self._submit(Write(run=run, background=True, frees_space=True))
+            while self._submit(Write(run=run, background=True, frees_space=True)) == RETAIN_VERSIONS_MAX:
+                pass
 
     def _is_due(self, txn: lmdb.Transaction, thread: Thread) -> bool:
         rule: Retention = thread.head.options.retention
         changed = self._seen.get(thread.number) != thread.head.tip_sequence
         self._seen[thread.number] = thread.head.tip_sequence
-        return (changed or rule.HasField("keep_for")) and bool(self._pruner.choose_by_rule(txn, Draft(thread), rule))
+        if not changed and not rule.HasField("keep_for"):
+            return False
+        return bool(self._pruner.choose_by_rule(txn, Draft(thread), rule))
 
     def _find(self, txn: lmdb.Transaction, number: int) -> Thread | None:
         try:
@@ -104,12 +109,12 @@ class Sweeper:
         gone: list[bytes] = []
         oldest_us = self._context.clock.now_us() - DELETION_KEPT_S * SECOND_US
         with self._context.engine.read() as txn:
-            cursor, looked_at = txn.cursor(), 0
+            cursor, looked_at, newest = txn.cursor(), 0, next_place(txn) - 1
             found = cursor.set_range(layout.feed_key(self._feed_at))
             while found and bytes(cursor.key()[:1]) == b"W" and looked_at < ROWS_MAX:
                 place = layout.tail_number(cursor.key())
                 number, sequence = layout.unpack_feed(cursor.value())
-                if place < self._context.next_cursor - 1 and not self._leads_somewhere(txn, number, sequence):
+                if place < newest and not self._leads_somewhere(txn, number, sequence):
                     gone.append(bytes(cursor.key()))
                 looked_at += 1
                 self._feed_at = place + 1
@@ -152,10 +157,11 @@ class Sweeper:
         if keys:
             self._submit(Write(run=run, background=True, frees_space=True))
 
-    def _submit(self, write: Write) -> None:
+    def _submit(self, write: Write) -> Any:
         try:
-            self._context.writer.submit(write, wait=True).wait()
+            return self._context.writer.submit(write, wait=True).wait()
         except ShuttingDown:
             raise
         except StatewardError as error:
             log.error("a sweep's write failed", reason=error.reason, error=error.message)
+            return None

@@ -199,12 +199,8 @@ def load_thread(
     txn: lmdb.Transaction, keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes
 ) -> Thread:
     """Reads a thread's rows. Raises Corrupt or KeyUnavailable."""
-    data_key = keystore.thread_key(uid, namespace_keys)
-    if data_key is None:
-        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
-    identity = Identity(number, uid, "", "", namespace_keys, data_key)
+    identity = open_identity(keystore, namespace_keys, number, uid)
     head = load_head(txn, identity)
-    identity.namespace, identity.name = head.namespace, head.thread
     thread = Thread(identity, head)
     keys, total = identity.keys, 0
     for key, record in rows(txn, keys.all_of(b"B")):
@@ -227,8 +223,16 @@ def load_thread(
     return thread
 
 
+def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes) -> Identity:
+    """A thread's keys; its names follow with its head. Raises KeyUnavailable."""
+    data_key = keystore.thread_key(uid, namespace_keys)
+    if data_key is None:
+        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+    return Identity(number, uid, "", "", namespace_keys, data_key)
+
+
 def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
-    """Reads a thread's head and checks that the journal ends where it says. Raises Corrupt."""
+    """Reads a thread's head, names the identity by it, and checks where the journal ends. Raises Corrupt."""
     key = identity.keys.head()
     record = txn.get(key)
     if record is None:
@@ -237,6 +241,7 @@ def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
         head = ThreadHead.FromString(identity.open_row(key, record[UID_BYTES:]))
     except DecodeError:
         raise Corrupt("the thread's head cannot be read") from None
+    identity.namespace, identity.name = head.namespace, head.thread
     if txn.get(identity.keys.entry(head.tip_sequence + 1)) is not None:
         raise Corrupt("the thread's head is older than its journal", head.thread, head.last_version)
     tip = txn.get(identity.keys.entry(head.tip_sequence))

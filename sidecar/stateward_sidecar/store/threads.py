@@ -15,7 +15,16 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.thread import UID_BYTES, Draft, Identity, Thread, head_uid, load_thread
+from stateward_sidecar.store.thread import (
+    UID_BYTES,
+    Draft,
+    Identity,
+    Thread,
+    head_uid,
+    load_head,
+    load_thread,
+    open_identity,
+)
 
 THREADS_MAX = 4096
 
@@ -47,7 +56,7 @@ class Threads:
             return None
         try:
             number, uid = layout.unpack_name(row)
-        except ValueError:
+        except Corrupt:
             raise Corrupt("the thread's name row cannot be read", name) from None
         thread = self._load(txn, namespace_keys, number, uid, name)
         if thread is not None and thread.name != name:
@@ -66,6 +75,25 @@ class Threads:
         thread = self._recent(number)
         if thread is not None:
             return thread
+        found = self._locate(txn, number)
+        if found is None:
+            return None
+        namespace_keys, uid = found
+        return self._load(txn, namespace_keys, number, uid, None)
+
+    def head(self, txn: lmdb.Transaction, number: int) -> tuple[Identity, ThreadHead] | None:
+        """Only a thread's head: for lists, which would push every hot thread out of memory. Raises as ``by_number``."""
+        thread = self._threads.get(number)
+        if thread is not None:
+            return thread.identity, thread.head
+        found = self._locate(txn, number)
+        if found is None:
+            return None
+        namespace_keys, uid = found
+        identity = open_identity(self._context.keystore, namespace_keys, number, uid)
+        return identity, load_head(txn, identity)
+
+    def _locate(self, txn: lmdb.Transaction, number: int) -> tuple[NamespaceKeys, bytes] | None:
         record = txn.get(layout.ThreadKeys(number).head())
         if record is None:
             return None
@@ -76,7 +104,7 @@ class Threads:
         namespace_keys = keystore.namespace_by_id(identity) if identity is not None else None
         if namespace_keys is None:
             raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
-        return self._load(txn, namespace_keys, number, uid, None)
+        return namespace_keys, uid
 
     def _load(
         self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
@@ -92,7 +120,12 @@ class Threads:
                 if name not in error.message:
                     error.message = f"thread {name!r}: {error.message}"
             raise
-        return self._keep(thread)
+        with self._lock:
+            # A transaction older than the last commit may show what was changed or deleted since: its thread serves
+            # this reader, and nobody after it.
+            if txn.id() < self._context.engine.last_commit():
+                return self._threads.get(number, thread)
+            return self._keep_locked(thread)
 
     def _recent(self, number: int) -> Thread | None:
         with self._lock:
@@ -101,18 +134,14 @@ class Threads:
                 self._threads.move_to_end(number)
             return thread
 
-    def _keep(self, thread: Thread, *, is_newest: bool = False) -> Thread:
-        with self._lock:
-            # Two readers may have loaded it at once: the first one stays, so that all see one object. What the writer
-            # has just committed replaces whatever a reader loaded before.
-            if is_newest:
-                self._threads[thread.number] = thread
-            thread = self._threads.setdefault(thread.number, thread)
-            self._numbers[thread.identity.namespace, thread.name] = thread.number
-            while len(self._threads) > THREADS_MAX:
-                _, old = self._threads.popitem(last=False)
-                self._numbers.pop((old.identity.namespace, old.name), None)
-            return thread
+    def _keep_locked(self, thread: Thread) -> Thread:
+        # Two readers may have loaded it at once: the first one stays, so that all see one object.
+        thread = self._threads.setdefault(thread.number, thread)
+        self._numbers[thread.identity.namespace, thread.name] = thread.number
+        while len(self._threads) > THREADS_MAX:
+            _, old = self._threads.popitem(last=False)
+            self._numbers.pop((old.identity.namespace, old.name), None)
+        return thread
 
     def forget(self, thread: Thread) -> None:
         """Drops a thread from memory: it was deleted, or must be read anew."""
@@ -145,7 +174,10 @@ class Threads:
     def _publish(self, draft: Draft) -> None:
         draft.publish()
         if not draft.thread.is_deleted:
-            self._keep(draft.thread, is_newest=True)
+            with self._lock:
+                # What the writer has just committed replaces whatever a reader loaded before.
+                self._threads[draft.thread.number] = draft.thread
+                self._keep_locked(draft.thread)
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""
@@ -154,6 +186,8 @@ class Threads:
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
         keystore.add_thread(uid, namespace_keys, data_key)
         batch.after_abort.append(lambda: keystore.release(uid))
+        # Not synced: a start after a crash sees a name, and takes the mark away.
+        batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
         if keystore.sync not in batch.before_commit:
             batch.before_commit.append(keystore.sync)
         number = context.next_thread

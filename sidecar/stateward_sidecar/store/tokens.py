@@ -24,7 +24,8 @@ def bare(request: Message, *ignored: str) -> bytes:
     copy.CopyFrom(request)
     for field in ("page_token", *ignored):
         copy.ClearField(field)
-    return copy.SerializeToString(deterministic=True)
+    # Requests of two kinds may have the same bytes.
+    return length_prefixed(copy.DESCRIPTOR.full_name.encode(), copy.SerializeToString(deterministic=True))
 
 
 class Tokens:

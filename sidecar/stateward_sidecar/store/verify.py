@@ -29,7 +29,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
 from stateward_sidecar.store.threads import not_found
@@ -92,7 +92,7 @@ class Verifier:
             for key, row in rows(txn, b"N"):
                 try:
                     number, uid = layout.unpack_name(row)
-                except ValueError:
+                except Corrupt:
                     found.append((0, b"", key[1:]))
                     continue
                 owner = self._context.keystore.namespace_of(uid)
@@ -223,11 +223,9 @@ class Verifier:
             row = txn.get(identity.keys.checkpoint_id(id_hash))
             if row is None or layout.number_of(row) != header.sequence:
                 raise Corrupt("the index row of the checkpoint id is missing or foreign")
-        namespace = identity.namespace_keys
-        for key, value in body.labels.items() if header.version not in thread.pruned else ():
-            label = namespace.names.label(key, value)
-            if txn.get(layout.label_key(namespace.tag, label, identity.number, header.sequence)) is None:
-                raise Corrupt("the index row of a label is missing")
+        labels = body.labels if header.version not in thread.pruned else {}
+        if any(txn.get(key) is None for key in label_keys(identity, header, labels)):
+            raise Corrupt("the index row of a label is missing")
 
     def _verify_state(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, edits: bytes) -> None:
         thread, header = progress.thread, entry.header

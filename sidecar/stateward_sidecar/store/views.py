@@ -7,7 +7,7 @@ from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, STATUS_RUNNING, Checkpoint
 from stateward.v1.thread_pb2 import Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
-from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.journal import SECOND_US, expire_second
 from stateward_sidecar.store.thread import MAIN, Identity, Thread
@@ -19,10 +19,10 @@ def view_entry(identity: Identity, entry: Entry) -> Checkpoint:
         metadata = entry.open_metadata(identity.cipher, identity.uid)
     except Corrupt as error:
         raise error.locate(identity.name, entry.header.version) from None
-    return view_checkpoint(identity, entry.header, metadata, len(entry.record))
+    return view_checkpoint(identity, entry.header, metadata, stored_bytes(entry))
 
 
-def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMetadata, record_bytes: int) -> Checkpoint:
+def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMetadata, size_bytes: int) -> Checkpoint:
     """A checkpoint from its header and metadata."""
     body = metadata.checkpoint
     view = Checkpoint(
@@ -30,7 +30,7 @@ def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMeta
         parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,
         digest=header.digest, status=body.status or STATUS_RUNNING, status_detail=body.status_detail,
         schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
-        stored_bytes=record_bytes + (header.edit_stored_bytes if header.parts_id else 0),
+        stored_bytes=size_bytes,
         sequence=header.sequence, durability=DURABILITY_COMMITTED, wait_id=body.wait_id,
     )  # fmt: skip
     view.labels.update(body.labels)

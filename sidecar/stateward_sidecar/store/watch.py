@@ -26,7 +26,9 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_entry
@@ -46,6 +48,8 @@ class Watch:
     cursor: int = 0  # sequence, or place among all entries
     uid: bytes = b""  # of a thread's watch
     is_over: bool = False
+    # From the beginning means from what is left of it: up to here a removed entry is passed over.
+    holes_until: int = 0
 
     @property
     def position(self) -> str:
@@ -60,22 +64,32 @@ class Watcher:
         self._context = context
         self._threads = threads
 
-    def open(self, request: WatchRequest, committed: int) -> Watch:
-        """Finds where a watch begins. ``committed`` is the newest place among all entries. Raises typed errors."""
+    def open(self, request: WatchRequest) -> Watch:
+        """Finds where a watch begins. Raises typed errors."""
         if request.thread == ALL_THREADS:
             found = _match(_FEED_CURSOR, request.after_cursor)
-            return Watch(request, int(found[1]) if found else committed)
+            with self._context.engine.read() as txn:
+                newest = next_place(txn) - 1
+            after = int(found[1]) if found else newest
+            if after > newest:
+                raise InvalidField("after_cursor", "was never given out by this store")
+            return Watch(request, after)
         found = _match(_THREAD_CURSOR, request.after_cursor)
-        if found:
-            return Watch(request, int(found[2]), bytes.fromhex(found[1]))
         with self._context.engine.read() as txn:
-            thread = self._threads.get(txn, request.namespace, request.thread)
+            thread = self._threads.find(txn, request.namespace, request.thread)
+            if found and (thread is None or thread.identity.uid.hex() != found[1]):
+                return Watch(request, int(found[2]), bytes.fromhex(found[1]))  # deleted since: its last event follows
+            if thread is None:
+                raise not_found(request.namespace, request.thread)
             tip = thread.head.tip_sequence
             after = request.after_sequence if request.HasField("after_sequence") else tip
+            field = "after_sequence"
+            if found:
+                after, field = int(found[2]), "after_cursor"
             if after > tip:
-                raise InvalidField("after_sequence", f"{after} was never given out; the newest is {tip}")
+                raise InvalidField(field, f"{after} was never given out; the newest is {tip}")
             self._check_retained(txn, thread, after)
-        return Watch(request, after, thread.identity.uid)
+        return Watch(request, after, thread.identity.uid, holes_until=0 if after else tip)
 
     def read(self, watch: Watch) -> list[Event]:
         """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one."""
@@ -100,7 +114,8 @@ class Watcher:
     def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
         events: list[Event] = []
         after = watch.cursor
-        self._check_retained(txn, thread, after)
+        if after >= watch.holes_until:
+            self._check_retained(txn, thread, after)
         size, prefix = 0, thread.identity.keys.all_of(b"J")
         cursor = txn.cursor()
         found = cursor.set_range(thread.identity.keys.entry(after + 1))
@@ -108,6 +123,10 @@ class Watcher:
             entry = unpack(cursor.value(), layout.tail_number(cursor.key()))
             if entry.header.sequence > thread.head.tip_sequence:
                 break  # committed, but not yet published to readers
+            if entry.header.sequence != after + 1 and after >= watch.holes_until:
+                if not events:
+                    self._check_retained(txn, thread, after)
+                break  # what comes next was removed: said at the next read, after these events
             event = self._event(txn, thread, entry, watch.request.include_diff)
             event.cursor = f"t.{watch.uid.hex()}.{entry.header.sequence}"
             events.append(event)
@@ -199,8 +218,7 @@ class Watcher:
         elif header.kind == ENTRY_KIND_OPTIONS:
             event.options_changed.CopyFrom(metadata.options)
         elif header.kind == ENTRY_KIND_PRUNED:
-            for item in metadata.pruned.ranges:
-                event.pruned.versions.extend(range(item.first, item.last + 1))
+            event.pruned.versions.extend(Ranges.from_message(metadata.removed))
         return event
 
 

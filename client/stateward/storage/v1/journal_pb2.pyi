@@ -83,7 +83,7 @@ class EntryHeader(_message.Message):
     def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned")
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "removed")
     REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class EntryMetadata(_message.Message):
     TAG_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PRUNED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     request_hash: bytes
     fingerprint: bytes
     creation: ThreadCreation
@@ -98,7 +99,8 @@ class EntryMetadata(_message.Message):
     tag: _thread_pb2.Tag
     options: _thread_pb2.ThreadOptions
     pruned: PrunedVersions
-    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
+    removed: PrunedVersions
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
 
 class ThreadCreation(_message.Message):
     __slots__ = ("namespace", "thread", "options", "forked_from")

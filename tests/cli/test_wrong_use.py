@@ -1,0 +1,229 @@
+"""The danger: a stack trace, silence or a wrong exit code where somebody made an ordinary mistake."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+from tests.cli.conftest import environment, make_run, run
+
+# Runs a command line in a process where some packages cannot be imported.
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.argv = ["stateward", *{arguments!r}]
+from stateward.cli import main
+main()
+"""
+
+
+def test_no_daemon(tmp_path):
+    """Without a daemon the error says where it was looked for and how to start one."""
+    socket = tmp_path / "s.sock"
+    answer = run("--target", socket, "threads")
+    assert answer.code == 1
+    assert str(socket) in answer.error
+    assert "stateward-sidecar" in answer.error
+
+
+def test_no_daemon_at_the_default_place(tmp_path):
+    """The target comes from the environment where no flag gives one."""
+    answer = run("show", "x", STATEWARD_TARGET=str(tmp_path / "e.sock"))
+    assert answer.code == 1
+    assert "e.sock" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["shwo"], "shwo"),
+        (["show"], "THREAD"),
+        (["threads", "--bad"], "--bad"),
+        (["threads", "--status", "asleep"], "waiting"),
+        (["threads", "--label", "model"], "KEY=VALUE"),
+        (["threads", "--limit", "-1"], "--limit"),
+        (["show", "x", "--last", "many"], "--last"),
+        (["import"], "FILE"),
+        (["import", "f", "--concurrency", "0"], "--concurrency"),
+        (["demo", "--steps", "1"], "--steps"),
+    ],
+)
+def test_wrong_usage(arguments, told):
+    """Wrong usage is exit code 2 and one line that names the mistake and the page with help."""
+    answer = run(*arguments)
+    assert answer.code == 2
+    assert told in answer.error
+    assert "--help" in answer.error
+
+
+def test_too_long_a_socket_path():
+    """A socket path that the system cannot take is said to be too long."""
+    answer = run("--target", "unix:///" + "x" * 200, "threads")
+    assert answer.code == 1
+    assert "--target" in answer.error
+
+
+@pytest.mark.parametrize("name", ["nope", "a\nb", "x" * 2000])
+def test_unknown_thread(stateward, name):
+    """A thread that is not there, or cannot be, is one line."""
+    answer = stateward("show", name)
+    assert answer.code == 1
+    assert answer.error
+
+
+def test_unknown_version_log_and_tag(stateward, client):
+    """What a thread does not have is named, with what it has."""
+    client.thread("t").append("messages", 1)
+    for at in ("2", "0", "-1", "good", "99999999999999999999"):
+        answer = stateward("show", "t", f"--at={at}")
+        assert answer.code == 1, at
+        assert answer.error
+    answer = stateward("show", "t", "--log", "other")
+    assert answer.code == 1
+    assert answer.error.endswith("it has: messages")
+
+
+def test_arguments_that_are_no_utf_8(stateward):
+    """Bytes that no name can hold are one line too."""
+    for arguments in (["show", "\udcff"], ["threads", "--prefix", "\udcff"], ["show", "t", "--at", "\udcff"]):
+        answer = stateward(*arguments)
+        assert answer.code == 1
+        assert "not UTF-8" in answer.error
+
+
+def packed(*runs):
+    return gzip.compress("".join(json.dumps(each) + "\n" for each in runs).encode())
+
+
+GOOD = [make_run(f"r{number}", 50) for number in range(30)]
+BAD_FILES = {
+    "empty": (b"", "is empty"),
+    "blank": (b"\n  \n", "is empty"),
+    "prose": (b"# Notes\n", "line 1 is not JSON"),
+    "pretty": (json.dumps(GOOD[0], indent=2).encode(), "line 1 is not JSON"),
+    "list": (b"[1, 2]\n", "line 1 is no JSON object"),
+    "message": (b'{"role": "user", "content": "x"}\n', 'neither "messages" nor "states"'),
+    "both": (b'{"messages": [], "states": []}\n', 'both "messages" and "states"'),
+    "no list": (b'{"messages": {}}\n', '"messages" is no list'),
+    "latin": ('{"run_id": "é", "messages": []}\n'.encode("latin-1"), "is not UTF-8"),
+    "deep": (b"[" * 100_000, "nested too deeply"),
+    "long number": (b'{"messages": [' + b"9" * 5000 + b"]}", "more digits"),
+    "cut gzip": (packed(*GOOD)[:300], "is broken gzip"),
+    "flipped gzip": (packed(*GOOD)[:100] + b"\xff\x00\xff" + packed(*GOOD)[103:], "is broken gzip"),
+    "no gzip": (b"\x1f\x8bxxxxxxxxxxxx", "is broken gzip"),
+    "zip": (b"PK\x03\x04\xff\xfe", "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_wrong_file(stateward, client, write, tmp_path, kind):
+    """A file that cannot be imported is refused before anything is, and the error names it."""
+    data, told = BAD_FILES[kind]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(data)
+    answer = stateward("import", write("good.jsonl", GOOD[0]), bad)
+    assert answer.code == 1
+    assert told in answer.error
+    assert str(bad) in answer.error
+    assert list(client.threads()) == []
+
+
+def test_missing_file_and_directory(stateward, tmp_path):
+    """What is no file is said to be none."""
+    for path in (tmp_path, tmp_path / "missing.jsonl"):
+        answer = stateward("import", path)
+        assert answer.code == 1
+        assert answer.error.startswith(f"cannot read {path}")
+
+
+def test_one_wrong_line(stateward, client, tmp_path):
+    """A run that cannot be imported is named with its line, and costs no other run its import."""
+    wrong = [
+        b"not json",
+        b'{"run_id": "nan", "messages": [1, {"x": NaN}]}',
+        b'{"run_id": "huge", "messages": [1e999]}',
+        b'{"run_id": "none", "messages": []}',
+        b'{"run_id": "state", "states": [{"messages": []}, 7]}',
+    ]
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(b"\n".join([json.dumps(GOOD[0]).encode(), *wrong, json.dumps(GOOD[1]).encode()]))
+    answer = stateward("import", path)
+    assert answer.code == 1
+    for number in range(2, 7):
+        assert f"{path} line {number}" in answer.err
+    assert "messages[1].x" in answer.err
+    assert "5 of 7 runs were not imported" in answer.err.splitlines()[-1]
+    assert sorted(info.name for info in client.threads()) == ["runs/r0", "runs/r1"]
+
+
+def test_two_files_of_one_name(stateward, client, write):
+    """Files whose threads would be mixed up are refused together."""
+    answer = stateward("import", write("a/runs.jsonl", GOOD[0]), write("b/runs.jsonl.gz", GOOD[1]))
+    assert answer.code == 1
+    assert "--thread-prefix" in answer.error
+    assert list(client.threads()) == []
+
+
+def test_too_large_a_message(own_daemon, write):
+    """A message above the daemon's limit fails its run only."""
+    large = {"run_id": "large", "messages": ["x" * (65 << 20)]}
+    answer = run("--target", own_daemon.target, "import", write("runs.jsonl", large, GOOD[0]))
+    assert answer.code == 1
+    assert len(answer.err.splitlines()) == 2, answer.err
+    with own_daemon.client() as client:
+        assert [info.name for info in client.threads()] == ["runs/r0"]
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_extra(tmp_path, missing):
+    """Without the extra the command says in one line what to install."""
+    answer = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(missing={missing}, arguments=["threads"])],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    assert answer.returncode == 1
+    assert "pip install 'stateward[cli]'" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_demo_without_the_daemon(tmp_path):
+    """The demo without the daemon's dependencies says in one line what to install."""
+    script = WITHOUT.format(missing=set(), arguments=["demo"])
+    script = "import sys; sys.modules['lmdb'] = None\n" + script  # find_spec of such a module raises ValueError
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False
+    )
+    assert answer.returncode == 1
+    assert "stateward[sidecar,cli]" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_help_needs_no_daemon():
+    """Every command explains itself with examples; --version tells the version."""
+    for command in ([], ["import"], ["show"], ["threads"], ["demo"]):
+        answer = run(*command, "--help")
+        assert answer.code == 0
+        assert "Examples:\n" in answer.out
+    assert run("--version").out.startswith("stateward ")
+    assert "Commands:" in run().out
+
+
+def test_reader_that_goes_away(stateward, client, daemon, namespace):
+    """A pipe that is closed early ends the command without a word."""
+    state = client.thread("t").hydrate()
+    state.logs["messages"].extend({"role": "user", "content": "x" * 100} for _ in range(3000))
+    client.thread("t").save(state)
+    command = f"{sys.executable} -m stateward.cli --target {daemon.target} -n {namespace} show t --last 3000 | head -1"
+    answer = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=environment(), timeout=60, check=False
+    )
+    assert (answer.stdout.count("\n"), answer.stderr) == (1, "")

@@ -1,0 +1,305 @@
+"""Data of every kind, ways to damage them, and a look at everything that can be read of them.
+
+The data are made by a real daemon. Damaged copies are opened by the same store in this process: hundreds of them, each
+as a restart would see it, without hundreds of processes. tests/faults/test_damage_on_the_wire.py does a few over gRPC.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from tests.service.wire import Wire, appends, sets, text
+
+from stateward.testing import run_daemon
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.admin_service_pb2 import Finding, GetStatsRequest, VerifyRequest
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.diff_pb2 import Append, Diff, Edit
+from stateward.v1.state_pb2 import Value
+from stateward.v1.thread_pb2 import Retention
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.context import Limits
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store, StoreOptions
+
+MAP_BYTES = 256 << 20
+SPACE, OTHER = "space", "other space"
+NAMES = ("alpha", "beta", "large")
+HEALTHY = "healthy"
+# What a damaged row may cost its own thread.
+DAMAGE = ("CORRUPT", "KEY_UNAVAILABLE")
+Rows = dict[bytes, bytes]
+
+
+@dataclass
+class Made:
+    """A data directory at rest, and the saves that made it."""
+
+    directory: Path
+    key: bytes
+    saves: dict[tuple[str, str], list[c.SaveRequest]]
+    numbers: dict[int, str] = field(default_factory=dict)  # thread number → name
+
+
+def make(directory: Path) -> Made:
+    """Threads with branches, tags, labels, checkpoint ids, request ids, TTL, retention, pruned versions, snapshots,
+    edits in pieces; one deleted; one in another namespace."""
+    saves: dict[tuple[str, str], list[c.SaveRequest]] = {}
+    with run_daemon(directory, sweep_interval=0) as daemon:
+        wire = Wire(daemon.target)
+        for name in ("gone", "alpha", "beta"):
+            saves[SPACE, name] = _fill(wire, name)
+        saves[SPACE, "large"] = _fill_large(wire)
+        saves[OTHER, HEALTHY] = [
+            c.SaveRequest(namespace=OTHER, thread=HEALTHY, expected_version=0, diff=appends("well"), request_id="h")
+        ]
+        wire.save(saves[OTHER, HEALTHY][0])
+        wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=SPACE, thread="gone"))
+        del saves[SPACE, "gone"]
+        assert wire.findings() == []
+        wire.close()
+        assert daemon.stop() == 0
+        key = bytes.fromhex(Path(f"{directory}.key").read_text().strip())
+    made = Made(directory, key, saves)
+    for (space, name), _ in saves.items():
+        with opened(made.directory, key) as store, store.context.engine.read() as txn:
+            made.numbers[store.threads.get(txn, space, name).number] = name
+    return made
+
+
+def _fill(wire: Wire, name: str) -> list[c.SaveRequest]:
+    rnd = random.Random(name)
+    saves = []
+    at = {"namespace": SPACE, "thread": name}
+    for version in range(8):
+        save = c.SaveRequest(
+            **at, expected_version=version, diff=appends(f"{name} {version} {rnd.randbytes(2500).hex()}"),
+            request_id=f"{name}-{version}", checkpoint_id=f"step-{version}", labels={"agent": name}, step=version,
+            create={"ttl": {"seconds": 10**6}, "retention": Retention(keep_last=100)}, metadata=text(f"about {name}"),
+        )  # fmt: skip
+        if version == 7:
+            save.branch, save.expected_version = "side", 0
+            save.parent.version = 4
+            del save.diff.edits[:]
+            save.diff.MergeFrom(sets("goal", f"{name} on the side"))
+        wire.save(save)
+        saves.append(save)
+        if version in (2, 5):
+            wire.threads.SetTag(t.SetTagRequest(**at, tag=f"tag-{version}", request_id=f"tag-{version}"))
+    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [1, 2]}))
+    wire.threads.UpdateThread(t.UpdateThreadRequest(**at, options={"agent": name}, update_mask={"paths": ["agent"]}))
+    return saves
+
+
+def _fill_large(wire: Wire) -> list[c.SaveRequest]:
+    rnd = random.Random("large")
+    saves = []
+    before = wire.admin.GetStats(GetStatsRequest()).snapshots
+    for version in range(3):
+        entry = Value(data=rnd.randbytes(1_200_000 if version == 1 else 100))
+        save = c.SaveRequest(
+            namespace=SPACE, thread="large", expected_version=version, request_id=f"large-{version}",
+            diff=Diff(edits=[Edit(append=Append(log="large", entries=[entry]))]),
+        )  # fmt: skip
+        wire.save(save)
+        saves.append(save)
+        while version == 1 and wire.admin.GetStats(GetStatsRequest()).snapshots == before:
+            pass  # it is made in the background
+    return saves
+
+
+def read_rows(directory: Path) -> Rows:
+    """Every row of a store at rest."""
+    with lmdb.open(str(directory), map_size=MAP_BYTES, lock=False, readonly=True) as env, env.begin() as txn:
+        return dict(txn.cursor())
+
+
+def change_rows(directory: Path, changes: dict[bytes, bytes | None]) -> None:
+    """Puts rows, or deletes them (None)."""
+    with lmdb.open(str(directory), map_size=MAP_BYTES) as env, env.begin(write=True) as txn:
+        for key, value in changes.items():
+            if value is None:
+                txn.delete(key)
+            else:
+                txn.put(key, value)
+
+
+def copy(made: Made, to: Path, changes: dict[bytes, bytes | None] | None = None) -> Path:
+    """A copy of the data with some rows changed."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir()
+    for name in ("data.mdb", "keys"):
+        shutil.copy(made.directory / name, to / name)
+    if changes:
+        change_rows(to, changes)
+    return to
+
+
+@contextmanager
+def opened(directory: Path, key: bytes) -> Iterator[Store]:
+    """The store as a daemon opens it."""
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    limits = Limits()
+    store = Store(StoreOptions(directory, key, MAP_BYTES, 8 << 20, limits), lambda writes: None, fail)
+    store.start()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+Seen = dict[tuple[str, str], Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A read that was refused."""
+
+    reason: str
+    thread: str
+    version: str
+
+
+def look(store: Store, made: Made) -> Seen:
+    """Everything that can be asked of the data: what came, or how it was refused. Nothing is written."""
+    seen: Seen = {}
+
+    def ask(name: str, what: str, verb: Callable[[], Any]) -> None:
+        try:
+            seen[name, what] = store.read(verb)
+        except StatewardError as error:
+            seen[name, what] = Failed(error.reason, error.metadata.get("thread", ""), error.metadata.get("version", ""))
+
+    for space, name in made.saves:
+        at = {"namespace": space, "thread": name}
+        ask(name, "thread", lambda at=at: _thread(store, at))
+        refs = [VersionRef(version=version) for version in range(1, 10)]
+        refs += [VersionRef(checkpoint_id=f"step-{number}") for number in range(8)]
+        refs += [VersionRef(tag=tag) for tag in ("tag-2", "tag-5")]
+        for ref in refs:
+            what = str(ref).strip()
+            for branch in ("", "side") if ref.checkpoint_id else ("",):
+                request = c.HydrateRequest(**at, branch=branch, version=ref, max_bytes=64 << 20)
+                ask(name, f"state {what} {branch}", lambda request=request: store.reader.hydrate(request))
+                ask(name, f"about {what} {branch}", lambda request=request: store.reader.get(request))  # type: ignore[arg-type]
+        for branch in ("", "side"):
+            history = c.ReadHistoryRequest(**at, branch=branch)
+            ask(name, f"history {branch}", lambda history=history: list(store.reader.history(history, store.read)))
+        difference = c.DiffCheckpointsRequest(**at, max_bytes=64 << 20, **{"from": VersionRef(version=0)})
+        ask(name, "difference", lambda difference=difference: store.reader.diff(difference))
+        listing = c.ListCheckpointsRequest(**at)
+        ask(name, "versions", lambda listing=listing: store.lister.checkpoints(listing))
+        if space == SPACE:
+            ask(name, "watch", lambda at=at: _watch(store, t.WatchRequest(**at, after_sequence=0)))
+    return seen
+
+
+def look_at_all(store: Store) -> dict[str, list[str]]:
+    """What is shown of all threads together: one line for each thing a list or watch has, beginning with its thread."""
+
+    def lines(items: Any) -> list[str]:
+        return sorted(f"{item.thread}: {item.sequence}" for item in items)
+
+    labelled = c.ListCheckpointsRequest(namespace=SPACE, thread="-", labels={"agent": "beta"})
+    every = c.ListCheckpointsRequest(namespace=SPACE, thread="-")
+    watched = t.WatchRequest(namespace=SPACE, thread="-", after_cursor="n.0")
+    return {
+        "threads": lines(store.read(store.lister.threads, t.ListThreadsRequest(namespace=SPACE)).threads),
+        "versions": lines(store.read(store.lister.checkpoints, every).checkpoints),
+        "labels": lines(store.read(store.lister.checkpoints, labelled).checkpoints),
+        "watch": lines(_watch(store, watched)),
+        "other": lines(store.read(store.lister.threads, t.ListThreadsRequest(namespace=OTHER)).threads),
+    }
+
+
+def hidden(before: dict[str, list[str]], after: dict[str, list[str]], damaged: set[str]) -> list[str]:
+    """What lists and watches no longer show of threads that are not damaged."""
+    lost = ((what, line) for what, lines in before.items() for line in lines if line not in after[what])
+    return [f"{what} lost {line}" for what, line in lost if line.split(":")[0] not in damaged]
+
+
+def retry_all(store: Store, made: Made) -> Seen:
+    """Sends every save again: each must be answered as before, or refused. The last step: it may write."""
+    seen: Seen = {}
+    for (_, name), saves in made.saves.items():
+        for number, request in enumerate(saves):
+            save = SaveWrite(store.context, store.threads, request)
+            try:
+                answer = store.context.writer.submit(Write(run=save.run), wait=True).wait()
+                seen[name, f"retry {number}"] = answer.version, answer.digest, answer.replayed
+            except StatewardError as error:
+                found = Failed(error.reason, error.metadata.get("thread", ""), error.metadata.get("version", ""))
+                seen[name, f"retry {number}"] = found
+    return seen
+
+
+def verify(store: Store) -> list[Finding]:
+    """What Verify finds."""
+    answers = list(store.verifier.verify(VerifyRequest()))
+    assert answers[-1].done
+    return [answer.finding for answer in answers if answer.HasField("finding")]
+
+
+def wrong(before: Seen, after: Seen, damaged: set[str]) -> list[str]:
+    """What must not be: another answer than before, a refusal without name, a refusal of another thread."""
+    found = []
+    for place, value in after.items():
+        name, what = place
+        if value == before[place]:
+            continue
+        if name not in damaged:
+            found.append(f"{name} {what}: another thread is affected: {_short(value)}")
+        elif not isinstance(value, Failed):
+            found.append(f"{name} {what}: wrong data: {_short(value)} instead of {_short(before[place])}")
+        elif value.reason not in DAMAGE:
+            found.append(f"{name} {what}: {value.reason} instead of {_short(before[place])}")
+        elif value.thread != name:
+            found.append(f"{name} {what}: {value.reason} names thread {value.thread!r}")
+    return found
+
+
+def victims(made: Made, key: bytes, value: bytes) -> set[str]:
+    """Names of the threads that a damaged row may cost: at most the one it belongs to."""
+    number = {b"T": key[1:5], b"N": value[1:5], b"U": key[-4:], b"W": value[:4]}.get(key[:1], b"")
+    return {made.numbers[int.from_bytes(number, "big")]} if int.from_bytes(number, "big") in made.numbers else set()
+
+
+def kind(key: bytes) -> str:
+    """Table and tag of a row: "N", "TJ", "Mformat"."""
+    if key[:1] == b"T":
+        return f"T{chr(key[5])}"
+    return key.decode() if key[:1] == b"M" else chr(key[0])
+
+
+def _thread(store: Store, at: dict[str, str]) -> Any:
+    from stateward_sidecar.store.views import view_thread
+
+    with store.context.engine.read() as txn:
+        return view_thread(store.threads.get(txn, at["namespace"], at["thread"]))
+
+
+def _watch(store: Store, request: t.WatchRequest) -> list[t.Event]:
+    watch = store.watcher.open(request, store.context.next_cursor - 1)
+    found: list[t.Event] = []
+    while True:
+        before = watch.cursor
+        events = store.watcher.read(watch)
+        found += events
+        if watch.is_over or (not events and watch.cursor == before):
+            return found
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:120]

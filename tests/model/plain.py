@@ -1,0 +1,208 @@
+"""What a thread is, said in plain dicts and lists: the daemon's promises without any of its machinery."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from stateward.v1 import diff_pb2, state_pb2
+
+MEDIA_TYPE = "text/plain"
+
+
+class Conflict(Exception):
+    """An edit does not fit."""
+
+
+@dataclass
+class PlainLog:
+    """A log: index of the first entry, entries, last version that changed old ones."""
+
+    first: int = 0
+    entries: list[bytes] = field(default_factory=list)
+    rewritten: int = 0
+
+    @property
+    def next(self) -> int:
+        return self.first + len(self.entries)
+
+
+@dataclass
+class PlainState:
+    """Slots, logs, and where the indexes of deleted logs go on."""
+
+    slots: dict[str, bytes] = field(default_factory=dict)
+    logs: dict[str, PlainLog] = field(default_factory=dict)
+    retired: dict[str, int] = field(default_factory=dict)
+
+    def visible(self) -> dict[str, Any]:
+        """What a hydrate shows, in comparable form."""
+        logs = {name: (log.first, log.entries, log.rewritten) for name, log in self.logs.items()}
+        return {"slots": self.slots, "logs": logs}
+
+    def apply(self, diff: diff_pb2.Diff, version: int) -> PlainState:
+        """The state after the edits. Raises Conflict."""
+        state = copy.deepcopy(self)
+        for edit in diff.edits:
+            kind = edit.WhichOneof("edit")
+            getattr(state, f"_{kind}")(getattr(edit, kind), version)
+        return state
+
+    def fit(self, edits: list[diff_pb2.Edit]) -> list[diff_pb2.Edit]:
+        """The same edits with indexes that exist, without those whose slot or log does not."""
+        state, fitting = self, []
+        for edit in edits:
+            state._move(edit)
+            try:
+                state = state.apply(diff_pb2.Diff(edits=[edit]), 0)
+            except Conflict:
+                continue
+            fitting.append(edit)
+        return fitting
+
+    def _move(self, edit: diff_pb2.Edit) -> None:
+        kind = str(edit.WhichOneof("edit"))
+        change = getattr(edit, kind)
+        log = self.logs.get(getattr(change, "log", "")) or PlainLog(self.retired.get(getattr(change, "log", ""), 0))
+        if kind == "append" and change.HasField("at_index"):
+            change.at_index = log.next
+        elif kind == "replace_entry" and log.entries:
+            change.index = log.first + change.index % len(log.entries)
+        elif kind == "trim_log" and change.WhichOneof("trim") != "keep_last":
+            trim = change.WhichOneof("trim")
+            setattr(change, trim, log.first + getattr(change, trim) % (len(log.entries) + 1))
+        elif kind == "splice_slot":
+            old = self.slots.get(change.slot, b"")
+            change.base_sha256 = sha256(old).digest()
+            splice = change.splices[0]
+            splice.offset %= len(old) + 1
+            splice.delete = min(splice.delete, len(old) - splice.offset)
+
+    def replaced_by(self, given: state_pb2.State, version: int) -> PlainState:
+        """The state after a full state was saved on top of this one."""
+        state = PlainState({name: value.data for name, value in given.slots.items()}, {}, dict(self.retired))
+        for name, old in self.logs.items():
+            if name not in given.logs:
+                state.retired[name] = old.next
+        for name, log in given.logs.items():
+            entries, old_log = [entry.data for entry in log.entries], self.logs.get(name)
+            if old_log is None:
+                is_heir = name in state.retired
+                state.logs[name] = PlainLog(state.retired.pop(name, 0), entries, version if is_heir else 0)
+            else:
+                only_grew = entries[: len(old_log.entries)] == old_log.entries
+                state.logs[name] = PlainLog(old_log.first, entries, old_log.rewritten if only_grew else version)
+        return state
+
+    def _log(self, name: str) -> PlainLog:
+        if name not in self.logs:
+            raise Conflict
+        return self.logs[name]
+
+    def _set_slot(self, edit: diff_pb2.SetSlot, version: int) -> None:
+        self.slots[edit.slot] = edit.value.data
+
+    def _delete_slot(self, edit: diff_pb2.DeleteSlot, version: int) -> None:
+        if edit.slot not in self.slots:
+            raise Conflict
+        del self.slots[edit.slot]
+
+    def _splice_slot(self, edit: diff_pb2.SpliceSlot, version: int) -> None:
+        old = self.slots.get(edit.slot)
+        if old is None or (edit.base_sha256 and sha256(old).digest() != edit.base_sha256):
+            raise Conflict
+        new, end = b"", 0
+        for splice in edit.splices:
+            if splice.offset + splice.delete > len(old):
+                raise Conflict
+            new += old[end : splice.offset] + splice.insert
+            end = splice.offset + splice.delete
+        self.slots[edit.slot] = new + old[end:]
+
+    def _append(self, edit: diff_pb2.Append, version: int) -> None:
+        log = self.logs.get(edit.log)
+        end = self.retired.get(edit.log, 0) if log is None else log.next
+        if edit.HasField("at_index") and edit.at_index != end:
+            raise Conflict
+        if log is None:
+            log = self.logs[edit.log] = PlainLog(end, [], version if edit.log in self.retired else 0)
+            self.retired.pop(edit.log, None)
+        log.entries += [entry.data for entry in edit.entries]
+
+    def _replace_entry(self, edit: diff_pb2.ReplaceEntry, version: int) -> None:
+        log = self._log(edit.log)
+        if not log.first <= edit.index < log.next:
+            raise Conflict
+        log.entries[edit.index - log.first], log.rewritten = edit.value.data, version
+
+    def _trim_log(self, edit: diff_pb2.TrimLog, version: int) -> None:
+        log, before = self._log(edit.log), len(self._log(edit.log).entries)
+        kind = edit.WhichOneof("trim")
+        if kind != "keep_last" and getattr(edit, str(kind)) > log.next:
+            raise Conflict
+        if kind == "from_index":
+            del log.entries[max(edit.from_index - log.first, 0) :]
+        else:
+            keep = edit.keep_last if kind == "keep_last" else log.next - max(edit.before_index, log.first)
+            dropped = max(before - keep, 0)
+            del log.entries[:dropped]
+            log.first += dropped
+        if len(log.entries) < before:
+            log.rewritten = version
+
+    def _delete_log(self, edit: diff_pb2.DeleteLog, version: int) -> None:
+        self.retired[edit.log] = self._log(edit.log).next
+        del self.logs[edit.log]
+
+
+@dataclass
+class PlainVersion:
+    """What a version is."""
+
+    state: PlainState
+    parent: int
+    branch: str
+    digest: bytes
+    checkpoint_id: str = ""
+    step: int | None = None
+    label: str = ""
+
+
+@dataclass
+class PlainThread:
+    """One creation of a thread."""
+
+    uid: str = ""
+    versions: dict[int, PlainVersion] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+    bases: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    pruned: set[int] = field(default_factory=set)
+    sequence: int = 0
+    requests: list[tuple[Any, Any]] = field(default_factory=list)  # (request, answer)
+
+    @property
+    def last(self) -> int:
+        return max(self.versions, default=0)
+
+    @property
+    def retained(self) -> list[int]:
+        return sorted(self.versions.keys() - self.pruned)
+
+    def state_at(self, version: int) -> PlainState:
+        return self.versions[version].state if version else PlainState()
+
+    def find(self, branch: str, checkpoint_id: str) -> int:
+        """Version with a checkpoint id; 0 = none."""
+        found = (v for v, it in self.versions.items() if (it.branch, it.checkpoint_id) == (branch, checkpoint_id))
+        return next(found, 0)
+
+    def doomed_by_keeping(self, count: int) -> list[int]:
+        """What goes if only the newest of each branch stay, besides heads, bases and tagged versions."""
+        safe = {*self.heads.values(), *self.bases.values(), *self.tags.values()}
+        for branch in self.heads:
+            mine = [version for version in self.retained if self.versions[version].branch == branch]
+            safe |= set(mine[-count:])
+        return [version for version in self.retained if version not in safe]

@@ -1,0 +1,674 @@
+"""Hypothesis drives a real daemon and a plain-dict model of it side by side; whatever they answer must agree."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import uuid
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from tests.model.plain import MEDIA_TYPE, Conflict, PlainState, PlainThread, PlainVersion
+
+from stateward import Client
+from stateward.errors import (
+    CheckpointIdReused,
+    EditConflict,
+    InvalidField,
+    RequestIdReused,
+    StatewardError,
+    ThreadExists,
+    ThreadNotFound,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+    error_from_rpc,
+)
+from stateward._channel import bind_methods, grpc
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import checkpoint_pb2, diff_pb2, state_pb2
+from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import thread_service_pb2 as threads
+
+THREADS = ("a", "b", "c")
+BRANCHES = ("main", "side", "third")
+TAGS = ("one", "two")
+SLOTS = ("s", "t")
+LOGS = ("l", "m")
+SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
+CHECKPOINT_IDS = ("", "", "x", "y")
+
+
+
+class Long(bytes):
+    """Some kilobytes that a failure does not print."""
+
+    def __new__(cls, seed: int, count: int) -> Long:
+        made = super().__new__(cls, sha256(bytes([seed])).digest() * count)
+        made.text = f"Long({seed}, {count})"
+        return made
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+SHORT = st.binary(max_size=12)
+LONG = st.builds(Long, st.integers(0, 9), st.integers(100, 400))
+DATA = st.one_of(SHORT, SHORT, LONG)
+FITS = st.sampled_from((True, True, True, True, False))  # whether edits are moved to where they fit
+PICK = st.integers(0, 10**6)  # picks from a list whose length only the model knows
+
+
+def value(data: bytes) -> state_pb2.Value:
+    return state_pb2.Value(media_type=MEDIA_TYPE, data=data)
+
+
+def _edit(**edit: Any) -> diff_pb2.Edit:
+    return diff_pb2.Edit(**edit)
+
+
+LOG_NAMES, SLOT_NAMES, INDEX = st.sampled_from(LOGS), st.sampled_from(SLOTS), st.integers(0, 12)
+SET_SLOT = st.builds(lambda n, d: _edit(set_slot=diff_pb2.SetSlot(slot=n, value=value(d))), SLOT_NAMES, DATA)
+DELETE_SLOT = st.builds(lambda n: _edit(delete_slot=diff_pb2.DeleteSlot(slot=n)), SLOT_NAMES)
+APPEND = st.builds(
+    lambda n, d, at: _edit(append=diff_pb2.Append(log=n, entries=map(value, d), at_index=at)),
+    LOG_NAMES,
+    st.lists(DATA, min_size=1, max_size=4),
+    st.one_of(st.none(), st.none(), INDEX),
+)
+REPLACE = st.builds(
+    lambda n, at, d: _edit(replace_entry=diff_pb2.ReplaceEntry(log=n, index=at, value=value(d))), LOG_NAMES, INDEX, DATA
+)
+TRIM = st.builds(
+    lambda n, kind, at: _edit(trim_log=diff_pb2.TrimLog(log=n, **{kind: at})),
+    LOG_NAMES,
+    st.sampled_from(("keep_last", "before_index", "from_index")),
+    INDEX,
+)
+DELETE_LOG = st.builds(lambda n: _edit(delete_log=diff_pb2.DeleteLog(log=n)), LOG_NAMES)
+SPLICE = st.builds(
+    lambda n, at, gone, new: _edit(
+        splice_slot=diff_pb2.SpliceSlot(slot=n, splices=[diff_pb2.Splice(offset=at, delete=gone, insert=new)])
+    ),
+    SLOT_NAMES,
+    st.integers(0, 8),
+    st.integers(0, 8),
+    SHORT,
+)
+FREE_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT), max_size=4)
+ANY_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT, REPLACE, TRIM, DELETE_LOG, SPLICE), max_size=5)
+STATES = st.builds(
+    lambda slots, logs: state_pb2.State(
+        slots={name: value(data) for name, data in slots.items()},
+        logs={name: state_pb2.Log(entries=map(value, entries)) for name, entries in logs.items()},
+    ),
+    st.dictionaries(SLOT_NAMES, DATA, max_size=2),
+    st.dictionaries(LOG_NAMES, st.lists(DATA, max_size=6), max_size=2),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """One namespace of the daemon against the model."""
+
+    daemon: Daemon
+    numbers = itertools.count()
+
+    @initialize()
+    def begin(self) -> None:
+        self.namespace = f"machine-{next(self.numbers)}"
+        self.model: dict[str, PlainThread] = {}
+        self.age = 0  # saves since the last crash
+        self.connect()
+
+    def connect(self) -> None:
+        self.client = Client(self.daemon.target, namespace=self.namespace)
+        self.channel = grpc.insecure_channel(self.daemon.target, (("grpc.use_local_subchannel_pool", 1),))
+        self.methods = bind_methods(self.channel)
+
+    def disconnect(self) -> None:
+        self.client.close()
+        self.channel.close()
+
+    def call(self, method: str, request: Any) -> Any:
+        """The answer, or the typed error, raised."""
+        try:
+            return self.methods[method](request, timeout=30)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error.code().name, error.details(), error.trailing_metadata()) from None
+
+    def thread(self, name: str) -> PlainThread:
+        return self.model.get(name) or PlainThread()
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def save(self, name: str, request: checkpoints.SaveRequest) -> None:
+        """Sends a save, predicts what becomes of it, and compares."""
+        request.namespace, request.thread = self.namespace, name
+        thread = self.thread(name)
+        expected = self.predict(thread, request)
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                self.call("Save", request)
+            return
+        answer = self.call("Save", request)
+        self.age += 1
+        if isinstance(expected, int):  # a checkpoint id that was answered before
+            assert (answer.version, answer.replayed) == (expected, True)
+            assert answer.digest == thread.versions[expected].digest
+            return
+        thread.uid = thread.uid or answer.uid
+        thread.sequence += 1
+        assert answer.uid == thread.uid
+        assert (answer.version, answer.parent_version, answer.replayed) == (thread.last + 1, expected.parent, False)
+        assert answer.sequence == thread.sequence
+        assert answer.digest not in {version.digest for version in thread.versions.values()}
+        expected.digest = answer.digest
+        if expected.branch not in thread.heads:
+            thread.bases[expected.branch] = expected.parent
+        thread.versions[answer.version] = expected
+        thread.heads[expected.branch] = answer.version
+        kept = checkpoints.SaveRequest()
+        kept.CopyFrom(request)
+        if request.request_id:
+            thread.requests.append((kept, answer))
+        self.model[name] = thread
+        if not request.HasField("expected_version") or thread.last % 3 == 0:  # the answer was lost, and the client asks again at once
+            self.check_retry(request, answer)
+
+    def check_retry(self, request: checkpoints.SaveRequest, first: checkpoints.SaveResponse) -> None:
+        """The same request again gives the first answer, and writes nothing."""
+        again = self.call("Save", request)
+        assert again.replayed
+        assert (again.version, again.digest, again.sequence, again.uid) == (
+            first.version, first.digest, first.sequence, first.uid,
+        )  # fmt: skip
+        assert (again.parent_version, again.create_time) == (first.parent_version, first.create_time)
+
+    def predict(self, thread: PlainThread, request: checkpoints.SaveRequest) -> PlainVersion | type | int:
+        """The version a save makes, or its error, or the version that it made before."""
+        branch = request.branch or "main"
+        head = thread.heads.get(branch, 0)
+        if request.HasField("expected_version") and request.expected_version != head:
+            return VersionMismatch
+        if request.expected_digest and request.expected_digest != thread.versions[head].digest:
+            return VersionMismatch
+        if request.checkpoint_id and (known := thread.find(branch, request.checkpoint_id)):
+            return known if self.is_same(thread, known, request) else CheckpointIdReused
+        parent = head
+        if request.HasField("parent"):
+            parent = request.parent.version
+            if parent > thread.last:
+                return VersionNotFound
+            if parent in thread.pruned:
+                return VersionPruned
+        version = thread.last + 1
+        try:
+            if request.HasField("state"):
+                state = thread.state_at(parent).replaced_by(request.state, version)
+            else:
+                state = thread.state_at(parent).apply(request.diff, version)
+        except Conflict:
+            return EditConflict
+        step = request.step if request.HasField("step") else None
+        label = request.labels.get("label", "")
+        return PlainVersion(state, parent, branch, b"", request.checkpoint_id, step, label)
+
+    @staticmethod
+    def is_same(thread: PlainThread, version: int, request: checkpoints.SaveRequest) -> bool:
+        """Whether the version was made by the same request, but for its request id."""
+        for old, answer in thread.requests:
+            if isinstance(old, checkpoints.SaveRequest) and answer.version == version:
+                bare, again = checkpoints.SaveRequest(), checkpoints.SaveRequest()
+                bare.CopyFrom(old)
+                again.CopyFrom(request)
+                bare.request_id = again.request_id = ""
+                bare.branch, again.branch = bare.branch or "main", again.branch or "main"
+                return bare == again
+        return False
+
+    def request(self, branch: str, checkpoint_id: str, step: int | None, label: str) -> checkpoints.SaveRequest:
+        return checkpoints.SaveRequest(
+            branch=branch, checkpoint_id=checkpoint_id, step=step, labels={"label": label} if label else None,
+            request_id=str(uuid.uuid4()),
+        )  # fmt: skip
+
+    @rule(
+        name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), edits=ANY_EDITS,
+        checkpoint_id=st.sampled_from(CHECKPOINT_IDS), step=st.one_of(st.none(), st.integers(-3, 99)),
+        label=st.sampled_from(("", "p", "q")), fits=FITS,
+    )  # fmt: skip
+    def save_diff(
+        self, name: str, branch: str, edits: list[Any], checkpoint_id: str, step: int | None, label: str, fits: bool
+    ) -> None:
+        """The usual save: compare-and-swap on version and digest."""
+        thread = self.thread(name)
+        request = self.request(branch, checkpoint_id, step, label)
+        request.expected_version = head = thread.heads.get(branch, 0)
+        if head:
+            request.expected_digest = thread.versions[head].digest
+        self.fill(request, thread.state_at(head), edits, fits)
+        self.save(name, request)
+
+    def fill(self, request: checkpoints.SaveRequest, state: PlainState, edits: list[Any], fits: bool) -> None:
+        """Puts edits into a save: moved to where they fit, or as they are."""
+        for edit in edits:
+            if edit.HasField("splice_slot"):  # is refused without a digest, whatever is stored
+                edit.splice_slot.base_sha256 = sha256(state.slots.get(edit.splice_slot.slot, b"")).digest()
+        request.diff.edits.extend(state.fit(edits) if fits else edits)
+        request.diff.SetInParent()
+
+    @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), edits=FREE_EDITS,
+          checkpoint_id=st.sampled_from(CHECKPOINT_IDS), fits=FITS)  # fmt: skip
+    def save_on_top(self, name: str, branch: str, edits: list[Any], checkpoint_id: str, fits: bool) -> None:
+        """A save on top of whatever is there."""
+        thread = self.thread(name)
+        request = self.request(branch, checkpoint_id, None, "")
+        self.fill(request, thread.state_at(thread.heads.get(branch, 0)), edits, fits)
+        self.save(name, request)
+
+    @rule(name=st.sampled_from(THREADS), steps=st.lists(st.lists(DATA, min_size=1, max_size=2), min_size=2, max_size=8))
+    def work(self, name: str, steps: list[list[bytes]]) -> None:
+        """What agents do most: a step and one more message, several times."""
+        for number, entries in enumerate(steps):
+            request = self.request("main", "", number, "p" if number == 1 else "")
+            request.expected_version = self.thread(name).heads.get("main", 0)
+            request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log="l", entries=map(value, entries)))
+            request.diff.edits.add().set_slot.CopyFrom(diff_pb2.SetSlot(slot="s", value=value(b"%d" % number)))
+            self.save(name, request)
+
+    @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), state=STATES, overwrite=st.booleans())
+    def save_state(self, name: str, branch: str, state: state_pb2.State, overwrite: bool) -> None:
+        """A naive client's save."""
+        request = self.request(branch, "", 1, "")
+        if overwrite:
+            request.overwrite = True
+        else:
+            request.expected_version = self.thread(name).heads.get(branch, 0)
+        request.state.CopyFrom(state)
+        self.save(name, request)
+
+    @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), off=st.integers(-2, 3), edits=FREE_EDITS)
+    def save_with_wrong_expectation(self, name: str, branch: str, off: int, edits: list[Any]) -> None:
+        """Somebody saved in between, or expects what is not there yet."""
+        request = self.request(branch, "", None, "")
+        request.expected_version = max(self.thread(name).heads.get(branch, 0) + off, 0)
+        request.diff.edits.extend(edits)
+        request.diff.SetInParent()
+        self.save(name, request)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, branch=st.sampled_from(BRANCHES))
+    def save_with_another_history(self, pick: int, branch: str) -> None:
+        """The right version with a foreign digest."""
+        name = self.pick(self.model, pick)
+        head = self.model[name].heads.get(branch)
+        if head:
+            request = self.request(branch, "", None, "")
+            request.expected_version, request.expected_digest = head, b"\1" * 16
+            request.diff.SetInParent()
+            self.save(name, request)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, branch=st.sampled_from(BRANCHES), parent=PICK, edits=ANY_EDITS, conditional=st.booleans(),
+          fits=FITS)  # fmt: skip
+    def save_from_another_version(
+        self, pick: int, branch: str, parent: int, edits: list[Any], conditional: bool, fits: bool
+    ) -> None:
+        """A new branch, or a branch that goes on from elsewhere; the parent may be pruned, or not exist."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        request = self.request(branch, "", None, "")
+        if conditional:
+            request.expected_version = thread.heads.get(branch, 0)
+        request.parent.version = parent % (thread.last + 2)
+        known = request.parent.version if request.parent.version <= thread.last else 0
+        self.fill(request, thread.state_at(known), edits, fits)
+        self.save(name, request)
+
+    # -- retries ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(thread.requests for thread in self.model.values()))
+    @rule(pick=PICK, which=PICK)
+    def retry(self, pick: int, which: int) -> None:
+        """The same request again, however long ago: the first answer."""
+        name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
+        request, first = self.model[name].requests[which % len(self.model[name].requests)]
+        self.check_retry(request, first)
+
+    @precondition(lambda self: any(thread.requests for thread in self.model.values()))
+    @rule(pick=PICK, which=PICK)
+    def reuse_request_id(self, pick: int, which: int) -> None:
+        """The same request id for something else."""
+        name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
+        request, _ = self.model[name].requests[which % len(self.model[name].requests)]
+        other = checkpoints.SaveRequest()
+        other.CopyFrom(request)
+        other.step = 1_000_000
+        with pytest.raises(RequestIdReused):
+            self.call("Save", other)
+
+    @precondition(lambda self: self.age >= SAVES_BETWEEN_KILLS)
+    @rule()
+    def kill(self) -> None:
+        """Everything that was answered is there after a crash."""
+        self.age = 0
+        self.disconnect()
+        self.daemon.kill()
+        self.daemon.start()
+        self.connect()
+
+    # -- threads ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, new=st.sampled_from(THREADS), which=PICK)
+    def fork_one(self, pick: int, new: str, which: int) -> None:
+        """A copy of one state: version 1 of the copy."""
+        name = self.pick(self.model, pick)
+        source = self.model[name]
+        version = which % source.last + 1
+        fork = self.client.thread(name).fork
+        if new in self.model:
+            with pytest.raises(ThreadExists):
+                fork(new, version)
+        elif version in source.pruned:
+            with pytest.raises(VersionPruned):
+                fork(new, version)
+        else:
+            info = fork(new, version).get()
+            old = source.versions[version]
+            made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
+            self.model[new] = PlainThread(info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence)
+            assert (info.version, info.forked_from.thread, info.forked_from.version) == (1, name, version)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, new=st.sampled_from(THREADS))
+    def fork_whole(self, pick: int, new: str) -> None:
+        """A copy of everything, with numbers, branches, checkpoint ids and tags."""
+        name = self.pick(self.model, pick)
+        if new in self.model:
+            with pytest.raises(ThreadExists):
+                self.client.thread(name).fork(new, whole=True)
+            return
+        info = self.client.thread(name).fork(new, whole=True).get()
+        source = self.model[name]
+        thread = self.model[new] = PlainThread(
+            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence
+        )
+        digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
+        for number, old in source.versions.items():
+            thread.versions[number] = copy.deepcopy(old)
+            thread.versions[number].digest = digests.get(number, b"")
+        # What a branch came from is only known as far as it is retained.
+        thread.bases = {branch.name: branch.base_version for branch in info.branches}
+        assert info.uid != source.uid
+        assert not set(digests.values()) & {old.digest for old in source.versions.values()}
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK)
+    def delete(self, pick: int) -> None:
+        """The name is free at once; a later creation has nothing to do with this one."""
+        name = self.pick(self.model, pick)
+        self.client.thread(name).delete()
+        del self.model[name]
+        with pytest.raises(ThreadNotFound):
+            self.client.thread(name).get()
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, tag=st.sampled_from(TAGS))
+    def set_tag(self, pick: int, which: int, tag: str) -> None:
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        version = which % (thread.last + 1) + 1
+        if version > thread.last or version in thread.pruned:
+            with pytest.raises(VersionNotFound if version > thread.last else VersionPruned):
+                self.client.thread(name).tag(tag, version)
+        else:
+            with pytest.raises(VersionMismatch):
+                self.client.thread(name).tag(tag, version, expected=thread.tags.get(tag, 0) + 1)
+            self.client.thread(name).tag(tag, version, expected=thread.tags.get(tag, 0))
+            thread.tags[tag] = version
+            thread.sequence += 1
+
+    @precondition(lambda self: any(thread.tags for thread in self.model.values()))
+    @rule(pick=PICK, which=PICK)
+    def delete_tag(self, pick: int, which: int) -> None:
+        name = self.pick([name for name, thread in self.model.items() if thread.tags], pick)
+        thread = self.model[name]
+        tag = self.pick(thread.tags, which)
+        assert self.client.thread(name).delete_tag(tag).version == thread.tags.pop(tag)
+        thread.sequence += 1
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, count=st.integers(1, 4), dry=st.booleans())
+    def prune_old(self, pick: int, count: int, dry: bool) -> None:
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        doomed = thread.doomed_by_keeping(count)
+        result = self.client.thread(name).prune(keep_latest_per_branch=count, dry_run=dry)
+        assert list(result.pruned_versions) == doomed
+        assert result.retained_versions == len(thread.retained) - len(doomed)
+        if doomed and not dry:
+            thread.pruned |= set(doomed)
+            thread.sequence += 1
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=st.lists(PICK, min_size=1, max_size=4))
+    def prune_named(self, pick: int, which: list[int]) -> None:
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        versions = sorted({number % thread.last + 1 for number in which})
+        if set(versions) & {*thread.heads.values(), *thread.tags.values()}:
+            with pytest.raises(InvalidField):
+                self.client.thread(name).prune(versions=versions)
+            return
+        doomed = [version for version in versions if version not in thread.pruned]
+        assert list(self.client.thread(name).prune(versions=versions).pruned_versions) == doomed
+        if doomed:
+            thread.pruned |= set(doomed)
+            thread.sequence += 1
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def hydrate(self, name: str, **how: Any) -> tuple[Any, state_pb2.State]:
+        """A state put together from its pages, each piece of which must be where it is said to be."""
+        request = checkpoints.HydrateRequest(namespace=self.namespace, thread=name, **how)
+        whole, pieces = state_pb2.State(), b""
+        while True:
+            page = self.call("Hydrate", request)
+            for slot, found in page.state.slots.items():
+                whole.slots[slot].CopyFrom(found)
+            for log, found in page.state.logs.items():
+                if log in whole.logs:
+                    assert found.first_index == whole.logs[log].first_index + len(whole.logs[log].entries)
+                    whole.logs[log].entries.extend(found.entries)
+                else:
+                    whole.logs[log].CopyFrom(found)
+            if page.HasField("chunk"):
+                chunk = page.chunk
+                assert chunk.offset == len(pieces)
+                pieces += chunk.data
+                if len(pieces) == chunk.size_bytes:
+                    new, pieces = state_pb2.Value(media_type=chunk.media_type, data=pieces), b""
+                    if chunk.WhichOneof("place") == "slot":
+                        whole.slots[chunk.slot].CopyFrom(new)
+                    else:
+                        assert whole.logs[chunk.log].first_index + len(whole.logs[chunk.log].entries) == chunk.index
+                        whole.logs[chunk.log].entries.append(new)
+            if not page.next_page_token:
+                whole.partial = page.state.partial
+                return page.checkpoint, whole
+            request.page_token = page.next_page_token
+
+    def check_state(self, found: state_pb2.State, state: PlainState) -> None:
+        logs = {
+            name: (log.first_index, [entry.data for entry in log.entries], log.rewritten_version)
+            for name, log in found.logs.items()
+        }
+        assert {"slots": {name: slot.data for name, slot in found.slots.items()}, "logs": logs} == state.visible()
+        assert not found.partial
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, max_bytes=st.sampled_from((0, 1024, 5000)))
+    def travel(self, pick: int, which: int, max_bytes: int) -> None:
+        """Any version: retained, pruned, or not there yet."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        version = which % (thread.last + 1) + 1
+        ref = checkpoint_pb2.VersionRef(version=version)
+        if version > thread.last or version in thread.pruned:
+            with pytest.raises(VersionNotFound if version > thread.last else VersionPruned):
+                self.hydrate(name, version=ref)
+            return
+        checkpoint, state = self.hydrate(name, version=ref, max_bytes=max_bytes)
+        expected = thread.versions[version]
+        self.check_state(state, expected.state)
+        assert (checkpoint.version, checkpoint.digest) == (version, expected.digest)
+        assert (checkpoint.branch, checkpoint.checkpoint_id) == (expected.branch, expected.checkpoint_id)
+        assert (checkpoint.parent_version, checkpoint.uid) == (expected.parent, thread.uid)
+        assert (checkpoint.step if checkpoint.HasField("step") else None) == expected.step
+        assert checkpoint.labels.get("label", "") == expected.label
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, slots=st.sets(SLOT_NAMES), logs=st.dictionaries(LOG_NAMES, st.one_of(st.none(), INDEX)))
+    def project(self, pick: int, which: int, slots: set[str], logs: dict[str, int | None]) -> None:
+        """Part of a state: named slots, ends of logs."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        version = self.pick(thread.retained, which)
+        state = self.client.thread(name).hydrate(version=version, slots=slots, logs=logs)
+        expected = thread.versions[version].state
+        assert state.partial
+        assert {slot: state.slots.raw(slot).data for slot in state.slots} == {
+            slot: data for slot, data in expected.slots.items() if slot in slots
+        }
+        for log, last in logs.items():
+            plain = expected.logs.get(log)
+            if plain is None:
+                assert log not in state.logs
+                continue
+            keep = len(plain.entries) if last is None else min(last, len(plain.entries))
+            found = state.logs[log]
+            assert [found.raw(at).data for at in range(len(found))] == plain.entries[len(plain.entries) - keep :]
+            assert found.next_index == plain.next
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, old=PICK, new=PICK)
+    def difference(self, pick: int, old: int, new: int) -> None:
+        """The edits between any two versions lead from one to the other."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        start, end = self.pick([0, *thread.retained], old), self.pick(thread.retained, new)
+        request = checkpoints.DiffCheckpointsRequest(namespace=self.namespace, thread=name)
+        getattr(request, "from").version = start
+        request.to.version = end
+        answer = self.call("DiffCheckpoints", request)
+        assert not answer.next_page_token
+        made, wanted = thread.state_at(start).apply(answer.diff, 0), thread.state_at(end)
+        assert made.slots == wanted.slots
+        assert {log: it.entries for log, it in made.logs.items()} == {log: it.entries for log, it in wanted.logs.items()}
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, newest_first=st.booleans())
+    def history(self, pick: int, which: int, newest_first: bool) -> None:
+        """A line of versions, as far back as it is retained without a hole."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        version = self.pick(thread.retained, which)
+        line = []
+        while version and version not in thread.pruned:
+            line.append(version)
+            version = thread.versions[version].parent
+        with self.client.thread(name).history(version=line[0], newest_first=newest_first) as found:
+            assert [entry.checkpoint.version for entry in found] == (line if newest_first else line[::-1])
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, branch=st.sampled_from(BRANCHES), checkpoint_id=st.sampled_from(("x", "y")))
+    def named_version(self, pick: int, branch: str, checkpoint_id: str) -> None:
+        """A checkpoint id leads to its version, in its branch only."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        version = thread.find(branch, checkpoint_id)
+        handle = self.client.thread(name, branch=branch)
+        if version and version not in thread.pruned:
+            assert handle.hydrate(checkpoint_id=checkpoint_id).version == version
+        else:
+            with pytest.raises((VersionNotFound, VersionPruned)):
+                handle.hydrate(checkpoint_id=checkpoint_id)
+
+    @rule()
+    def compare_everything(self) -> None:
+        """Threads, branches, tags, lists and labels, as the model has them."""
+        assert {info.name for info in self.client.threads(page_size=2)} == self.model.keys()
+        for name, thread in self.model.items():
+            info = self.client.thread(name).get()
+            assert (info.uid, info.last_version, info.sequence) == (thread.uid, thread.last, thread.sequence)
+            assert info.version == thread.heads.get("main", 0)
+            assert info.retained_versions == len(thread.retained)
+            assert {branch.name: branch.version for branch in info.branches} == thread.heads
+            assert {branch.name: branch.base_version for branch in info.branches} == thread.bases
+            assert {tag.name: tag.version for tag in info.tags} == thread.tags
+            found = [each.version for each in self.client.thread(name).checkpoints(page_size=3)]
+            assert found == thread.retained[::-1]
+            labelled = [each.version for each in self.client.thread(name).checkpoints(labels={"label": "p"})]
+            assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
+            for tag, version in thread.tags.items():
+                self.check_state(self.hydrate(name, version=checkpoint_pb2.VersionRef(tag=tag))[1], thread.state_at(version))
+
+    @invariant()
+    def heads_agree(self) -> None:
+        """After every step, every branch's head is the model's."""
+        for name, thread in getattr(self, "model", {}).items():
+            for branch, version in thread.heads.items():
+                checkpoint, state = self.hydrate(name, branch=branch)
+                assert (checkpoint.version, checkpoint.digest) == (version, thread.versions[version].digest)
+                self.check_state(state, thread.state_at(version))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        try:
+            findings = [each.finding for each in self.call("Verify", admin.VerifyRequest(namespace=self.namespace))]
+            assert [finding for finding in findings if finding.reason] == []
+            for name, thread in self.model.items():
+                for version in thread.retained:
+                    state = self.hydrate(name, version=checkpoint_pb2.VersionRef(version=version))[1]
+                    self.check_state(state, thread.state_at(version))
+        finally:
+            self.disconnect()
+
+    @staticmethod
+    def pick(choices: Any, number: int) -> Any:
+        """One of some choices, chosen by a number that knows nothing of them."""
+        ordered = list(choices)
+        return ordered[number % len(ordered)]
+
+
+def run_machine(examples: int, steps: int) -> None:
+    with run_daemon(log_level="warning") as daemon:
+        Machine.daemon = daemon
+        run_state_machine_as_test(
+            Machine,
+            settings=settings(
+                max_examples=examples, stateful_step_count=steps, deadline=None, print_blob=True,
+                suppress_health_check=list(HealthCheck),
+            ),  # fmt: skip
+        )
+        assert not [line for line in daemon.stderr.splitlines() if "Traceback" in line]
+
+
+@pytest.mark.slow
+def test_the_daemon_agrees_with_plain_dicts() -> None:
+    """Whatever is done in whatever order, with crashes in between: answers, states and errors are the model's."""
+    run_machine(examples=30, steps=40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_daemon_agrees_with_plain_dicts_for_long() -> None:
+    """The same with many and long runs."""
+    run_machine(examples=300, steps=100)

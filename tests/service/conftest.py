@@ -1,0 +1,73 @@
+"""One real daemon for all tests of this directory, and a thread of its own with two versions for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.service.wire import Wire, appends, sets
+
+from stateward.testing import Daemon, run_daemon
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.state_pb2 import State
+from stateward.v1.thread_pb2 import Thread
+
+THREAD = "booking-42"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A namespace of a test's own, with one thread at version 2: a log of two entries and a slot "goal"."""
+
+    wire: Wire
+    daemon: Daemon
+    namespace: str
+
+    def request(self, **fields: object) -> SaveRequest:
+        """A save that would be taken; ``fields`` make it wrong."""
+        asked = {"namespace": self.namespace, "thread": THREAD, "expected_version": 2, "diff": appends("third")}
+        return SaveRequest(**{**asked, **fields})  # type: ignore[arg-type]
+
+    def thread(self) -> Thread:
+        return self.wire.thread(self.namespace, THREAD)
+
+    def state(self) -> State:
+        return self.wire.hydrate(HydrateRequest(namespace=self.namespace, thread=THREAD))
+
+    def look(self) -> tuple[bytes, bytes, int]:
+        """Everything a refused call must leave as it was."""
+        seen = self.thread().SerializeToString(deterministic=True), self.state().SerializeToString(deterministic=True)
+        return *seen, self.wire.entries_written()
+
+
+@pytest.fixture(scope="package")
+def daemon() -> Iterator[Daemon]:
+    """With a small limit for states, so that the tests of it are quick."""
+    with run_daemon(max_state_size="4MiB", sweep_interval=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def wire(daemon: Daemon) -> Iterator[Wire]:
+    opened = Wire(daemon.target)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def place(wire: Wire, daemon: Daemon, request: pytest.FixtureRequest) -> Place:
+    here = Place(wire, daemon, f"test {request.node.name}"[:200])
+    wire.save(here.request(expected_version=0, diff=appends("first", "second"), request_id="made-1"))
+    wire.save(here.request(expected_version=1, diff=sets("goal", "Paris"), request_id="made-2", checkpoint_id="step-2"))
+    return here
+
+
+@pytest.fixture
+def untouched(place: Place) -> Iterator[Place]:
+    """The place; afterwards nothing may have been written, Verify must be clean and the daemon the same process."""
+    before, pid = place.look(), place.daemon.pid
+    yield place
+    assert place.look() == before
+    assert place.wire.findings(place.namespace) == []
+    assert place.daemon.pid == pid

@@ -1,0 +1,92 @@
+"""BatchSave: all or nothing, and the item that is wrong is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from tests.service.conftest import THREAD, Place
+from tests.service.wire import appends, refused
+
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, VersionRef
+from stateward.v1.diff_pb2 import DeleteSlot, Diff, Edit
+from stateward.v1.thread_service_pb2 import ListThreadsRequest
+
+BAD = 3
+CONFLICT = Diff(edits=[Edit(delete_slot=DeleteSlot(slot="none"))])
+
+
+def batch(place: Place, **bad: Any) -> c.BatchSaveRequest:
+    """Two new threads, the thread that is there, then item 3, which ``bad`` makes wrong, and one more."""
+    new = {"expected_version": 0}
+    saves = [place.request(thread="new-0", **new), place.request(thread="new-1", **new), place.request()]
+    return c.BatchSaveRequest(
+        saves=[*saves, place.request(**{"thread": "new-3", **new, **bad}), place.request(thread="new-4", **new)]
+    )
+
+
+def threads(place: Place) -> list[str]:
+    listed = place.wire.threads.ListThreads(ListThreadsRequest(namespace=place.namespace)).threads
+    return sorted(thread.thread for thread in listed)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "field"),
+    [
+        ({"thread": ""}, "INVALID_FIELD", "saves[3].thread"),
+        ({"diff": Diff(edits=[Edit()])}, "INVALID_FIELD", "saves[3].diff.edits[0]"),
+        ({"expected_version": None}, "INVALID_FIELD", "saves[3].request_id"),
+        ({"thread": "new-1"}, "INVALID_FIELD", "saves[3].thread"),
+        ({"durability": DURABILITY_ARCHIVED}, "NO_ARCHIVE", None),
+        ({"lease_token": 1}, "FEATURE_UNAVAILABLE", None),
+        ({"expected_version": 7}, "VERSION_MISMATCH", None),
+        ({"diff": CONFLICT}, "EDIT_CONFLICT", "saves[3].diff.edits[0].delete_slot.slot"),
+        ({"expected_version": None, "request_id": "r", "parent": VersionRef(version=9)}, "THREAD_NOT_FOUND", None),
+    ],
+)
+def test_one_bad_item_stops_the_batch_and_is_named(
+    untouched: Place, bad: dict[str, Any], reason: str, field: str | None
+) -> None:
+    """Whatever is wrong with item 3: nothing of the batch is written, no thread made, and the error says `saves[3]`."""
+    found = refused(untouched.wire.checkpoints.BatchSave, batch(untouched, **bad))
+    assert found.reason == reason
+    assert f"saves[{BAD}]" in found.message
+    if field is not None:
+        assert found.field == field
+    assert threads(untouched) == [THREAD]
+
+
+def test_an_empty_batch_and_one_too_large_are_refused(untouched: Place) -> None:
+    """A batch has 1 to 256 saves."""
+    for saves in ([], [untouched.request(thread=f"t{number}", expected_version=0) for number in range(257)]):
+        found = refused(untouched.wire.checkpoints.BatchSave, c.BatchSaveRequest(saves=saves))
+        assert (found.reason, found.field, found.code) == ("INVALID_FIELD", "saves", grpc.StatusCode.INVALID_ARGUMENT)
+
+
+def test_a_good_batch_is_written_whole_and_retried_freely(place: Place) -> None:
+    """The answers stand in the order of the saves; with request ids, the same batch again writes nothing."""
+    request = batch(place)
+    for number, save in enumerate(request.saves):
+        save.request_id = f"item-{number}"
+    answers = place.wire.checkpoints.BatchSave(request).saves
+    assert [answer.version for answer in answers] == [1, 1, 3, 1, 1]
+    again = place.wire.checkpoints.BatchSave(request).saves
+    assert [answer.digest for answer in again] == [answer.digest for answer in answers]
+    assert all(answer.replayed for answer in again)
+    assert threads(place) == sorted([THREAD, "new-0", "new-1", "new-3", "new-4"])
+
+
+def test_a_batch_does_not_disturb_single_saves_beside_it(place: Place) -> None:
+    """Batches that fail, in flight with saves that do not: every save is taken and no batch leaves anything."""
+    wrong = batch(place, diff=CONFLICT)
+    calls = []
+    for number in range(30):
+        save = place.request(thread=f"single-{number}", expected_version=0, diff=appends("x"))
+        calls.append(place.wire.checkpoints.Save.future(save, timeout=20))
+        calls.append(place.wire.checkpoints.BatchSave.future(wrong, timeout=20))
+    codes = [call.code() for call in calls]
+    assert codes == [grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION] * 30
+    assert threads(place) == sorted([THREAD, *(f"single-{number}" for number in range(30))])
+    assert place.wire.findings(place.namespace) == []

@@ -1,0 +1,101 @@
+"""One reason, one status code, one exception: an error that falls out of the table would be a bare INTERNAL."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from stateward import errors as client_errors
+from stateward.v1.error_reason_pb2 import ErrorReason
+from stateward_sidecar import errors as daemon_errors
+from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
+
+PREFIX = "ERROR_REASON_"
+REASONS = [name.removeprefix(PREFIX) for name in ErrorReason.keys() if name != f"{PREFIX}UNSPECIFIED"]
+
+
+def subclasses(base: type) -> list[type]:
+    return [cls for sub in base.__subclasses__() for cls in (sub, *subclasses(sub))]
+
+
+def make(reason: str) -> daemon_errors.StatewardError:
+    """An error of a reason with the facts its class asks for."""
+    kinds = {kind.reason: kind for kind in subclasses(daemon_errors.StatewardError)}
+    kind = kinds.get(reason, daemon_errors.StatewardError)
+    given = {"field": "f", "edit_index": 1, "size_bytes": 2, "limit_bytes": 1, "message": "what is wrong"}
+    wanted = inspect.signature(kind).parameters.values()
+    error = kind(*(given[each.name] for each in wanted if each.name in given and each.default is each.empty))
+    error.reason = reason
+    return error
+
+
+def test_every_reason_has_one_code_and_one_exception() -> None:
+    """The contract's reasons, the daemon's table and the client's table name the same things."""
+    assert sorted(CODES) == sorted(REASONS)
+    assert sorted(client_errors.BY_REASON) == sorted(REASONS)
+    assert [name for name, count in Counter(client_errors.BY_REASON.values()).items() if count > 1] == []
+
+
+def test_every_error_of_the_daemon_is_in_the_contract() -> None:
+    """Each class the daemon raises has a reason of the contract, of its own."""
+    kinds = [kind for kind in subclasses(daemon_errors.StatewardError) if kind is not daemon_errors.StartError]
+    reasons = [kind.reason for kind in kinds]
+    assert set(reasons) <= set(REASONS)
+    assert [reason for reason, count in Counter(reasons).items() if count > 1] == []
+
+
+def test_every_exception_of_the_client_is_reachable() -> None:
+    """Each class of the client without subclasses comes from a reason, or is made by the client itself."""
+    own = {"NotArchivedYet", "ServerUnavailable"}
+    leaves = {kind.__name__ for kind in subclasses(client_errors.StatewardError) if not kind.__subclasses__()}
+    assert leaves - own <= {kind.__name__ for kind in client_errors.BY_REASON.values()}
+    for name in leaves:
+        assert name in (client_errors.__doc__ or ""), f"{name} is missing in the tree that users read"
+
+
+def test_the_contract_says_the_code_of_every_reason(repository: Path) -> None:
+    """The comment before each reason begins with the code that the daemon really answers."""
+    source = (repository / "proto/stateward/v1/error_reason.proto").read_text()
+    found = dict(re.findall(r"// ([A-Z_]+)\. [^;{]*?ERROR_REASON_([A-Z_]+) = \d+;", source))
+    said = {reason: code for code, reason in found.items()}
+    for code, reason in re.findall(r"\n  // ([A-Z_]+)\.(?:[^\n]*\n  //)*[^\n]*\n  ERROR_REASON_([A-Z_]+) = ", source):
+        said[reason] = code
+    assert sorted(said) == sorted(REASONS)
+    for reason, code in said.items():
+        assert CODES[reason].name == code, reason
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_travels_whole(reason: str) -> None:
+    """Status, code and exactly one ErrorInfo go out; the client makes its exception of them, with all facts."""
+    error = make(reason)
+    error.metadata["fact"] = "known"
+    code, message, details = to_status(error)
+    status = status_pb2.Status.FromString(details)
+    infos = [detail for detail in status.details if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
+    assert len(infos) == 1
+    info = error_details_pb2.ErrorInfo.FromString(infos[0].value)
+    assert (info.reason, info.domain, status.code) == (reason, DOMAIN, code.value[0])
+    made = client_errors.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
+    assert type(made) is client_errors.BY_REASON[reason]
+    assert (made.reason, made.message, made.metadata["fact"]) == (reason, message, "known")
+
+
+def test_errors_without_details_are_never_taken_for_a_missing_thread() -> None:
+    """NOT_FOUND from something in between must not let an agent start from nothing."""
+    for code in grpc.StatusCode:
+        made = client_errors.error_from_rpc(code.name, "from a proxy", [])
+        assert not isinstance(made, client_errors.NotFound)
+
+
+def test_facts_too_long_for_a_header_are_cut() -> None:
+    """A name of 1,024 bytes in an error does not make the answer undeliverable."""
+    error = daemon_errors.ThreadNotFound("there is no thread " + "é" * 5000, thread="é" * 1024)
+    _, _, details = to_status(error)
+    assert len(details) < 8 << 10

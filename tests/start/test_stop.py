@@ -1,0 +1,90 @@
+"""SIGTERM: what was taken is finished, nothing waits for those who only listen, and the exit code is 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from tests.service.wire import Wire, appends
+
+from stateward.testing import run_daemon
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.thread_service_pb2 import WatchRequest
+
+QUICK_S = 3.0
+WRITERS = 8
+
+
+def append(thread: str, number: int) -> SaveRequest:
+    return SaveRequest(thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}")
+
+
+def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
+    """Writers at full speed while SIGTERM comes: exit 0, and each answered save is found after the next start."""
+    with run_daemon() as daemon:
+        wire = Wire(daemon.target)
+
+        def write(number: int) -> int:
+            answered = 0
+            while True:
+                try:
+                    wire.checkpoints.Save(append(f"t{number}", answered), timeout=10)
+                except grpc.RpcError as error:
+                    assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), error
+                    return answered
+                answered += 1
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            running = [pool.submit(write, number) for number in range(WRITERS)]
+            threading.Event().wait(0.5)
+            assert daemon.stop() == 0
+            answered = [each.result() for each in running]
+        wire.close()
+        assert sum(answered) > WRITERS
+        daemon.start()
+        wire = Wire(daemon.target)
+        for number, count in enumerate(answered):
+            entries = wire.hydrate(HydrateRequest(thread=f"t{number}")).logs["messages"].entries
+            # One more may have been committed whose answer was lost with the connection.
+            assert [int(entry.data) for entry in entries][:count] == list(range(count))
+            assert len(entries) <= count + 1
+        assert wire.findings() == []
+        wire.close()
+
+
+@pytest.mark.parametrize("thread", ["t", "-"])
+def test_an_open_watch_does_not_hold_up_the_stop(thread: str) -> None:
+    """With a watch open the daemon is gone in moments, not after its whole grace time, and the watch ends UNAVAILABLE."""
+    with run_daemon(grace=30) as daemon:
+        wire = Wire(daemon.target)
+        wire.save(append("t", 0))
+        stream = wire.threads.Watch(WatchRequest(thread=thread), timeout=60)
+        next(stream)
+        begun = time.monotonic()
+        os.kill(daemon.pid, signal.SIGTERM)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        took = time.monotonic() - begun
+        assert daemon.stop() == 0
+        assert took < QUICK_S
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        wire.close()
+
+
+def test_an_idle_daemon_stops_at_once() -> None:
+    """Without calls in flight, with a connection open, SIGTERM and SIGINT end it within moments."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with run_daemon(grace=30) as daemon:
+            wire = Wire(daemon.target)
+            wire.save(append("t", 0))
+            begun = time.monotonic()
+            os.kill(daemon.pid, number)
+            assert daemon.stop() == 0
+            assert time.monotonic() - begun < QUICK_S
+            assert "Traceback" not in daemon.stderr
+            wire.close()
