@@ -48,16 +48,18 @@ class Made:
     key: bytes
     saves: dict[tuple[str, str], list[c.SaveRequest]]
     numbers: dict[int, str] = field(default_factory=dict)  # thread number → name
+    older: dict[bytes, list[bytes]] = field(default_factory=dict)  # what rows held before, and rows that went
 
 
 def make(directory: Path) -> Made:
     """Threads with branches, tags, labels, checkpoint ids, request ids, TTL, retention, pruned versions, snapshots,
     edits in pieces; one deleted; one in another namespace."""
     saves: dict[tuple[str, str], list[c.SaveRequest]] = {}
+    steps: list[Rows] = []
     with run_daemon(directory, sweep_interval=0) as daemon:
         wire = Wire(daemon.target)
         for name in ("gone", "alpha", "beta"):
-            saves[SPACE, name] = _fill(wire, name)
+            saves[SPACE, name] = _fill(wire, name, lambda: steps.append(read_rows(directory)))
         saves[SPACE, "large"] = _fill_large(wire)
         saves[OTHER, HEALTHY] = [
             c.SaveRequest(namespace=OTHER, thread=HEALTHY, expected_version=0, diff=appends("well"), request_id="h")
@@ -70,13 +72,18 @@ def make(directory: Path) -> Made:
         assert daemon.stop() == 0
         key = bytes.fromhex(Path(f"{directory}.key").read_text().strip())
     made = Made(directory, key, saves)
+    rows = read_rows(directory)
+    for step in steps:
+        for row, value in step.items():
+            if value != rows.get(row) and value not in made.older.setdefault(row, []):
+                made.older[row].append(value)
     for (space, name), _ in saves.items():
         with opened(made.directory, key) as store, store.context.engine.read() as txn:
             made.numbers[store.threads.get(txn, space, name).number] = name
     return made
 
 
-def _fill(wire: Wire, name: str) -> list[c.SaveRequest]:
+def _fill(wire: Wire, name: str, after: Callable[[], None]) -> list[c.SaveRequest]:
     rnd = random.Random(name)
     saves = []
     at = {"namespace": SPACE, "thread": name}
@@ -95,7 +102,12 @@ def _fill(wire: Wire, name: str) -> list[c.SaveRequest]:
         saves.append(save)
         if version in (2, 5):
             wire.threads.SetTag(t.SetTagRequest(**at, tag=f"tag-{version}", request_id=f"tag-{version}"))
+        after()
+    wire.threads.SetTag(t.SetTagRequest(**at, tag="tag-2", version=VersionRef(version=6)))
     wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [1, 2]}))
+    after()
+    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [3]}))
+    after()
     wire.threads.UpdateThread(t.UpdateThreadRequest(**at, options={"agent": name}, update_mask={"paths": ["agent"]}))
     return saves
 
@@ -118,8 +130,8 @@ def _fill_large(wire: Wire) -> list[c.SaveRequest]:
 
 
 def read_rows(directory: Path) -> Rows:
-    """Every row of a store at rest."""
-    with lmdb.open(str(directory), map_size=MAP_BYTES, lock=False, readonly=True) as env, env.begin() as txn:
+    """Every row of a store, also of one that is open elsewhere."""
+    with lmdb.open(str(directory), map_size=MAP_BYTES, readonly=True) as env, env.begin() as txn:
         return dict(txn.cursor())
 
 
@@ -272,7 +284,7 @@ def wrong(before: Seen, after: Seen, damaged: set[str]) -> list[str]:
 
 def victims(made: Made, key: bytes, value: bytes) -> set[str]:
     """Names of the threads that a damaged row may cost: at most the one it belongs to."""
-    number = {b"T": key[1:5], b"N": value[1:5], b"U": key[-4:], b"W": value[:4]}.get(key[:1], b"")
+    number = {b"T": key[1:5], b"N": value[1:5], b"U": key[-4:], b"W": value[:4], b"L": key[-12:-8]}.get(key[:1], b"")
     return {made.numbers[int.from_bytes(number, "big")]} if int.from_bytes(number, "big") in made.numbers else set()
 
 
@@ -303,3 +315,40 @@ def _watch(store: Store, request: t.WatchRequest) -> list[t.Event]:
 
 def _short(value: Any) -> str:
     return repr(value)[:120]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a change of stored bytes did."""
+
+    faults: list[str]  # what must never be
+    is_felt: bool  # some answer differs
+    findings: list[Finding]
+
+
+class Judge:
+    """Opens damaged copies and compares all that can be read with what it was."""
+
+    def __init__(self, made: Made, scratch: Path) -> None:
+        self.made = made
+        self.rows = read_rows(made.directory)
+        self.scratch = scratch
+        with opened(copy(made, scratch), made.key) as store:
+            self._before, self._all = look(store, made), look_at_all(store)
+            assert verify(store) == []
+            self._retried = retry_all(store, made)
+        assert all(isinstance(value, Failed) or value[2] for value in self._retried.values())
+
+    def judge(self, damaged: set[str], changes: dict[bytes, bytes | None]) -> Judged:
+        """Changes rows of threads that may be lost by it."""
+        return self.judge_directory(damaged, copy(self.made, self.scratch, changes))
+
+    def judge_directory(self, damaged: set[str], directory: Path) -> Judged:
+        """The same, for a directory that was changed otherwise."""
+        with opened(directory, self.made.key) as store:
+            after, findings, everything = look(store, self.made), verify(store), look_at_all(store)
+            retried = retry_all(store, self.made)
+        faults = wrong(self._before, after, damaged) + hidden(self._all, everything, damaged)
+        faults += wrong(self._retried, retried, damaged)
+        is_felt = (after, everything, retried) != (self._before, self._all, self._retried)
+        return Judged(faults, is_felt, findings)

@@ -7,6 +7,7 @@ StatewardError becomes its status, and anything else is logged once and leaves a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -23,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from stateward_sidecar.errors import InvalidField, StartError, StatewardError
+from stateward_sidecar.errors import InvalidField, ShuttingDown, StartError, StatewardError
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
 from stateward_sidecar.telemetry import log
 
@@ -49,8 +50,9 @@ class Server:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             ]
         )
+        self._calls = _OpenCalls()
         for descriptor, service in services.items():
-            handlers = {method.name: _handler(method, service) for method in descriptor.methods}
+            handlers = {method.name: _handler(method, service, self._calls) for method in descriptor.methods}
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
             )
@@ -106,11 +108,40 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls; running ones may finish within the grace time."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel.
+        await self._calls.drain(grace_s)
+        await self._server.stop(None)
 
     async def _set_health(self, status: Any) -> None:
         for name in self._names:
             await self._health.set(name, status)
+
+
+class _OpenCalls:
+    """Counts the calls that are being served; refuses new ones when the daemon stops."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> None:
+        if self._is_stopping:
+            raise ShuttingDown("the daemon is stopping; nothing was written")
+        self._open += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._open -= 1
+        self._changed.set()
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes no more, and waits for the open ones."""
+        self._is_stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._open:
+                    self._changed.clear()
+                    await self._changed.wait()
 
 
 def _clear_stale_socket(path: Path) -> None:
@@ -135,24 +166,25 @@ def _clear_stale_socket(path: Path) -> None:
     raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
 
 
-def _handler(method: MethodDescriptor, service: object) -> grpc.RpcMethodHandler:
+def _handler(method: MethodDescriptor, service: object, calls: _OpenCalls) -> grpc.RpcMethodHandler:
     verb = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
     request_class = GetMessageClass(method.input_type)
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            _streaming(verb, request_class, method.full_name), response_serializer=_serialize
+            _streaming(verb, request_class, method.full_name, calls), response_serializer=_serialize
         )
     return grpc.unary_unary_rpc_method_handler(
-        _unary(verb, request_class, method.full_name), response_serializer=_serialize
+        _unary(verb, request_class, method.full_name, calls), response_serializer=_serialize
     )
 
 
 def _unary(
-    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str
+    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str, calls: _OpenCalls
 ) -> Callable[..., Awaitable[Message | bytes]]:
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | bytes:
         try:
-            return await verb(_parse(request_class, data), context)
+            with calls:
+                return await verb(_parse(request_class, data), context)
         except Exception as error:  # noqa: BLE001  (the boundary)
             await _abort(context, error, name)
 
@@ -160,12 +192,13 @@ def _unary(
 
 
 def _streaming(
-    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str
+    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _OpenCalls
 ) -> Callable[..., AsyncIterator[Message]]:
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
-            async for answer in verb(_parse(request_class, data), context):
-                yield answer
+            with calls:
+                async for answer in verb(_parse(request_class, data), context):
+                    yield answer
         except Exception as error:  # noqa: BLE001  (the boundary)
             await _abort(context, error, name)
 
