@@ -84,7 +84,9 @@ def bench_hydrate(echo_target: str, target: str, rounds: int) -> None:
             "/stateward.v1.CheckpointService/Hydrate", pb.HydrateRequest.SerializeToString
         )
         floor, ours = alternate(
-            max(rounds // 4, 50), lambda payload=payload: echo(payload), lambda request=request, hydrate=hydrate: hydrate(request)
+            max(rounds // 4, 50),
+            lambda payload=payload: echo(payload),
+            lambda request=request, hydrate=hydrate: hydrate(request),
         )
         print_row(f"  echo of {name}", floor, floor)
         print_row(f"  state of {name}", ours, floor)

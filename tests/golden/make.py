@@ -1,0 +1,82 @@
+"""Writes a golden data directory: `python -m tests.golden.make FILE.tar.gz`. Only for a new format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stateward import Client, Status
+from stateward.testing import run_daemon
+
+
+def main() -> None:
+    """Fills a store with every kind of row, and packs it with its key and what it must hold."""
+    target = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "golden"
+        root.mkdir()
+        with run_daemon(data_dir=root / "data") as daemon, daemon.client() as client:
+            expected = fill(client)
+            daemon.stop()
+        (root / "expected.json").write_text(json.dumps(expected, indent=1))
+        (root / "data" / "lock.mdb").unlink()
+        with tarfile.open(target, "w:gz") as archive:
+            for path in sorted(root.rglob("*")):
+                archive.add(path, path.relative_to(root))
+        shutil.rmtree(root)
+
+
+def fill(client: Client) -> dict[str, dict[str, Any]]:
+    """Makes threads with versions, branches, tags, labels, snapshots, large values, prunes and copies."""
+    thread = client.thread("agent-1")
+    state = thread.hydrate()
+    for step in range(120):
+        state.logs["messages"].append({"step": step, "content": f"what the tool said in step {step}: " + "value " * 40})
+        state.slots["plan"] = {"next": step + 1}
+        status = Status.COMPLETED if step == 119 else Status.RUNNING
+        thread.save(state, step=step, status=status, labels={"kind": "step"} if step % 50 == 0 else None)
+    state.logs["messages"][3]["content"] = "elided"
+    thread.save(state, checkpoint_id="after-eliding")
+    thread.tag("middle", version=60)
+    branch = thread.branch("retry", at=60)
+    other = branch.hydrate()
+    other.slots["plan"] = {"next": "another way"}
+    branch.save(other)
+    thread.fork("copy-of-60", version=60)
+    thread.fork("whole-copy", whole=True)
+    large = client.thread("large")
+    state = large.hydrate()
+    state.slots["page"] = "".join(f"{number:07}" for number in range(300_000))
+    large.save(state)
+    thread.prune(keep_latest_per_branch=5)
+    return {name: read_all(client, name) for name in ("agent-1", "copy-of-60", "whole-copy", "large")}
+
+
+def read_all(client: Client, name: str) -> dict[str, Any]:
+    """Every retained version of a thread, as JSON holds it."""
+    found: dict[str, Any] = {}
+    for checkpoint in client.thread(name).checkpoints():
+        state = client.thread(name, branch=checkpoint.branch).hydrate(version=checkpoint.version)
+        slots = {slot: summary(value) for slot, value in state.slots.items()}
+        logs = {log: summary(list(entries)) for log, entries in state.logs.items()}
+        found[str(checkpoint.version)] = {"digest": checkpoint.digest.hex(), "slots": slots, "logs": logs}
+    return found
+
+
+def summary(value: Any) -> Any:
+    """A value, or what stands for a long one."""
+    text = json.dumps(value, sort_keys=True)
+    if len(text) < 200:
+        return value
+    import hashlib
+
+    return f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+if __name__ == "__main__":
+    main()
