@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -83,11 +84,7 @@ def bench_hydrate(echo_target: str, target: str, rounds: int) -> None:
         hydrate = save.channel.unary_unary(
             "/stateward.v1.CheckpointService/Hydrate", pb.HydrateRequest.SerializeToString
         )
-        floor, ours = alternate(
-            max(rounds // 4, 50),
-            lambda payload=payload: echo(payload),
-            lambda request=request, hydrate=hydrate: hydrate(request),
-        )
+        floor, ours = alternate(max(rounds // 4, 50), partial(echo, payload), partial(hydrate, request))
         print_row(f"  echo of {name}", floor, floor)
         print_row(f"  state of {name}", ours, floor)
 

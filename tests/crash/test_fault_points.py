@@ -53,6 +53,7 @@ def die_at(
     daemon.start_faulty(where, nth)
     answer = None
     with daemon.client(retry_timeout=0.0) as client:
+        client.server_info()  # before its first answer a client is patient for longer
         try:
             answer = action(client)
         except StatewardError as error:
