@@ -7,7 +7,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench clean
+.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench soak clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,10 @@ test: lint types layers proto-check ## Check style, types, layers and stubs, the
 	@$(PY) -m pytest -n $(JOBS)
 
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
-	@$(PY) -m pytest -n $(JOBS) -m 'not slow'
+	@$(PY) -m pytest -n $(JOBS) -m 'not slow and not soak'
+
+soak: .venv/ready-dev ## Run the campaigns that take many minutes: kills, all recorded runs, random walks
+	@$(PY) -m pytest -m soak --timeout 3600
 
 lint: .venv/ready-dev ## Check the style
 	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'
@@ -38,6 +41,9 @@ proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 
 proto-check: .venv/ready-dev ## Check that the stubs are fresh
 	@$(PY) proto/generate.py --check
+
+soak: .venv/ready-dev ## Run the campaigns that take many minutes: kills, all recorded runs, random walks
+	@$(PY) -m pytest -m soak --timeout 3600
 
 proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]

@@ -111,7 +111,7 @@ class Client(ClientShell[Connection]):
                 self._has_met_daemon = True
                 return answer
             case Pause():
-                time.sleep(step.seconds)
+                self._connected().pause(time.sleep, step.seconds)
             case Await():
                 raise TypeError("update got a coroutine function: use AsyncClient, or a plain function")
         return None

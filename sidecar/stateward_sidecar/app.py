@@ -75,6 +75,7 @@ async def run(settings: Settings) -> int:
         },
         settings.max_state_bytes,
     )
+    calls.is_lone = server.has_lone_call
     try:
         targets = [server.listen(url) for url in settings.listen]
         store.start()

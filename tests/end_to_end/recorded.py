@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -87,7 +86,7 @@ class DiskUse:
 
 def disk_use(directory: Path) -> DiskUse:
     """Looks at every file below a directory."""
-    stats = [os.stat(path) for path in directory.rglob("*") if path.is_file()]
+    stats = [path.stat() for path in directory.rglob("*") if path.is_file()]
     return DiskUse(sum(each.st_size for each in stats), sum(each.st_blocks * 512 for each in stats))
 
 

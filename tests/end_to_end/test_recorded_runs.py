@@ -148,7 +148,9 @@ def check_naive(daemon: Daemon, runs: Iterable[Run], budget_bytes: Callable[[Run
     check_verify(daemon)
     sent = sum(sum(map(len, state)) for run in chosen for state in run.encoded[: lasts[run.name]])
     kept = sum(sum(map(len, run.encoded[lasts[run.name] - 1])) for run in chosen)
-    print(f"{sum(lasts.values())} full states: sent {sent:,} bytes, entries {stats.entry_bytes:,}, last states {kept:,}")
+    print(
+        f"{sum(lasts.values())} full states: sent {sent:,} bytes, entries {stats.entry_bytes:,}, last states {kept:,}"
+    )
     assert stats.entry_bytes < kept
 
 

@@ -42,6 +42,10 @@ class PlainState:
         logs = {name: (log.first, log.entries, log.rewritten) for name, log in self.logs.items()}
         return {"slots": self.slots, "logs": logs}
 
+    def entries(self) -> dict[str, list[bytes]]:
+        """What the logs hold."""
+        return {name: log.entries for name, log in self.logs.items()}
+
     def apply(self, diff: diff_pb2.Diff, version: int) -> PlainState:
         """The state after the edits. Raises Conflict."""
         state = copy.deepcopy(self)

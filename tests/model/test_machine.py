@@ -3,239 +3,50 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import uuid
-from hashlib import sha256
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from tests.model.plain import MEDIA_TYPE, Conflict, PlainState, PlainThread, PlainVersion
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from tests.model.machine import Comparison
+from tests.model.plain import PlainThread, PlainVersion
+from tests.model.strategies import (
+    ANY_EDITS,
+    BRANCHES,
+    CHECKPOINT_IDS,
+    DATA,
+    FITS,
+    FREE_EDITS,
+    LOG_ENDS,
+    PICK,
+    SLOT_NAMES,
+    STATES,
+    TAGS,
+    THREADS,
+    value,
+)
 
-from stateward import Client
 from stateward.errors import (
-    CheckpointIdReused,
-    EditConflict,
     InvalidField,
     RequestIdReused,
-    StatewardError,
     ThreadExists,
     ThreadNotFound,
     VersionMismatch,
     VersionNotFound,
     VersionPruned,
-    error_from_rpc,
 )
-from stateward._channel import bind_methods, grpc
-from stateward.testing import Daemon, run_daemon
+from stateward.testing import run_daemon
 from stateward.v1 import checkpoint_pb2, diff_pb2, state_pb2
-from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import thread_service_pb2 as threads
 
-THREADS = ("a", "b", "c")
-BRANCHES = ("main", "side", "third")
-TAGS = ("one", "two")
-SLOTS = ("s", "t")
-LOGS = ("l", "m")
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
-CHECKPOINT_IDS = ("", "", "x", "y")
 
 
-
-class Long(bytes):
-    """Some kilobytes that a failure does not print."""
-
-    def __new__(cls, seed: int, count: int) -> Long:
-        made = super().__new__(cls, sha256(bytes([seed])).digest() * count)
-        made.text = f"Long({seed}, {count})"
-        return made
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-SHORT = st.binary(max_size=12)
-LONG = st.builds(Long, st.integers(0, 9), st.integers(100, 400))
-DATA = st.one_of(SHORT, SHORT, LONG)
-FITS = st.sampled_from((True, True, True, True, False))  # whether edits are moved to where they fit
-PICK = st.integers(0, 10**6)  # picks from a list whose length only the model knows
-
-
-def value(data: bytes) -> state_pb2.Value:
-    return state_pb2.Value(media_type=MEDIA_TYPE, data=data)
-
-
-def _edit(**edit: Any) -> diff_pb2.Edit:
-    return diff_pb2.Edit(**edit)
-
-
-LOG_NAMES, SLOT_NAMES, INDEX = st.sampled_from(LOGS), st.sampled_from(SLOTS), st.integers(0, 12)
-SET_SLOT = st.builds(lambda n, d: _edit(set_slot=diff_pb2.SetSlot(slot=n, value=value(d))), SLOT_NAMES, DATA)
-DELETE_SLOT = st.builds(lambda n: _edit(delete_slot=diff_pb2.DeleteSlot(slot=n)), SLOT_NAMES)
-APPEND = st.builds(
-    lambda n, d, at: _edit(append=diff_pb2.Append(log=n, entries=map(value, d), at_index=at)),
-    LOG_NAMES,
-    st.lists(DATA, min_size=1, max_size=4),
-    st.one_of(st.none(), st.none(), INDEX),
-)
-REPLACE = st.builds(
-    lambda n, at, d: _edit(replace_entry=diff_pb2.ReplaceEntry(log=n, index=at, value=value(d))), LOG_NAMES, INDEX, DATA
-)
-TRIM = st.builds(
-    lambda n, kind, at: _edit(trim_log=diff_pb2.TrimLog(log=n, **{kind: at})),
-    LOG_NAMES,
-    st.sampled_from(("keep_last", "before_index", "from_index")),
-    INDEX,
-)
-DELETE_LOG = st.builds(lambda n: _edit(delete_log=diff_pb2.DeleteLog(log=n)), LOG_NAMES)
-SPLICE = st.builds(
-    lambda n, at, gone, new: _edit(
-        splice_slot=diff_pb2.SpliceSlot(slot=n, splices=[diff_pb2.Splice(offset=at, delete=gone, insert=new)])
-    ),
-    SLOT_NAMES,
-    st.integers(0, 8),
-    st.integers(0, 8),
-    SHORT,
-)
-FREE_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT), max_size=4)
-ANY_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT, REPLACE, TRIM, DELETE_LOG, SPLICE), max_size=5)
-STATES = st.builds(
-    lambda slots, logs: state_pb2.State(
-        slots={name: value(data) for name, data in slots.items()},
-        logs={name: state_pb2.Log(entries=map(value, entries)) for name, entries in logs.items()},
-    ),
-    st.dictionaries(SLOT_NAMES, DATA, max_size=2),
-    st.dictionaries(LOG_NAMES, st.lists(DATA, max_size=6), max_size=2),
-)
-
-
-class Machine(RuleBasedStateMachine):
-    """One namespace of the daemon against the model."""
-
-    daemon: Daemon
-    numbers = itertools.count()
-
-    @initialize()
-    def begin(self) -> None:
-        self.namespace = f"machine-{next(self.numbers)}"
-        self.model: dict[str, PlainThread] = {}
-        self.age = 0  # saves since the last crash
-        self.connect()
-
-    def connect(self) -> None:
-        self.client = Client(self.daemon.target, namespace=self.namespace)
-        self.channel = grpc.insecure_channel(self.daemon.target, (("grpc.use_local_subchannel_pool", 1),))
-        self.methods = bind_methods(self.channel)
-
-    def disconnect(self) -> None:
-        self.client.close()
-        self.channel.close()
-
-    def call(self, method: str, request: Any) -> Any:
-        """The answer, or the typed error, raised."""
-        try:
-            return self.methods[method](request, timeout=30)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error.code().name, error.details(), error.trailing_metadata()) from None
-
-    def thread(self, name: str) -> PlainThread:
-        return self.model.get(name) or PlainThread()
+class Machine(Comparison):
+    """The rules."""
 
     # -- saving -------------------------------------------------------------------------------------------------
-
-    def save(self, name: str, request: checkpoints.SaveRequest) -> None:
-        """Sends a save, predicts what becomes of it, and compares."""
-        request.namespace, request.thread = self.namespace, name
-        thread = self.thread(name)
-        expected = self.predict(thread, request)
-        if isinstance(expected, type):
-            with pytest.raises(expected):
-                self.call("Save", request)
-            return
-        answer = self.call("Save", request)
-        self.age += 1
-        if isinstance(expected, int):  # a checkpoint id that was answered before
-            assert (answer.version, answer.replayed) == (expected, True)
-            assert answer.digest == thread.versions[expected].digest
-            return
-        thread.uid = thread.uid or answer.uid
-        thread.sequence += 1
-        assert answer.uid == thread.uid
-        assert (answer.version, answer.parent_version, answer.replayed) == (thread.last + 1, expected.parent, False)
-        assert answer.sequence == thread.sequence
-        assert answer.digest not in {version.digest for version in thread.versions.values()}
-        expected.digest = answer.digest
-        if expected.branch not in thread.heads:
-            thread.bases[expected.branch] = expected.parent
-        thread.versions[answer.version] = expected
-        thread.heads[expected.branch] = answer.version
-        kept = checkpoints.SaveRequest()
-        kept.CopyFrom(request)
-        if request.request_id:
-            thread.requests.append((kept, answer))
-        self.model[name] = thread
-        if not request.HasField("expected_version") or thread.last % 3 == 0:  # the answer was lost, and the client asks again at once
-            self.check_retry(request, answer)
-
-    def check_retry(self, request: checkpoints.SaveRequest, first: checkpoints.SaveResponse) -> None:
-        """The same request again gives the first answer, and writes nothing."""
-        again = self.call("Save", request)
-        assert again.replayed
-        assert (again.version, again.digest, again.sequence, again.uid) == (
-            first.version, first.digest, first.sequence, first.uid,
-        )  # fmt: skip
-        assert (again.parent_version, again.create_time) == (first.parent_version, first.create_time)
-
-    def predict(self, thread: PlainThread, request: checkpoints.SaveRequest) -> PlainVersion | type | int:
-        """The version a save makes, or its error, or the version that it made before."""
-        branch = request.branch or "main"
-        head = thread.heads.get(branch, 0)
-        if request.HasField("expected_version") and request.expected_version != head:
-            return VersionMismatch
-        if request.expected_digest and request.expected_digest != thread.versions[head].digest:
-            return VersionMismatch
-        if request.checkpoint_id and (known := thread.find(branch, request.checkpoint_id)):
-            return known if self.is_same(thread, known, request) else CheckpointIdReused
-        parent = head
-        if request.HasField("parent"):
-            parent = request.parent.version
-            if parent > thread.last:
-                return VersionNotFound
-            if parent in thread.pruned:
-                return VersionPruned
-        version = thread.last + 1
-        try:
-            if request.HasField("state"):
-                state = thread.state_at(parent).replaced_by(request.state, version)
-            else:
-                state = thread.state_at(parent).apply(request.diff, version)
-        except Conflict:
-            return EditConflict
-        step = request.step if request.HasField("step") else None
-        label = request.labels.get("label", "")
-        return PlainVersion(state, parent, branch, b"", request.checkpoint_id, step, label)
-
-    @staticmethod
-    def is_same(thread: PlainThread, version: int, request: checkpoints.SaveRequest) -> bool:
-        """Whether the version was made by the same request, but for its request id."""
-        for old, answer in thread.requests:
-            if isinstance(old, checkpoints.SaveRequest) and answer.version == version:
-                bare, again = checkpoints.SaveRequest(), checkpoints.SaveRequest()
-                bare.CopyFrom(old)
-                again.CopyFrom(request)
-                bare.request_id = again.request_id = ""
-                bare.branch, again.branch = bare.branch or "main", again.branch or "main"
-                return bare == again
-        return False
-
-    def request(self, branch: str, checkpoint_id: str, step: int | None, label: str) -> checkpoints.SaveRequest:
-        return checkpoints.SaveRequest(
-            branch=branch, checkpoint_id=checkpoint_id, step=step, labels={"label": label} if label else None,
-            request_id=str(uuid.uuid4()),
-        )  # fmt: skip
 
     @rule(
         name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), edits=ANY_EDITS,
@@ -253,14 +64,6 @@ class Machine(RuleBasedStateMachine):
             request.expected_digest = thread.versions[head].digest
         self.fill(request, thread.state_at(head), edits, fits)
         self.save(name, request)
-
-    def fill(self, request: checkpoints.SaveRequest, state: PlainState, edits: list[Any], fits: bool) -> None:
-        """Puts edits into a save: moved to where they fit, or as they are."""
-        for edit in edits:
-            if edit.HasField("splice_slot"):  # is refused without a digest, whatever is stored
-                edit.splice_slot.base_sha256 = sha256(state.slots.get(edit.splice_slot.slot, b"")).digest()
-        request.diff.edits.extend(state.fit(edits) if fits else edits)
-        request.diff.SetInParent()
 
     @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), edits=FREE_EDITS,
           checkpoint_id=st.sampled_from(CHECKPOINT_IDS), fits=FITS)  # fmt: skip
@@ -474,44 +277,6 @@ class Machine(RuleBasedStateMachine):
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def hydrate(self, name: str, **how: Any) -> tuple[Any, state_pb2.State]:
-        """A state put together from its pages, each piece of which must be where it is said to be."""
-        request = checkpoints.HydrateRequest(namespace=self.namespace, thread=name, **how)
-        whole, pieces = state_pb2.State(), b""
-        while True:
-            page = self.call("Hydrate", request)
-            for slot, found in page.state.slots.items():
-                whole.slots[slot].CopyFrom(found)
-            for log, found in page.state.logs.items():
-                if log in whole.logs:
-                    assert found.first_index == whole.logs[log].first_index + len(whole.logs[log].entries)
-                    whole.logs[log].entries.extend(found.entries)
-                else:
-                    whole.logs[log].CopyFrom(found)
-            if page.HasField("chunk"):
-                chunk = page.chunk
-                assert chunk.offset == len(pieces)
-                pieces += chunk.data
-                if len(pieces) == chunk.size_bytes:
-                    new, pieces = state_pb2.Value(media_type=chunk.media_type, data=pieces), b""
-                    if chunk.WhichOneof("place") == "slot":
-                        whole.slots[chunk.slot].CopyFrom(new)
-                    else:
-                        assert whole.logs[chunk.log].first_index + len(whole.logs[chunk.log].entries) == chunk.index
-                        whole.logs[chunk.log].entries.append(new)
-            if not page.next_page_token:
-                whole.partial = page.state.partial
-                return page.checkpoint, whole
-            request.page_token = page.next_page_token
-
-    def check_state(self, found: state_pb2.State, state: PlainState) -> None:
-        logs = {
-            name: (log.first_index, [entry.data for entry in log.entries], log.rewritten_version)
-            for name, log in found.logs.items()
-        }
-        assert {"slots": {name: slot.data for name, slot in found.slots.items()}, "logs": logs} == state.visible()
-        assert not found.partial
-
     @precondition(lambda self: self.model)
     @rule(pick=PICK, which=PICK, max_bytes=st.sampled_from((0, 1024, 5000)))
     def travel(self, pick: int, which: int, max_bytes: int) -> None:
@@ -534,7 +299,7 @@ class Machine(RuleBasedStateMachine):
         assert checkpoint.labels.get("label", "") == expected.label
 
     @precondition(lambda self: self.model)
-    @rule(pick=PICK, which=PICK, slots=st.sets(SLOT_NAMES), logs=st.dictionaries(LOG_NAMES, st.one_of(st.none(), INDEX)))
+    @rule(pick=PICK, which=PICK, slots=st.sets(SLOT_NAMES), logs=LOG_ENDS)
     def project(self, pick: int, which: int, slots: set[str], logs: dict[str, int | None]) -> None:
         """Part of a state: named slots, ends of logs."""
         name = self.pick(self.model, pick)
@@ -570,7 +335,9 @@ class Machine(RuleBasedStateMachine):
         assert not answer.next_page_token
         made, wanted = thread.state_at(start).apply(answer.diff, 0), thread.state_at(end)
         assert made.slots == wanted.slots
-        assert {log: it.entries for log, it in made.logs.items()} == {log: it.entries for log, it in wanted.logs.items()}
+        assert {log: it.entries for log, it in made.logs.items()} == {
+            log: it.entries for log, it in wanted.logs.items()
+        }
 
     @precondition(lambda self: self.model)
     @rule(pick=PICK, which=PICK, newest_first=st.booleans())
@@ -617,35 +384,9 @@ class Machine(RuleBasedStateMachine):
             labelled = [each.version for each in self.client.thread(name).checkpoints(labels={"label": "p"})]
             assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
             for tag, version in thread.tags.items():
-                self.check_state(self.hydrate(name, version=checkpoint_pb2.VersionRef(tag=tag))[1], thread.state_at(version))
-
-    @invariant()
-    def heads_agree(self) -> None:
-        """After every step, every branch's head is the model's."""
-        for name, thread in getattr(self, "model", {}).items():
-            for branch, version in thread.heads.items():
-                checkpoint, state = self.hydrate(name, branch=branch)
-                assert (checkpoint.version, checkpoint.digest) == (version, thread.versions[version].digest)
-                self.check_state(state, thread.state_at(version))
-
-    def teardown(self) -> None:
-        if not hasattr(self, "client"):
-            return
-        try:
-            findings = [each.finding for each in self.call("Verify", admin.VerifyRequest(namespace=self.namespace))]
-            assert [finding for finding in findings if finding.reason] == []
-            for name, thread in self.model.items():
-                for version in thread.retained:
-                    state = self.hydrate(name, version=checkpoint_pb2.VersionRef(version=version))[1]
-                    self.check_state(state, thread.state_at(version))
-        finally:
-            self.disconnect()
-
-    @staticmethod
-    def pick(choices: Any, number: int) -> Any:
-        """One of some choices, chosen by a number that knows nothing of them."""
-        ordered = list(choices)
-        return ordered[number % len(ordered)]
+                self.check_state(
+                    self.hydrate(name, version=checkpoint_pb2.VersionRef(tag=tag))[1], thread.state_at(version)
+                )
 
 
 def run_machine(examples: int, steps: int) -> None:
@@ -654,9 +395,12 @@ def run_machine(examples: int, steps: int) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=examples, stateful_step_count=steps, deadline=None, print_blob=True,
+                max_examples=examples,
+                stateful_step_count=steps,
+                deadline=None,
+                print_blob=True,
                 suppress_health_check=list(HealthCheck),
-            ),  # fmt: skip
+            ),
         )
         assert not [line for line in daemon.stderr.splitlines() if "Traceback" in line]
 

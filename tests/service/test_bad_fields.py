@@ -47,7 +47,10 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "request id with a bell": ({"request_id": "\a"}, "request_id"),
     "nothing to save": ({"diff": None}, "content"),
     "expected version negative": ({"expected_version": -1}, "expected_version"),
-    "digest without version": ({"expected_version": None, "request_id": "r", "expected_digest": b"d" * 16}, "expected_digest"),
+    "digest without version": (
+        {"expected_version": None, "request_id": "r", "expected_digest": b"d" * 16},
+        "expected_digest",
+    ),
     "digest of nothing": ({"expected_version": 0, "expected_digest": b"d" * 16}, "expected_digest"),
     "digest too short": ({"expected_digest": b"d"}, "expected_digest"),
     "parent names nothing": ({"parent": VersionRef()}, "parent"),
@@ -55,7 +58,8 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "parent with an empty tag": ({"parent": VersionRef(tag="")}, "parent.tag"),
     "neither expectation nor request id": ({"expected_version": None}, "request_id"),
     "a full state without expectation": (
-        {"expected_version": None, "request_id": "r", "diff": None, "state": state("first")}, "expected_version",
+        {"expected_version": None, "request_id": "r", "diff": None, "state": state("first")},
+        "expected_version",
     ),
     "a partial state as a full one": ({"diff": None, "state": State(partial=True)}, "state.partial"),
     "overwrite with a diff": ({"overwrite": True}, "overwrite"),
@@ -65,7 +69,8 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an edit that is not set": ({"diff": Diff(edits=[Edit(), Edit()])}, "diff.edits[0]"),
     "an edit of an unknown kind": (
-        {"diff": Diff(edits=[sets("goal", "x").edits[0], Edit.FromString(UNKNOWN_EDIT)])}, "diff.edits[1]",
+        {"diff": Diff(edits=[sets("goal", "x").edits[0], Edit.FromString(UNKNOWN_EDIT)])},
+        "diff.edits[1]",
     ),
     "slot without name": ({"diff": edit(set_slot=SetSlot(value=text("x")))}, "diff.edits[0].set_slot.slot"),
     "slot name too long": ({"diff": edit(delete_slot=DeleteSlot(slot=LONG))}, "diff.edits[0].delete_slot.slot"),
@@ -75,14 +80,17 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
         "diff.edits[0].set_slot.value.media_type",
     ),
     "a blob": (
-        {"diff": edit(set_slot=SetSlot(slot="s", value=Value(blob=BlobRef())))}, "diff.edits[0].set_slot.value.blob",
+        {"diff": edit(set_slot=SetSlot(slot="s", value=Value(blob=BlobRef())))},
+        "diff.edits[0].set_slot.value.blob",
     ),
     "append of nothing": ({"diff": edit(append=Append(log="l"))}, "diff.edits[0].append.entries"),
     "append of an unset value": (
-        {"diff": edit(append=Append(log="l", entries=[text("x"), Value()]))}, "diff.edits[0].append.entries[1]",
+        {"diff": edit(append=Append(log="l", entries=[text("x"), Value()]))},
+        "diff.edits[0].append.entries[1]",
     ),
     "append at a negative index": (
-        {"diff": edit(append=Append(log="l", entries=[text("x")], at_index=-1))}, "diff.edits[0].append.at_index",
+        {"diff": edit(append=Append(log="l", entries=[text("x")], at_index=-1))},
+        "diff.edits[0].append.at_index",
     ),
     "replace at a negative index": (
         {"diff": edit(replace_entry=ReplaceEntry(log="messages", index=-1, value=text("x")))},
@@ -90,13 +98,16 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "trim of nothing": ({"diff": edit(trim_log=TrimLog(log="messages"))}, "diff.edits[0].trim_log"),
     "trim to a negative length": (
-        {"diff": edit(trim_log=TrimLog(log="messages", keep_last=-1))}, "diff.edits[0].trim_log.keep_last",
+        {"diff": edit(trim_log=TrimLog(log="messages", keep_last=-1))},
+        "diff.edits[0].trim_log.keep_last",
     ),
     "splice without base": (
-        {"diff": edit(splice_slot=SpliceSlot(slot="goal", splices=SPLICES))}, "diff.edits[0].splice_slot.base_sha256",
+        {"diff": edit(splice_slot=SpliceSlot(slot="goal", splices=SPLICES))},
+        "diff.edits[0].splice_slot.base_sha256",
     ),
     "splice of nothing": (
-        {"diff": edit(splice_slot=SpliceSlot(slot="goal", base_sha256=b"h" * 32))}, "diff.edits[0].splice_slot.splices",
+        {"diff": edit(splice_slot=SpliceSlot(slot="goal", base_sha256=b"h" * 32))},
+        "diff.edits[0].splice_slot.splices",
     ),
     "splices that overlap": (
         {"diff": edit(splice_slot=SpliceSlot(slot="goal", base_sha256=b"h" * 32, splices=SPLICES * 2))},
@@ -105,7 +116,8 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "full state with a bad slot": ({"diff": None, "state": State(slots={"": text("x")})}, "state.slots"),
     "full state with an unset value": ({"diff": None, "state": State(slots={"s": Value()})}, "state.slots[s]"),
     "full state with a negative index": (
-        {"diff": None, "state": State(logs={"l": Log(first_index=-1)})}, "state.logs[l].first_index",
+        {"diff": None, "state": State(logs={"l": Log(first_index=-1)})},
+        "state.logs[l].first_index",
     ),
     "status unknown": ({"status": 99}, "status"),
     "durability unknown": ({"durability": 99}, "durability"),
@@ -135,33 +147,62 @@ def test_a_wrong_save_is_refused_by_field(untouched: Place, name: str) -> None:
 
 
 READS: dict[str, tuple[str, Any, str]] = {
-    "hydrate a version below 1": ("checkpoints.Hydrate", c.HydrateRequest(version=VersionRef(version=0)), "version.version"),
+    "hydrate a version below 1": (
+        "checkpoints.Hydrate",
+        c.HydrateRequest(version=VersionRef(version=0)),
+        "version.version",
+    ),
     "hydrate no version": ("checkpoints.Hydrate", c.HydrateRequest(version=VersionRef()), "version"),
     "hydrate in too small pages": ("checkpoints.Hydrate", c.HydrateRequest(max_bytes=1023), "max_bytes"),
     "hydrate in negative pages": ("checkpoints.Hydrate", c.HydrateRequest(max_bytes=-1), "max_bytes"),
     "hydrate an unnamed slot": (
-        "checkpoints.Hydrate", c.HydrateRequest(projection=c.Projection(slots=["goal", ""])), "projection.slots[1]",
+        "checkpoints.Hydrate",
+        c.HydrateRequest(projection=c.Projection(slots=["goal", ""])),
+        "projection.slots[1]",
     ),
     "hydrate a negative tail": (
-        "checkpoints.Hydrate", c.HydrateRequest(projection=c.Projection(logs=[c.LogSelection(log="l", last=-1)])),
+        "checkpoints.Hydrate",
+        c.HydrateRequest(projection=c.Projection(logs=[c.LogSelection(log="l", last=-1)])),
         "projection.logs[0].last",
     ),
-    "get with an empty tag": ("checkpoints.GetCheckpoint", c.GetCheckpointRequest(version=VersionRef(tag="")), "version.tag"),
+    "get with an empty tag": (
+        "checkpoints.GetCheckpoint",
+        c.GetCheckpointRequest(version=VersionRef(tag="")),
+        "version.tag",
+    ),
     "list with a negative page": ("checkpoints.ListCheckpoints", c.ListCheckpointsRequest(page_size=-1), "page_size"),
-    "list with an unknown status": ("checkpoints.ListCheckpoints", c.ListCheckpointsRequest(statuses=[1, 99]), "statuses[1]"),
-    "list all before a version": ("checkpoints.ListCheckpoints", c.ListCheckpointsRequest(thread="-", before=REF), "before"),
-    "history from a negative version": ("checkpoints.ReadHistory", c.ReadHistoryRequest(from_version=-1), "from_version"),
+    "list with an unknown status": (
+        "checkpoints.ListCheckpoints",
+        c.ListCheckpointsRequest(statuses=[1, 99]),
+        "statuses[1]",
+    ),
+    "list all before a version": (
+        "checkpoints.ListCheckpoints",
+        c.ListCheckpointsRequest(thread="-", before=REF),
+        "before",
+    ),
+    "history from a negative version": (
+        "checkpoints.ReadHistory",
+        c.ReadHistoryRequest(from_version=-1),
+        "from_version",
+    ),
     "history from after its end": (
-        "checkpoints.ReadHistory", c.ReadHistoryRequest(version=REF, from_version=2), "from_version",
+        "checkpoints.ReadHistory",
+        c.ReadHistoryRequest(version=REF, from_version=2),
+        "from_version",
     ),
     "history in an unknown direction": ("checkpoints.ReadHistory", c.ReadHistoryRequest(direction=9), "direction"),
     "difference from nowhere": ("checkpoints.DiffCheckpoints", c.DiffCheckpointsRequest(), "from"),
     "threads with a negative page": ("threads.ListThreads", t.ListThreadsRequest(page_size=-1), "page_size"),
     "threads after no time": (
-        "threads.ListThreads", t.ListThreadsRequest(updated_after=Timestamp(seconds=1 << 62)), "updated_after",
+        "threads.ListThreads",
+        t.ListThreadsRequest(updated_after=Timestamp(seconds=1 << 62)),
+        "updated_after",
     ),
     "threads before no time": (
-        "threads.ListThreads", t.ListThreadsRequest(updated_before=Timestamp(seconds=-(1 << 63), nanos=-1)), "updated_before",
+        "threads.ListThreads",
+        t.ListThreadsRequest(updated_before=Timestamp(seconds=-(1 << 63), nanos=-1)),
+        "updated_before",
     ),
     "wait for nothing": ("threads.WaitDurable", t.WaitDurableRequest(), "sequence"),
     "watch after a negative place": ("threads.Watch", t.WatchRequest(after_sequence=-1), "after_sequence"),
@@ -179,17 +220,29 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
     "prune nothing": ("threads.PruneThread", t.PruneThreadRequest(), "what"),
     "prune no versions": ("threads.PruneThread", t.PruneThreadRequest(versions={}), "versions"),
     "prune the head": ("threads.PruneThread", t.PruneThreadRequest(versions={"versions": [2]}), "versions"),
-    "prune to nothing": ("threads.PruneThread", t.PruneThreadRequest(keep_latest_per_branch=-1), "keep_latest_per_branch"),
+    "prune to nothing": (
+        "threads.PruneThread",
+        t.PruneThreadRequest(keep_latest_per_branch=-1),
+        "keep_latest_per_branch",
+    ),
     "prune the future": ("threads.PruneThread", t.PruneThreadRequest(older_than=Duration(seconds=-1)), "older_than"),
     "prune at a negative version": (
-        "threads.PruneThread", t.PruneThreadRequest(keep_latest_per_branch=1, expected_version=-1), "expected_version",
+        "threads.PruneThread",
+        t.PruneThreadRequest(keep_latest_per_branch=1, expected_version=-1),
+        "expected_version",
     ),
     "delete with a bad uid": ("threads.DeleteThread", t.DeleteThreadRequest(expected_uid="me"), "expected_uid"),
-    "delete at a negative version": ("threads.DeleteThread", t.DeleteThreadRequest(expected_version=-1), "expected_version"),
+    "delete at a negative version": (
+        "threads.DeleteThread",
+        t.DeleteThreadRequest(expected_version=-1),
+        "expected_version",
+    ),
     "delete with an unknown durability": ("threads.DeleteThread", t.DeleteThreadRequest(durability=99), "durability"),
     "update nothing": ("threads.UpdateThread", t.UpdateThreadRequest(), "update_mask"),
     "update what cannot be": (
-        "threads.UpdateThread", t.UpdateThreadRequest(update_mask=FieldMask(paths=["uid"])), "update_mask",
+        "threads.UpdateThread",
+        t.UpdateThreadRequest(update_mask=FieldMask(paths=["uid"])),
+        "update_mask",
     ),
     "update to no retention": (
         "threads.UpdateThread",
@@ -199,7 +252,11 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
     "tag without name": ("threads.SetTag", t.SetTagRequest(), "tag"),
     "tag with a long name": ("threads.SetTag", t.SetTagRequest(tag="t" * 257), "tag"),
     "tag with a request id too long": ("threads.SetTag", t.SetTagRequest(tag="t", request_id="r" * 257), "request_id"),
-    "tag expected negative": ("threads.SetTag", t.SetTagRequest(tag="t", expected_tagged_version=-1), "expected_tagged_version"),
+    "tag expected negative": (
+        "threads.SetTag",
+        t.SetTagRequest(tag="t", expected_tagged_version=-1),
+        "expected_tagged_version",
+    ),
     "untag without name": ("threads.DeleteTag", t.DeleteTagRequest(), "tag"),
 }
 

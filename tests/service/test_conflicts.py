@@ -48,7 +48,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
         "splice_slot.splices[0]",
     ),
     "append elsewhere": (Edit(append=Append(log="messages", entries=[text("x")], at_index=3)), "append.at_index"),
-    "append beyond a new log's start": (Edit(append=Append(log="new", entries=[text("x")], at_index=1)), "append.at_index"),
+    "append into nothing": (Edit(append=Append(log="new", entries=[text("x")], at_index=1)), "append.at_index"),
     "replace in a missing log": (Edit(replace_entry=ReplaceEntry(log="none", value=text("x"))), "replace_entry.log"),
     "replace beyond the end": (
         Edit(replace_entry=ReplaceEntry(log="messages", index=2, value=text("x"))), "replace_entry.index",
@@ -96,10 +96,15 @@ def test_the_right_version_with_another_history_is_a_mismatch(untouched: Place) 
 
 def test_creating_twice_is_a_mismatch_and_so_is_a_missing_thread(untouched: Place) -> None:
     """Version 0 must not exist; a positive version of nothing is a mismatch at version 0, never a new thread."""
-    assert refused(untouched.wire.checkpoints.Save, untouched.request(expected_version=0)).metadata["current_version"] == "2"
+    assert (
+        refused(untouched.wire.checkpoints.Save, untouched.request(expected_version=0)).metadata["current_version"]
+        == "2"
+    )
     found = refused(untouched.wire.checkpoints.Save, untouched.request(thread="nobody", expected_version=3))
     assert (found.reason, found.metadata["current_version"]) == ("VERSION_MISMATCH", "0")
-    missing = refused(untouched.wire.threads.GetThread, t.GetThreadRequest(namespace=untouched.namespace, thread="nobody"))
+    missing = refused(
+        untouched.wire.threads.GetThread, t.GetThreadRequest(namespace=untouched.namespace, thread="nobody")
+    )
     assert (missing.reason, missing.code) == ("THREAD_NOT_FOUND", grpc.StatusCode.NOT_FOUND)
     assert missing.metadata["thread"] == "nobody"
 
@@ -132,7 +137,8 @@ def versions(place: Place, ref: VersionRef) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "ref", [VersionRef(version=3), VersionRef(version=(1 << 63) - 1), VersionRef(tag="no"), VersionRef(checkpoint_id="no")]
+    "ref",
+    [VersionRef(version=3), VersionRef(version=(1 << 63) - 1), VersionRef(tag="no"), VersionRef(checkpoint_id="no")],
 )
 def test_a_version_that_never_was_is_not_found(untouched: Place, ref: VersionRef) -> None:
     """A version in the future, an unknown tag and an unknown checkpoint id are VERSION_NOT_FOUND in every call."""
@@ -181,7 +187,11 @@ def test_a_tag_moves_only_from_where_it_is_expected(untouched: Place) -> None:
     """`expected_tagged_version` is compare-and-swap: a tag that is not there, or elsewhere, is VERSION_MISMATCH."""
     at = {"namespace": untouched.namespace, "thread": THREAD, "tag": "approved"}
     found = refused(untouched.wire.threads.SetTag, t.SetTagRequest(**at, expected_tagged_version=1))
-    assert (found.reason, found.metadata["current_version"], found.metadata["expected_version"]) == ("VERSION_MISMATCH", "0", "1")
+    assert (found.reason, found.metadata["current_version"], found.metadata["expected_version"]) == (
+        "VERSION_MISMATCH",
+        "0",
+        "1",
+    )
     assert refused(untouched.wire.threads.DeleteTag, t.DeleteTagRequest(**at)).reason == "VERSION_NOT_FOUND"
 
 
@@ -192,11 +202,14 @@ def test_a_tag_is_made_and_moved_under_expectation(place: Place) -> None:
     assert place.wire.threads.SetTag(make).tag.version == 1
     assert refused(place.wire.threads.SetTag, make).metadata["current_version"] == "1"
     assert place.wire.threads.SetTag(t.SetTagRequest(**at, expected_tagged_version=1)).tag.version == 2
-    assert refused(place.wire.threads.SetTag, t.SetTagRequest(**at, expected_tagged_version=1)).metadata["current_version"] == "2"
+    assert (
+        refused(place.wire.threads.SetTag, t.SetTagRequest(**at, expected_tagged_version=1)).metadata["current_version"]
+        == "2"
+    )
 
 
 def test_another_creation_of_the_name_is_not_touched(untouched: Place) -> None:
-    """With the uid of another creation, every change of a thread is THREAD_NOT_FOUND: nothing is deleted by name alone."""
+    """With the uid of another creation, every change of a thread is THREAD_NOT_FOUND."""
     at = {"namespace": untouched.namespace, "thread": THREAD, "expected_uid": "0" * 32}
     mask = {"paths": ["agent"]}
     for call, request in (
@@ -233,7 +246,10 @@ def test_a_thread_of_another_namespace_is_not_seen(untouched: Place) -> None:
     """The same name in another namespace is another thread, and not there."""
     request = c.HydrateRequest(namespace=untouched.namespace + "2", thread=THREAD)
     assert refused(untouched.wire.checkpoints.Hydrate, request).reason == "THREAD_NOT_FOUND"
-    assert refused(untouched.wire.admin.Verify, t.GetThreadRequest(namespace="none", thread=THREAD)).reason == "THREAD_NOT_FOUND"
+    assert (
+        refused(untouched.wire.admin.Verify, t.GetThreadRequest(namespace="none", thread=THREAD)).reason
+        == "THREAD_NOT_FOUND"
+    )
 
 
 def test_a_full_state_replaces_without_expectation_only_when_told_to(place: Place) -> None:
@@ -250,4 +266,9 @@ def test_an_unconditional_append_goes_on_top_of_whatever_is_there(place: Place) 
     assert refused(place.wire.checkpoints.Save, place.request(expected_version=None)).field == "request_id"
     place.wire.save(place.request(diff=appends("third")))
     assert place.wire.save(place.request(expected_version=None, request_id="r", diff=appends("fourth"))).version == 4
-    assert [entry.data for entry in place.state().logs["messages"].entries] == [b"first", b"second", b"third", b"fourth"]
+    assert [entry.data for entry in place.state().logs["messages"].entries] == [
+        b"first",
+        b"second",
+        b"third",
+        b"fourth",
+    ]

@@ -17,7 +17,7 @@ from stateward_sidecar import errors as daemon_errors
 from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
 
 PREFIX = "ERROR_REASON_"
-REASONS = [name.removeprefix(PREFIX) for name in ErrorReason.keys() if name != f"{PREFIX}UNSPECIFIED"]
+REASONS = [name.removeprefix(PREFIX) for name, _ in ErrorReason.items() if name != f"{PREFIX}UNSPECIFIED"]
 
 
 def subclasses(base: type) -> list[type]:
@@ -62,10 +62,8 @@ def test_every_exception_of_the_client_is_reachable() -> None:
 def test_the_contract_says_the_code_of_every_reason(repository: Path) -> None:
     """The comment before each reason begins with the code that the daemon really answers."""
     source = (repository / "proto/stateward/v1/error_reason.proto").read_text()
-    found = dict(re.findall(r"// ([A-Z_]+)\. [^;{]*?ERROR_REASON_([A-Z_]+) = \d+;", source))
-    said = {reason: code for code, reason in found.items()}
-    for code, reason in re.findall(r"\n  // ([A-Z_]+)\.(?:[^\n]*\n  //)*[^\n]*\n  ERROR_REASON_([A-Z_]+) = ", source):
-        said[reason] = code
+    found = re.findall(r"\n  // ([A-Z_]+)\.(?:[^\n]*\n  //)*[^\n]*\n  ERROR_REASON_([A-Z_]+) = ", source)
+    said = {reason: code for code, reason in found}
     assert sorted(said) == sorted(REASONS)
     for reason, code in said.items():
         assert CODES[reason].name == code, reason

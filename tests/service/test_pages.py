@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ PAGE = 1024
 
 
 @pytest.fixture
-def large(place: Place) -> Iterator[Place]:
+def large(place: Place) -> Place:
     """Version 3 has slots and entries smaller and larger than a page; version 4 appends to it."""
     rnd = random.Random(5)
 
@@ -36,7 +36,7 @@ def large(place: Place) -> Iterator[Place]:
     )
     place.wire.save(place.request(diff=None, state=whole))
     place.wire.save(place.request(expected_version=3))
-    yield place
+    return place
 
 
 def pages(call: Callable[..., Any], request: Any) -> list[Any]:

@@ -41,11 +41,17 @@ def write_key(path: Path) -> Path:
     return path
 
 
-def start(directory: Path, *flags: str, environment: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S) -> Ended:
+def start(
+    directory: Path, *flags: str, environment: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
+) -> Ended:
     """Starts a daemon in a directory with a key; ``flags`` win over the usual ones. Fails when it stays."""
     if not (directory / "key").exists():
         write_key(directory / "key")
-    usual = {"--data-dir": directory / "data", "--key-file": directory / "key", "--listen": f"unix://{directory}/s.sock"}
+    usual = {
+        "--data-dir": directory / "data",
+        "--key-file": directory / "key",
+        "--listen": f"unix://{directory}/s.sock",
+    }
     command = [sys.executable, "-m", "stateward_sidecar"]
     for flag, value in usual.items():
         if flag not in flags:
@@ -53,7 +59,9 @@ def start(directory: Path, *flags: str, environment: Mapping[str, str] | None = 
     return run([*command, *flags], directory, environment, timeout)
 
 
-def run(command: list[str], directory: Path, environment: Mapping[str, str] | None, timeout: float = TIMEOUT_S) -> Ended:
+def run(
+    command: list[str], directory: Path, environment: Mapping[str, str] | None, timeout: float = TIMEOUT_S
+) -> Ended:
     """Runs a command that must end by itself. Settings of the caller's own environment do not reach it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STATEWARD_")}
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

@@ -38,7 +38,7 @@ class Dictionary:
         self.version = version
         self.digest = digest
         content = snapshot[-DICTIONARY_BYTES_MAX:]
-        self.size_bytes = 2 * len(content) + (1 << 20)
+        self.size_bytes = dictionary_bytes(len(content))
         self._data = zstandard.ZstdCompressionDict(content, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
         self._data.precompute_compress(level=LEVEL)
         self._lock = threading.Lock()
@@ -56,6 +56,11 @@ class Dictionary:
         """The reverse of ``compress``; ``size_bytes`` is authenticated and bounds the allocation."""
         with self._lock:
             return _decompress(self._decompressor, frame, size_bytes)
+
+
+def dictionary_bytes(snapshot_bytes: int) -> int:
+    """About what the dictionary of a snapshot takes in memory: content, and as much again once digested."""
+    return 2 * min(snapshot_bytes, DICTIONARY_BYTES_MAX) + (1 << 20)
 
 
 def compress(data: bytes, dictionary: Dictionary | None = None, level: int = LEVEL) -> tuple[Compression, bytes]:

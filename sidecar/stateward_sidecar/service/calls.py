@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -20,6 +21,8 @@ from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
+# A larger write is not run on the event loop.
+INLINE_BYTES_MAX = 256 << 10
 
 
 class Delivery:
@@ -40,6 +43,8 @@ class Calls:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        # Says whether one call is being served and no more; ``app`` wires it to the server.
+        self.is_lone: Callable[[], bool] = lambda: False
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
@@ -63,16 +68,22 @@ class Calls:
         is_alone: bool = False,
     ) -> T:
         """Queues a write and waits until it is committed. Raises what the write raised."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         remaining = context.time_remaining()
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
         if remaining is not None and remaining <= 0:
             raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
+        writer = self.store.context.writer
         write = Write(
-            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
-            on_done=lambda done: _resolve(future, done),
+            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline
         )  # fmt: skip
-        self.store.context.writer.submit(write)
+        if self.is_lone() and size_bytes <= INLINE_BYTES_MAX and writer.run_now(write):
+            if write.error is not None:
+                raise write.error
+            result: T = write.result
+            return result
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        write.on_done = partial(_resolve, future)
+        writer.submit(write)
         try:
             return await future
         except asyncio.CancelledError:

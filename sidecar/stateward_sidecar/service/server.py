@@ -100,6 +100,10 @@ class Server:
             raise StartError(f"--listen unix://{path}: the socket cannot be made") from None
         return f"unix://{path}"
 
+    def has_lone_call(self) -> bool:
+        """True while one call is being served and no more."""
+        return self._calls.count == 1
+
     async def start(self) -> None:
         """Accepts calls."""
         await self._server.start()
@@ -121,17 +125,17 @@ class _OpenCalls:
     """Counts the calls that are being served; refuses new ones when the daemon stops."""
 
     def __init__(self) -> None:
-        self._open = 0
+        self.count = 0
         self._is_stopping = False
         self._changed = asyncio.Event()
 
     def __enter__(self) -> None:
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; nothing was written")
-        self._open += 1
+        self.count += 1
 
     def __exit__(self, *error: object) -> None:
-        self._open -= 1
+        self.count -= 1
         self._changed.set()
 
     async def drain(self, grace_s: float) -> None:
@@ -139,7 +143,7 @@ class _OpenCalls:
         self._is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self._open:
+                while self.count:
                     self._changed.clear()
                     await self._changed.wait()
 

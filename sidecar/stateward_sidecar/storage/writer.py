@@ -38,6 +38,8 @@ QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
 BATCH_WRITES_MAX = 256
 BATCH_BYTES_MAX = 16 << 20
+# With slower disks the event loop must not wait for a commit.
+COMMIT_NOW_S = 0.002
 
 
 class Batch:
@@ -96,6 +98,9 @@ class Writer:
         self.commits = 0
         # Held from before a commit until memory says the same as the disk.
         self.publishing = threading.Lock()
+        self._commit_s = 0.0  # how long a commit takes, the newest ones weighing most
+        # Who holds it may write: the thread below, or a caller that found nobody waiting.
+        self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
 
     def start(self) -> None:
@@ -127,6 +132,22 @@ class Writer:
             self._condition.notify()
         return write
 
+    def run_now(self, write: Write) -> bool:
+        """Runs a write on the calling thread if nobody else writes or waits; else False, and nothing was done.
+
+        Saves a lone caller two changes of threads. Not where commits are slow: the caller is the event loop.
+        """
+        is_closed = self._failed is not None or self._stopping
+        if self._queue or is_closed or self._commit_s > COMMIT_NOW_S or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._commit([write])
+        except BaseException as error:  # noqa: BLE001  (as in the loop below)
+            self._fail([write], error)
+        finally:
+            self._turn.release()
+        return True
+
     def stop(self) -> None:
         """Takes no more, finishes what was taken, and ends the thread."""
         with self._condition:
@@ -137,11 +158,14 @@ class Writer:
 
     def _loop(self) -> None:
         while (batch := self._take()) is not None:
-            try:
-                self._commit(batch)
-            except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
-                self._fail(batch, error)
-                return
+            with self._turn:
+                try:
+                    if self._failed is not None:
+                        raise self._failed
+                    self._commit(batch)
+                except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
+                    self._fail(batch, error)
+                    return
 
     def _take(self) -> list[Write] | None:
         with self._condition:
@@ -204,6 +228,7 @@ class Writer:
             txn.abort()
             _call(batch.after_abort)
             raise
+        begun = time.monotonic()
         with self.publishing:
             try:
                 txn.commit()
@@ -213,6 +238,7 @@ class Writer:
                     return False
                 raise
             self.commits += 1
+            self._commit_s += (time.monotonic() - begun - self._commit_s) / 8
             _call(batch.after_commit)
         return True
 

@@ -6,13 +6,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
-# One thing larger than this share would push everything else out.
-LARGEST_SHARE = 4
 
 
 class Cache:
@@ -31,8 +29,7 @@ class Cache:
 
     def put_state(self, thread: int, version: int, tree: StateTree) -> None:
         """Keeps a state."""
-        entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
-        self._put(("state", thread, version), tree, tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8))
+        self._put(("state", thread, version), tree, state_bytes(tree))
 
     def drop_state(self, thread: int, version: int) -> None:
         """Forgets a state that will hardly be asked for again."""
@@ -46,6 +43,13 @@ class Cache:
     def put_dictionary(self, thread: int, dictionary: Dictionary) -> None:
         """Keeps a dictionary."""
         self._put(("dictionary", thread, dictionary.version), dictionary, dictionary.size_bytes)
+
+    def fit_together(self, tree: StateTree) -> bool:
+        """Whether a state and a dictionary made of it are kept side by side.
+
+        Where they are not, they would push each other out with every save, and every save would read both again.
+        """
+        return state_bytes(tree) + dictionary_bytes(tree.size_bytes) <= self.limit_bytes
 
     def drop_thread(self, thread: int) -> None:
         """Forgets everything of a thread."""
@@ -62,7 +66,7 @@ class Cache:
             return found[0]
 
     def _put(self, key: Hashable, item: StateTree | Dictionary, size_bytes: int) -> None:
-        if size_bytes > self.limit_bytes // LARGEST_SHARE:
+        if size_bytes > self.limit_bytes:
             return
         with self._lock:
             old = self._items.pop(key, None)
@@ -79,3 +83,9 @@ class Cache:
             old = self._items.pop(key, None)
             if old is not None:
                 self.used_bytes -= old[1]
+
+
+def state_bytes(tree: StateTree) -> int:
+    """About what a state takes in memory."""
+    entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
+    return tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8)

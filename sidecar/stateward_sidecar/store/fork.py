@@ -48,6 +48,9 @@ from stateward_sidecar.store.thread import MAIN, UID_BYTES, Draft, Identity, Thr
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head
 
+# Entries name recent snapshots; those that name an older one are compressed without.
+DICTIONARIES_MAX = 4
+
 
 class Forker:
     """Makes copies. Runs on a worker thread, never on the event loop or the writer."""
@@ -124,7 +127,7 @@ class Forker:
         body = metadata.checkpoint
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
-        content = self._content(request, source, body, b"", None, mark=b"", is_first=True)
+        content = self._content(request, source, body, b"", None, is_first=True)
         self._submit(lambda txn, batch: self._put(txn, batch, copy, content, body, 1, 0, 0, tree, {}), tree.size_bytes)
 
     def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Draft, last: int) -> None:
@@ -148,9 +151,7 @@ class Forker:
                     tree = replay.state_at(txn, source, version, context.cache)
             body.source_digest = header.digest
             dictionary = dictionaries.get(header.dictionary_version)
-            content = self._content(
-                request, source, body, edits, dictionary, mark=metadata.fingerprint, is_first=is_first
-            )
+            content = self._content(request, source, body, edits, dictionary, is_first=is_first)
             is_first = False
 
             def put(
@@ -163,6 +164,8 @@ class Forker:
             digest = self._submit(put, content.size_bytes + (tree.size_bytes if tree is not None else 0))
             if tree is not None:
                 dictionaries[version] = Dictionary(version, digest, to_snapshot(tree))
+                while len(dictionaries) > DICTIONARIES_MAX:
+                    del dictionaries[next(iter(dictionaries))]
         for name, tagged in source.tags.items():
             if tagged > last or tagged in copy.pruned:
                 continue  # set since the copy was begun, on a version that it lacks
@@ -176,11 +179,9 @@ class Forker:
         edits: bytes,
         dictionary: Dictionary | None,
         *,
-        mark: bytes,
         is_first: bool,
     ) -> Content:
-        # The source's fingerprint: a checkpoint id that is saved again with its content is a retry in the copy as well.
-        metadata = EntryMetadata(fingerprint=mark, checkpoint=body)
+        metadata = EntryMetadata(checkpoint=body)
         if is_first:
             metadata.fingerprint = fingerprint(request)
             metadata.request_hash = hash_request(request.request_id)

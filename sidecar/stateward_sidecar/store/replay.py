@@ -20,6 +20,7 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.thread import Draft, Identity, Thread, rows
 
 Versions = Thread | Draft
+Held = dict[int, Dictionary]
 
 
 def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
@@ -78,17 +79,25 @@ def read_snapshot(txn: lmdb.Transaction, identity: Identity, version: int) -> tu
     return parts.open_pieces(identity.cipher, parts.SNAPSHOT_MAGIC, pieces, identity.uid, layout.u64(version))
 
 
-def read_dictionary(txn: lmdb.Transaction, identity: Identity, version: int, cache: Cache) -> Dictionary:
-    """The digested snapshot of a version."""
-    found = cache.dictionary(identity.number, version)
+def read_dictionary(
+    txn: lmdb.Transaction, identity: Identity, version: int, cache: Cache, held: Held | None = None
+) -> Dictionary:
+    """The digested snapshot of a version. ``held`` keeps it through one replay, whatever the cache does."""
+    found = held.get(version) if held is not None else None
+    found = found or cache.dictionary(identity.number, version)
     if found is None:
         content, digest = read_snapshot(txn, identity, version)
         found = Dictionary(version, digest, content)
         cache.put_dictionary(identity.number, found)
+    if held is not None:
+        held.clear()  # a chain goes from one dictionary to the next
+        held[version] = found
     return found
 
 
-def read_edits(txn: lmdb.Transaction, identity: Identity, entry: Entry, cache: Cache) -> bytes:
+def read_edits(
+    txn: lmdb.Transaction, identity: Identity, entry: Entry, cache: Cache, held: Held | None = None
+) -> bytes:
     """What a version changed: a serialized Diff. Raises Corrupt."""
     header = entry.header
     dictionary = None
@@ -97,7 +106,7 @@ def read_edits(txn: lmdb.Transaction, identity: Identity, entry: Entry, cache: C
             # No edits of its own that would vouch for the header: its metadata does.
             entry.open_metadata_bytes(identity.cipher, identity.uid)
         if header.dictionary_version:
-            dictionary = read_dictionary(txn, identity, header.dictionary_version, cache)
+            dictionary = read_dictionary(txn, identity, header.dictionary_version, cache, held)
         if header.parts_id:
             pieces = (value for _, value in rows(txn, identity.keys.edits_pieces(header.parts_id)))
             content, _ = parts.open_pieces(
@@ -144,8 +153,9 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
         entry = _chain_entry(txn, thread, at)
         chain.append(entry)
         at = entry.header.parent_version
+    held: Held = {}
     for entry in reversed(chain):
-        diff = parse_edits(read_edits(txn, identity, entry, cache), identity.name, entry.header.version)
+        diff = parse_edits(read_edits(txn, identity, entry, cache, held), identity.name, entry.header.version)
         try:
             tree = apply_edits(tree, diff, entry.header.version)
         except EditConflict as error:

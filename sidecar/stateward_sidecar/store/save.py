@@ -185,9 +185,11 @@ class SaveWrite:
         edits = shrink(old, diff).SerializeToString()
         metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits))
         uid = thread.identity.uid if thread is not None else b""
-        return Made(uid, base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base)))
+        return Made(uid, base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base, old)))
 
-    def _dictionary(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Dictionary | None:
+    def _dictionary(
+        self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
+    ) -> Dictionary | None:
         """The snapshot nearest on the base's ancestry, where it is at hand or worth loading."""
         branch = None
         if isinstance(thread, Thread):
@@ -195,6 +197,8 @@ class SaveWrite:
         elif thread is not None:
             branch = thread.branch(self.branch)
         if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
+            return None
+        if not self._context.cache.fit_together(old):
             return None
         found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
         saves = thread.saves if isinstance(thread, Thread) else thread.thread.saves

@@ -58,7 +58,7 @@ class Snapshots:
         try:
             snapshot = to_snapshot(tree)
             self.store(thread, branch.version, branch.digest, snapshot, branch)
-            if thread.saves:
+            if thread.saves and self._context.cache.fit_together(tree):
                 self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
         except (ShuttingDown, DiskFull):
             pass  # a snapshot is only a shortcut; a later save tries again

@@ -50,6 +50,7 @@ class _Progress:
     branches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     states: dict[int, StateTree] = field(default_factory=dict)
+    held: replay.Held = field(default_factory=dict)
 
 
 class Verifier:
@@ -193,7 +194,9 @@ class Verifier:
         self._verify_index(txn, thread, entry, metadata)
         if header.version and header.version in thread.pruned:
             return  # its edits are gone
-        edits = replay.read_edits(txn, identity, entry, self._context.cache) if header.edit_bytes else b""
+        edits = (
+            replay.read_edits(txn, identity, entry, self._context.cache, progress.held) if header.edit_bytes else b""
+        )
         if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
             raise Corrupt("the entry's digest does not match its content")
         if header.kind == ENTRY_KIND_CHECKPOINT:

@@ -1,0 +1,93 @@
+"""A damaged store behind a real daemon: typed errors over gRPC, everything else as usual, and a clean end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.faults.rig import HEALTHY, OTHER, SPACE, Made, copy, kind, victims
+from tests.service.wire import Wire, appends, refused
+
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
+
+
+@pytest.fixture
+def damaged(made: Made, tmp_path: Path) -> Iterator[tuple[Daemon, Wire]]:
+    """One entry of alpha (its version 5) has a flipped bit; beta's data key as well."""
+    from tests.faults.rig import opened, read_rows
+
+    rows = read_rows(made.directory)
+    key = next(
+        key for key, value in rows.items()
+        if kind(key) == "TJ" and victims(made, key, value) == {"alpha"} and key[-1:] == b"\x06"
+    )  # fmt: skip
+    changed = bytearray(rows[key])
+    changed[-5] ^= 4
+    directory = copy(made, tmp_path / "data", {key: bytes(changed)})
+    with opened(made.directory, made.key) as store, store.context.engine.read() as txn:
+        uid = store.threads.get(txn, SPACE, "beta").identity.uid
+    keys = bytearray((directory / "keys").read_bytes())
+    slot = next(at for at in range(0, len(keys), SLOT_BYTES) if keys[at] == THREAD and keys[at + 4 : at + 20] == uid)
+    keys[slot + 60] ^= 1
+    (directory / "keys").write_bytes(keys)
+    shutil.copy(f"{made.directory}.key", tmp_path / "data.key")
+    with run_daemon(directory, sweep_interval=0) as daemon:
+        wire = Wire(daemon.target)
+        yield daemon, wire
+        wire.close()
+
+
+def test_a_damaged_entry_is_data_loss_by_name_and_version(damaged: tuple[Daemon, Wire]) -> None:
+    """CORRUPT is DATA_LOSS and says thread and version; versions before it read on."""
+    _, wire = damaged
+    at = {"namespace": SPACE, "thread": "alpha"}
+    found = refused(wire.checkpoints.Hydrate, c.HydrateRequest(**at, version=VersionRef(version=5)))
+    assert (found.reason, found.code) == ("CORRUPT", grpc.StatusCode.DATA_LOSS)
+    assert (found.metadata["thread"], found.metadata["version"]) == ("alpha", "5")
+    assert "alpha" in found.message
+    wire.hydrate(c.HydrateRequest(**at, version=VersionRef(version=4)))
+
+
+def test_a_damaged_key_is_key_unavailable_by_name(damaged: tuple[Daemon, Wire]) -> None:
+    """Reads and saves of a thread whose key is damaged are KEY_UNAVAILABLE; it is not begun anew."""
+    _, wire = damaged
+    at = {"namespace": SPACE, "thread": "beta"}
+    for call, request in (
+        (wire.checkpoints.Hydrate, c.HydrateRequest(**at)),
+        (wire.checkpoints.Save, c.SaveRequest(**at, expected_version=0, diff=appends("x"))),
+        (wire.threads.GetThread, t.GetThreadRequest(**at)),
+        (wire.threads.Watch, t.WatchRequest(**at, after_sequence=0)),
+        (wire.threads.ForkThread, t.ForkThreadRequest(**at, new_thread="copy")),
+    ):
+        found = refused(call, request)
+        assert (found.reason, found.code) == ("KEY_UNAVAILABLE", grpc.StatusCode.FAILED_PRECONDITION)
+        assert found.metadata["thread"] == "beta"
+
+
+def test_other_threads_go_on(damaged: tuple[Daemon, Wire]) -> None:
+    """Beside damaged threads others save, read and are listed, and Verify names exactly the damaged ones."""
+    daemon, wire = damaged
+    wire.save(c.SaveRequest(namespace=OTHER, thread=HEALTHY, expected_version=1, diff=appends("and on")))
+    wire.save(c.SaveRequest(namespace=SPACE, thread="new", expected_version=0, diff=appends("x")))
+    listed = wire.threads.ListThreads(t.ListThreadsRequest(namespace=SPACE)).threads
+    assert {"new", "large"} <= {thread.thread for thread in listed}
+    findings = wire.findings()
+    assert {(finding.reason, finding.thread) for finding in findings if finding.thread} == {("CORRUPT", "alpha")}
+    assert {finding.reason for finding in findings if not finding.thread} == {"KEY_UNAVAILABLE"}
+    assert any((finding.thread, finding.version) == ("alpha", 5) for finding in findings)
+    assert daemon.stop() == 0
+    assert "Traceback" not in daemon.stderr
+
+
+def test_a_damaged_thread_can_be_deleted(damaged: tuple[Daemon, Wire]) -> None:
+    """What cannot be read any more can still be removed, so that Verify is clean again."""
+    _, wire = damaged
+    wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=SPACE, thread="alpha"), timeout=20)
+    assert [finding for finding in wire.findings() if finding.thread == "alpha"] == []

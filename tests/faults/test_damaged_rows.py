@@ -1,0 +1,138 @@
+"""Rows of every kind with a bit flipped, cut, replaced by another's or an older one: the right answer or CORRUPT, never
+another's data, nobody else hurt, and Verify names it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.faults.rig import HEALTHY, Judge, Made, kind, read_rows, victims
+
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.errors import StartError
+
+KINDS = ["D", "E", "K", "L", "N", "TA", "TB", "TC", "TG", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W"]
+# Clear records of the whole store: where damage is felt at all, the daemon does not start.
+STORE_KINDS = ["Mformat", "Mthread"]
+# Tables of which a row that is gone cannot be missed by who looks for it: Verify misses it.
+UNMISSED = {"N": "THREAD_NOT_FOUND", "TC": "VERSION_NOT_FOUND", "TR": "VERSION_MISMATCH"}
+
+
+def test_the_data_have_rows_of_every_kind(judge: Judge) -> None:
+    """What is not in the data is not tested: a new kind of row must come into the rig."""
+    assert {kind(key) for key in judge.rows} == {*KINDS, *STORE_KINDS}
+
+
+def places(size: int) -> list[int]:
+    """Bytes that are hit: all sorts of header fields, and ciphertext, and the tag."""
+    return sorted({*range(min(size, 5)), *range(5, min(size, 80), 4), size // 2, size - 1})
+
+
+def some(judge: Judge, which: str, count: int = 10) -> list[tuple[bytes, bytes]]:
+    """Rows of a kind, from the first to the last, at most about so many."""
+    rows = [(key, value) for key, value in judge.rows.items() if kind(key) == which]
+    return rows[:: -(-len(rows) // count)] + rows[-1:]
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_a_flipped_bit_is_found(made: Made, judge: Judge, which: str) -> None:
+    """One bit anywhere in a row: its thread reads right or is CORRUPT by name; what is felt, Verify finds."""
+    for key, value in some(judge, which):
+        for place in places(len(value)):
+            changed = bytearray(value)
+            changed[place] ^= 1 << (place * 5 + 1) % 8
+            judged = judge.judge(victims(made, key, value), {key: bytes(changed)})
+            assert judged.faults == [], (key, place)
+            assert judged.findings or not judged.is_felt, (key, place)
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_a_row_of_another_length_is_found(made: Made, judge: Judge, which: str) -> None:
+    """A row that lost its end, or has more than it had, is found as a flipped bit is."""
+    for key, value in some(judge, which):
+        cuts = [value[:size] for size in sorted({0, 1, len(value) // 2, len(value) - 1}) if size < len(value)]
+        for changed in (*cuts, value + b"\0"):
+            judged = judge.judge(victims(made, key, value), {key: changed})
+            assert judged.faults == [], (key, len(value), len(changed))
+            assert judged.findings or not judged.is_felt, (key, len(value), len(changed))
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_swapped_rows_are_found(made: Made, judge: Judge, which: str) -> None:
+    """Two rows of one kind that changed places, of two threads or two versions, never show one for the other."""
+    rows = some(judge, which)
+    for number, (key, value) in enumerate(rows):
+        for other, theirs in rows[number + 1 :]:
+            if value == theirs:
+                continue
+            damaged = victims(made, key, value) | victims(made, other, theirs)
+            judged = judge.judge(damaged, {key: theirs, other: value})
+            assert judged.faults == [], (key, other)
+            assert judged.findings or not judged.is_felt, (key, other)
+
+
+@pytest.mark.parametrize("which", [each for each in KINDS if each != "D"])
+def test_a_row_that_is_gone_is_found(made: Made, judge: Judge, which: str) -> None:
+    """A lost row is CORRUPT for who reads it; where only an index knew of it, Verify finds that."""
+    for key, value in some(judge, which, 30):
+        damaged = victims(made, key, value)
+        judged = judge.judge(damaged, {key: None})
+        allowed = UNMISSED.get(which)
+        assert [fault for fault in judged.faults if not (allowed and f": {allowed} instead of" in fault)] == [], key
+        assert judged.findings or not judged.is_felt, key
+
+
+@pytest.mark.parametrize("which", KINDS)
+def test_an_older_row_is_found(made: Made, judge: Judge, which: str) -> None:
+    """A row that held something else before, or was there before, put back alone, is never taken for the present."""
+    for key, values in made.older.items():
+        if kind(key) != which:
+            continue
+        for value in values:
+            judged = judge.judge(victims(made, key, judge.rows.get(key, value)), {key: value})
+            assert judged.faults == [], (key, key in judge.rows)
+            assert judged.findings or not judged.is_felt, (key, key in judge.rows)
+
+
+@pytest.mark.parametrize("which", STORE_KINDS)
+def test_damaged_records_of_the_store_do_no_harm(judge: Judge, which: str) -> None:
+    """The clear records: the daemon refuses to start, or everything reads as before."""
+    for key, value in judge.rows.items():
+        for place in range(len(value)) if kind(key) == which else ():
+            for bit in (0, 3, 7):
+                changed = bytearray(value)
+                changed[place] ^= 1 << bit
+                try:
+                    judged = judge.judge(set(), {key: bytes(changed)})
+                except StartError:
+                    continue
+                assert judged.faults == [], (key, place)
+
+
+@pytest.mark.timeout(30)
+def test_a_parent_that_leads_round_in_a_circle_is_found(made: Made, judge: Judge) -> None:
+    """The parent in an entry's clear header is believed by nobody: a circle ends in CORRUPT, not in endless reading."""
+    tried = 0
+    for key, value in judge.rows.items():
+        if kind(key) != "TJ":
+            continue
+        length = int.from_bytes(value[4:6], "big")
+        header = EntryHeader.FromString(value[6 : 6 + length])
+        if not header.version or header.version in (1, 2, 3):
+            continue
+        header.parent_version = header.version + 1
+        head = header.SerializeToString()
+        changed = value[:4] + len(head).to_bytes(2, "big") + head + value[6 + length :]
+        judged = judge.judge(victims(made, key, value), {key: changed})
+        assert judged.faults == [], key
+        assert judged.findings
+        tried += 1
+    assert tried > 8
+
+
+def test_a_thread_without_head_is_not_cleared_away(made: Made, judge: Judge) -> None:
+    """A start removes unfinished copies; a thread of which only the head is lost is damaged, and its journal stays."""
+    for key, value in judge.rows.items():
+        if kind(key) != "TA" or victims(made, key, value) == {HEALTHY}:
+            continue
+        judge.judge(victims(made, key, value), {key: None})  # opens, recovers, closes
+        left = {row for row in read_rows(judge.scratch) if row[:5] == key[:5]}
+        assert left == {row for row in judge.rows if row[:5] == key[:5]} - {key}

@@ -1,0 +1,226 @@
+"""The daemon and the model side by side: how a save is predicted, how a state is read, what must agree at all times."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion
+
+from stateward import Client
+from stateward._channel import bind_methods, grpc
+from stateward.errors import (
+    CheckpointIdReused,
+    EditConflict,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+    error_from_rpc,
+)
+from stateward.testing import Daemon
+from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import checkpoint_pb2, state_pb2
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+
+class Comparison(RuleBasedStateMachine):
+    """One namespace of the daemon against the model. The rules are in test_machine.py."""
+
+    daemon: Daemon
+    numbers = itertools.count()
+
+    @initialize()
+    def begin(self) -> None:
+        self.namespace = f"machine-{next(self.numbers)}"
+        self.model: dict[str, PlainThread] = {}
+        self.age = 0  # saves since the last crash
+        self.connect()
+
+    def connect(self) -> None:
+        self.client = Client(self.daemon.target, namespace=self.namespace)
+        self.channel = grpc.insecure_channel(self.daemon.target, (("grpc.use_local_subchannel_pool", 1),))
+        self.methods = bind_methods(self.channel)
+
+    def disconnect(self) -> None:
+        self.client.close()
+        self.channel.close()
+
+    def call(self, method: str, request: Any) -> Any:
+        """The answer, or the typed error, raised."""
+        try:
+            return self.methods[method](request, timeout=30)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error.code().name, error.details(), error.trailing_metadata()) from None
+
+    def thread(self, name: str) -> PlainThread:
+        return self.model.get(name) or PlainThread()
+
+    def save(self, name: str, request: checkpoints.SaveRequest) -> None:
+        """Sends a save, predicts what becomes of it, and compares."""
+        request.namespace, request.thread = self.namespace, name
+        thread = self.thread(name)
+        expected = self.predict(thread, request)
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                self.call("Save", request)
+            return
+        answer = self.call("Save", request)
+        self.age += 1
+        if isinstance(expected, int):  # a checkpoint id that was answered before
+            assert (answer.version, answer.replayed) == (expected, True)
+            assert answer.digest == thread.versions[expected].digest
+            return
+        thread.uid = thread.uid or answer.uid
+        thread.sequence += 1
+        assert answer.uid == thread.uid
+        assert (answer.version, answer.parent_version, answer.replayed) == (thread.last + 1, expected.parent, False)
+        assert answer.sequence == thread.sequence
+        assert answer.digest not in {version.digest for version in thread.versions.values()}
+        expected.digest = answer.digest
+        if expected.branch not in thread.heads:
+            thread.bases[expected.branch] = expected.parent
+        thread.versions[answer.version] = expected
+        thread.heads[expected.branch] = answer.version
+        kept = checkpoints.SaveRequest()
+        kept.CopyFrom(request)
+        if request.request_id:
+            thread.requests.append((kept, answer))
+        self.model[name] = thread
+        if not request.HasField("expected_version") or thread.last % 3 == 0:
+            # The answer was lost, and the client asks again at once.
+            self.check_retry(request, answer)
+
+    def check_retry(self, request: checkpoints.SaveRequest, first: checkpoints.SaveResponse) -> None:
+        """The same request again gives the first answer, and writes nothing."""
+        again = self.call("Save", request)
+        assert again.replayed
+        assert (again.version, again.digest, again.sequence, again.uid) == (
+            first.version, first.digest, first.sequence, first.uid,
+        )  # fmt: skip
+        assert (again.parent_version, again.create_time) == (first.parent_version, first.create_time)
+
+    def predict(self, thread: PlainThread, request: checkpoints.SaveRequest) -> PlainVersion | type | int:
+        """The version a save makes, or its error, or the version that it made before."""
+        branch = request.branch or "main"
+        head = thread.heads.get(branch, 0)
+        if request.HasField("expected_version") and request.expected_version != head:
+            return VersionMismatch
+        if request.expected_digest and request.expected_digest != thread.versions[head].digest:
+            return VersionMismatch
+        if request.checkpoint_id and (known := thread.find(branch, request.checkpoint_id)):
+            return known if self.is_same(thread, known, request) else CheckpointIdReused
+        parent = head
+        if request.HasField("parent"):
+            parent = request.parent.version
+            if parent > thread.last:
+                return VersionNotFound
+            if parent in thread.pruned:
+                return VersionPruned
+        version = thread.last + 1
+        try:
+            if request.HasField("state"):
+                state = thread.state_at(parent).replaced_by(request.state, version)
+            else:
+                state = thread.state_at(parent).apply(request.diff, version)
+        except Conflict:
+            return EditConflict
+        step = request.step if request.HasField("step") else None
+        label = request.labels.get("label", "")
+        return PlainVersion(state, parent, branch, b"", request.checkpoint_id, step, label)
+
+    @staticmethod
+    def is_same(thread: PlainThread, version: int, request: checkpoints.SaveRequest) -> bool:
+        """Whether the version was made by the same request, but for its request id."""
+        for old, answer in thread.requests:
+            if isinstance(old, checkpoints.SaveRequest) and answer.version == version:
+                bare, again = checkpoints.SaveRequest(), checkpoints.SaveRequest()
+                bare.CopyFrom(old)
+                again.CopyFrom(request)
+                bare.request_id = again.request_id = ""
+                bare.branch, again.branch = bare.branch or "main", again.branch or "main"
+                return bare == again
+        return False
+
+    def request(self, branch: str, checkpoint_id: str, step: int | None, label: str) -> checkpoints.SaveRequest:
+        return checkpoints.SaveRequest(
+            branch=branch, checkpoint_id=checkpoint_id, step=step, labels={"label": label} if label else None,
+            request_id=str(uuid.uuid4()),
+        )  # fmt: skip
+
+    def fill(self, request: checkpoints.SaveRequest, state: PlainState, edits: list[Any], fits: bool) -> None:
+        """Puts edits into a save: moved to where they fit, or as they are."""
+        for edit in edits:
+            if edit.HasField("splice_slot"):  # is refused without a digest, whatever is stored
+                edit.splice_slot.base_sha256 = sha256(state.slots.get(edit.splice_slot.slot, b"")).digest()
+        request.diff.edits.extend(state.fit(edits) if fits else edits)
+        request.diff.SetInParent()
+
+    def hydrate(self, name: str, **how: Any) -> tuple[Any, state_pb2.State]:
+        """A state put together from its pages, each piece of which must be where it is said to be."""
+        request = checkpoints.HydrateRequest(namespace=self.namespace, thread=name, **how)
+        whole, pieces = state_pb2.State(), b""
+        while True:
+            page = self.call("Hydrate", request)
+            for slot, found in page.state.slots.items():
+                whole.slots[slot].CopyFrom(found)
+            for log, found in page.state.logs.items():
+                if log in whole.logs:
+                    assert found.first_index == whole.logs[log].first_index + len(whole.logs[log].entries)
+                    whole.logs[log].entries.extend(found.entries)
+                else:
+                    whole.logs[log].CopyFrom(found)
+            if page.HasField("chunk"):
+                chunk = page.chunk
+                assert chunk.offset == len(pieces)
+                pieces += chunk.data
+                if len(pieces) == chunk.size_bytes:
+                    new, pieces = state_pb2.Value(media_type=chunk.media_type, data=pieces), b""
+                    if chunk.WhichOneof("place") == "slot":
+                        whole.slots[chunk.slot].CopyFrom(new)
+                    else:
+                        assert whole.logs[chunk.log].first_index + len(whole.logs[chunk.log].entries) == chunk.index
+                        whole.logs[chunk.log].entries.append(new)
+            if not page.next_page_token:
+                whole.partial = page.state.partial
+                return page.checkpoint, whole
+            request.page_token = page.next_page_token
+
+    def check_state(self, found: state_pb2.State, state: PlainState) -> None:
+        logs = {
+            name: (log.first_index, [entry.data for entry in log.entries], log.rewritten_version)
+            for name, log in found.logs.items()
+        }
+        assert {"slots": {name: slot.data for name, slot in found.slots.items()}, "logs": logs} == state.visible()
+        assert not found.partial
+
+    @invariant()
+    def heads_agree(self) -> None:
+        """After every step, every branch's head is the model's."""
+        for name, thread in getattr(self, "model", {}).items():
+            for branch, version in thread.heads.items():
+                checkpoint, state = self.hydrate(name, branch=branch)
+                assert (checkpoint.version, checkpoint.digest) == (version, thread.versions[version].digest)
+                self.check_state(state, thread.state_at(version))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "client"):
+            return
+        try:
+            findings = [each.finding for each in self.call("Verify", admin.VerifyRequest(namespace=self.namespace))]
+            assert [finding for finding in findings if finding.reason] == []
+            for name, thread in self.model.items():
+                for version in thread.retained:
+                    state = self.hydrate(name, version=checkpoint_pb2.VersionRef(version=version))[1]
+                    self.check_state(state, thread.state_at(version))
+        finally:
+            self.disconnect()
+
+    @staticmethod
+    def pick(choices: Any, number: int) -> Any:
+        """One of some choices, chosen by a number that knows nothing of them."""
+        ordered = list(choices)
+        return ordered[number % len(ordered)]

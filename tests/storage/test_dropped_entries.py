@@ -1,0 +1,103 @@
+"""Entries that pruning has removed for good: a watch says so and passes over none. The clock is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.wire import appends
+
+from stateward.v1.admin_service_pb2 import VerifyRequest
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, WatchRequest
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import VersionMismatch, VersionPruned
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Limits
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store, StoreOptions
+
+OLD = 20
+
+
+class MovedClock(Clock):
+    """The machine's clock, and as much later as a test says."""
+
+    ahead_s = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_s * 1_000_000
+
+
+def write(store: Store, run: Any) -> Any:
+    return store.context.writer.submit(Write(run=run), wait=True).wait()
+
+
+def save(store: Store, version: int) -> Any:
+    request = SaveRequest(
+        namespace="default", thread="t", expected_version=version, diff=appends(f"{version}"), request_id=f"{version}"
+    )
+    prepared = SaveWrite(store.context, store.threads, request)
+    with store.context.engine.read() as txn:
+        prepared.prepare(txn, store.threads.find(txn, "default", "t"))
+    return write(store, prepared.run)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A thread whose oldest versions are pruned and whose entries have left the window of request ids."""
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    clock = MovedClock()
+    made = Store(StoreOptions(tmp_path, b"k" * 32, 1 << 30, 8 << 20, Limits()), lambda writes: None, fail, clock)
+    made.start()
+    for version in range(OLD):
+        save(made, version)
+    prune = PruneThreadRequest(namespace="default", thread="t", keep_latest_per_branch=1)
+    write(made, made.pruner.prune(prune))
+    for version in range(OLD, OLD + REQUEST_WINDOW_ENTRIES + 10):
+        save(made, version)
+    clock.ahead_s = REQUEST_WINDOW_S + 10
+    prune.keep_latest_per_branch = 50
+    write(made, made.pruner.prune(prune))
+    yield made
+    made.close()
+
+
+def read_all(store: Store, **fields: Any) -> list[int]:
+    watch = store.watcher.open(WatchRequest(namespace="default", thread="t", **fields))
+    found: list[int] = []
+    while events := store.watcher.read(watch):
+        found += [event.sequence for event in events]
+    return found
+
+
+def test_a_watch_never_passes_over_removed_entries(store: Store) -> None:
+    """After a place behind which one was removed it is VERSION_PRUNED; from the beginning, all that is left is shown."""
+    with store.context.engine.read() as txn:
+        thread = store.threads.get(txn, "default", "t")
+        tip = thread.head.tip_sequence
+        kept = {sequence for sequence in range(1, tip + 1) if txn.get(thread.identity.keys.entry(sequence)) is not None}
+    gone = set(range(1, tip + 1)) - kept
+    assert len(gone) > OLD // 2
+    for after in (min(gone) - 1, min(gone), max(gone) - 1):
+        with pytest.raises(VersionPruned):
+            read_all(store, after_sequence=after)
+    assert read_all(store, after_sequence=0) == sorted(kept)  # the beginning is what is left of it
+    assert read_all(store, after_sequence=max(gone)) == list(range(max(gone) + 1, tip + 1))
+
+
+def test_verify_takes_removed_entries_for_what_they_are(store: Store) -> None:
+    """What pruning removed is no finding."""
+    assert [each.finding for each in store.verifier.verify(VerifyRequest()) if each.HasField("finding")] == []
+
+
+def test_retries_inside_the_window_still_answer(store: Store) -> None:
+    """A request id of the last 1,024 entries is answered again; one that left the window is judged anew."""
+    assert save(store, OLD + REQUEST_WINDOW_ENTRIES).replayed
+    with pytest.raises(VersionMismatch):
+        save(store, 1)
