@@ -21,9 +21,6 @@ test: lint types layers proto-check ## Check style, types, layers and stubs, the
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
 	@$(PY) -m pytest -n $(JOBS) -m 'not slow and not soak'
 
-soak: .venv/ready-dev ## Run the campaigns that take many minutes: kills, all recorded runs, random walks
-	@$(PY) -m pytest -m soak --timeout 3600
-
 lint: .venv/ready-dev ## Check the style
 	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'
 

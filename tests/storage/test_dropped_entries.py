@@ -77,7 +77,7 @@ def read_all(store: Store, **fields: Any) -> list[int]:
 
 
 def test_a_watch_never_passes_over_removed_entries(store: Store) -> None:
-    """After a place behind which one was removed it is VERSION_PRUNED; from the beginning, all that is left is shown."""
+    """After a place behind which one was removed: VERSION_PRUNED; from the beginning: all that is left."""
     with store.context.engine.read() as txn:
         thread = store.threads.get(txn, "default", "t")
         tip = thread.head.tip_sequence
