@@ -38,6 +38,15 @@ class Log:
 
 log = Log("stateward")
 
+# Facts of an error that a log may hold: what users called things is not among them.
+_LOGGED_FACTS = ("uid", "namespace_id", "version", "sequence")
+
+
+def log_damage(event: str, error: Any, **facts: Any) -> None:
+    """Logs an error of stored data by its reason and numbers: its message and its other facts hold names."""
+    known = {key: error.metadata[key] for key in _LOGGED_FACTS if key in error.metadata}
+    log.error(event, reason=error.reason, **{**known, **facts})
+
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:

@@ -110,6 +110,11 @@ class Entry:
     _clear_end: int
 
     @property
+    def inline_bytes(self) -> int:
+        """Length of the whole record, as its header says."""
+        return self._edits_start + (0 if self.header.parts_id else self.header.edit_stored_bytes)
+
+    @property
     def is_husk(self) -> bool:
         """True when the edits were cut off."""
         return bool(self.header.edit_bytes) and not self.header.parts_id and len(self.record) == self._edits_start
@@ -163,7 +168,10 @@ def unpack(record: Bytes, sequence: int) -> Entry:
         raise Corrupt(f"journal entry {sequence} holds the record of entry {header.sequence}")
     if len(record) < end + NONCE_BYTES + header.metadata_stored_bytes:
         raise Corrupt(f"journal entry {sequence} is cut off after {len(record)} bytes")
-    return Entry(header, bytes(record), end)
+    entry = Entry(header, bytes(record), end)
+    if len(record) != entry.inline_bytes and not entry.is_husk:
+        raise Corrupt(f"journal entry {sequence} has {len(record)} bytes, not {entry.inline_bytes}")
+    return entry
 
 
 def stored_bytes(entry: Entry) -> int:

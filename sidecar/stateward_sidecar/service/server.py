@@ -26,7 +26,7 @@ from grpc_reflection.v1alpha import reflection
 
 from stateward_sidecar.errors import InvalidField, ShuttingDown, StartError, StatewardError
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log, log_damage
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
@@ -227,8 +227,7 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
         log.exception("a call failed in an unforeseen way", method=name)
         error = StatewardError("the server failed in an unforeseen way; its log has more")
     elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
-        facts = {key: value for key, value in error.metadata.items() if key != "thread"}
-        log.error("a call was refused", method=name, reason=error.reason, **facts)
+        log_damage("a call was refused", error, method=name)
     code, message, details = to_status(error)
     await context.abort(code, message, trailing_metadata=((DETAILS_KEY, details),))
     raise AssertionError  # abort raises

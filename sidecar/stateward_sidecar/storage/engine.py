@@ -103,8 +103,8 @@ class Engine:
         disk = os.statvfs(self.directory)
         # Pages that were freed inside the file are on the disk already.
         inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
-        on_disk = disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
-        return int(min(in_map, max(on_disk, 0) + max(inside - self._reserve(self.map_bytes), 0)))
+        on_disk = disk.f_bavail * disk.f_frsize + inside - self._reserve(disk.f_blocks * disk.f_frsize)
+        return int(min(in_map, on_disk))
 
     @staticmethod
     def _reserve(total_bytes: int) -> int:

@@ -100,7 +100,7 @@ class KeyStore:
                 self._needed.add(wrapping_id)
                 if data[(slot + 1) * SLOT_BYTES - 1]:
                     self._leaving.add(owner)
-            if kind == FREE:
+            if not any(data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]):  # a damaged slot is not a free one
                 self._free.append(slot)
             else:
                 self._slots[kind, owner] = slot

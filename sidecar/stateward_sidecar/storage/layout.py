@@ -69,6 +69,13 @@ def number_of(data: bytes | memoryview) -> int:
     return int(_unpack(_U64, data)[0])
 
 
+def leading_number(data: bytes | memoryview) -> int:
+    """The sequence in a row of checkpoint ids or of request ids. Raises Corrupt."""
+    if len(data) not in (_U64.size, _REQUEST.size):
+        raise Corrupt(f"an index row has {len(data)} bytes")
+    return int(_U64.unpack_from(data)[0])
+
+
 def _unpack(form: struct.Struct, data: bytes | memoryview) -> tuple[Any, ...]:
     if len(data) != form.size:
         raise Corrupt(f"an index row has {len(data)} bytes where {form.size} were stored")
@@ -87,7 +94,9 @@ def pack_name(thread: int, uid: bytes) -> bytes:
 
 def unpack_name(value: bytes | memoryview) -> tuple[int, bytes]:
     """Thread number and uid of a name row."""
-    _, thread, uid = _unpack(_NAME, value)
+    form, thread, uid = _unpack(_NAME, value)
+    if form != ROW_FORMAT:
+        raise Corrupt(f"a name row has format {form}, where this version reads {ROW_FORMAT}")
     return thread, uid
 
 
@@ -243,7 +252,7 @@ def pack_feed(thread: int, sequence: int) -> bytes:
 
 def unpack_feed(value: bytes | memoryview) -> tuple[int, int]:
     """Thread number and sequence of such a row."""
-    thread, sequence = _FEED.unpack(value)
+    thread, sequence = _unpack(_FEED, value)
     return thread, sequence
 
 
@@ -258,12 +267,15 @@ def pack_deletion(time_us: int, namespace_id: bytes, sealed: bytes) -> bytes:
 
 
 def deletion_time_us(value: bytes | memoryview) -> int:
-    """When the thread was deleted, microseconds since 1970."""
+    """When the thread was deleted, microseconds since 1970. Raises Corrupt."""
+    if len(value) < 24:
+        raise Corrupt(f"the row of a deletion has {len(value)} bytes")
     return int(_U64.unpack_from(value)[0])
 
 
 def unpack_deletion(value: bytes | memoryview) -> tuple[bytes, bytes]:
-    """Namespace id and the sealed record."""
+    """Namespace id and the sealed record. Raises Corrupt."""
+    deletion_time_us(value)
     return bytes(value[8:24]), bytes(value[24:])
 
 

@@ -138,12 +138,17 @@ class Deleter:
             log.exception("finishing deletions failed")
 
     def _recover(self, below: int, uids: set[bytes]) -> None:
-        named = set()
+        named, numbers = set(), set()
         with self._context.engine.read() as txn:
             for _, value in rows(txn, b"N"):
-                with suppress(Corrupt):  # Verify names it
-                    named.add(layout.unpack_name(value)[1])
-            headless = self._headless(txn, below)
+                try:
+                    number, uid = layout.unpack_name(value)
+                except Corrupt:
+                    return  # it may lead to any of them: nothing is cleared away; Verify names it
+                numbers.add(number)
+                named.add(uid)
+            # A thread with a name and without head is damaged, not deleted: its journal may be worth everything.
+            headless = [number for number in self._headless(txn, below) if number not in numbers]
         if uids:
             log.info("finishing deletions and copies", keys=len(uids))
             with suppress(ShuttingDown):

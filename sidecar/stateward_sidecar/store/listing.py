@@ -27,7 +27,7 @@ from stateward_sidecar.store.thread import MAIN, Identity, Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import view_entry, view_head
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log_damage
 
 ALL_THREADS = "-"
 PAGE_SIZE = 100
@@ -119,7 +119,7 @@ class Lister:
                 prefix = layout.label_prefix(keys.tag, label)
                 places = ((key, *layout.unpack_label(key)) for key, _ in _rows_before(txn, prefix, before))
             else:
-                places = ((key, *layout.unpack_feed(value)) for key, value in _rows_before(txn, b"W", before))
+                places = ((key, *_feed_place(value)) for key, value in _rows_before(txn, b"W", before))
             for looked_at, (key, number, sequence) in enumerate(places, 1):
                 view = self._view(txn, request.namespace, number, sequence)
                 if view is not None and _fits(view, request):
@@ -133,7 +133,7 @@ class Lister:
         try:
             return self._threads.head(txn, number)
         except (Corrupt, KeyUnavailable) as error:
-            log.error("thread left out of a list", reason=error.reason, **error.metadata)
+            log_damage("thread left out of a list", error)
             return None
 
     def _readable(self, txn: lmdb.Transaction, number: int) -> Thread | None:
@@ -141,17 +141,30 @@ class Lister:
         try:
             return self._threads.by_number(txn, number)
         except (Corrupt, KeyUnavailable) as error:
-            log.error("thread left out of a list", reason=error.reason, **error.metadata)
+            log_damage("thread left out of a list", error)
             return None
 
     def _view(self, txn: lmdb.Transaction, namespace: str, number: int, sequence: int) -> Checkpoint | None:
         thread = self._readable(txn, number)
         if thread is None or thread.identity.namespace != namespace:
             return None
-        entry = find_entry(txn, thread, sequence)
-        if entry is None or not entry.header.version or entry.header.version in thread.pruned:
+        try:
+            entry = find_entry(txn, thread, sequence)
+            if entry is None or not entry.header.version or entry.header.version in thread.pruned:
+                return None
+            return view_entry(thread.identity, entry)
+        except Corrupt as error:
+            log_damage("version left out of a list", error, uid=thread.identity.uid.hex())
             return None
-        return view_entry(thread.identity, entry)
+
+
+def _feed_place(row: bytes) -> tuple[int, int]:
+    """Where a row of the feed leads; nowhere, where it cannot be read: Verify names it."""
+    try:
+        return layout.unpack_feed(row)
+    except Corrupt as error:
+        log_damage("row left out of a list", error)
+        return 0, 0
 
 
 def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | None:

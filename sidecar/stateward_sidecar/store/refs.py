@@ -6,7 +6,6 @@ import lmdb
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
-from stateward_sidecar.storage.layout import number_of
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
@@ -65,8 +64,8 @@ def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, br
             f"branch {branch!r} of thread {identity.name!r} has no checkpoint id {checkpoint_id!r}",
             thread=identity.name, branch=branch, checkpoint_id=checkpoint_id,
         )  # fmt: skip
-    entry = replay.read_entry(txn, identity, number_of(row))
-    body = entry.open_metadata(identity.cipher, identity.uid).checkpoint
+    entry = replay.read_indexed(txn, identity, row)
+    body = replay.open_metadata(identity, entry).checkpoint
     if (body.branch or MAIN, body.checkpoint_id) != (branch, checkpoint_id):
         raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
     return entry.header.version

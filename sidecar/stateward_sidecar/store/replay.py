@@ -8,6 +8,7 @@ from __future__ import annotations
 import lmdb
 from google.protobuf.message import DecodeError
 
+from stateward.storage.v1.journal_pb2 import EntryMetadata
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
@@ -60,6 +61,22 @@ def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entr
         raise error.locate(identity.name) from None
 
 
+def open_metadata(identity: Identity, entry: Entry) -> EntryMetadata:
+    """What an entry says; also proves its header. Raises Corrupt."""
+    try:
+        return entry.open_metadata(identity.cipher, identity.uid)
+    except Corrupt as error:
+        raise error.locate(identity.name, entry.header.version) from None
+
+
+def read_indexed(txn: lmdb.Transaction, identity: Identity, row: bytes | memoryview) -> Entry:
+    """The entry that a row of checkpoint ids or request ids names. Raises Corrupt."""
+    try:
+        return read_entry(txn, identity, layout.leading_number(row))
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+
+
 def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry:
     """The entry that made a version."""
     try:
@@ -70,6 +87,9 @@ def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
         raise Corrupt(
             f"journal entry {entry.header.sequence} holds version {entry.header.version}", thread.identity.name, version
         )
+    # The header is authenticated only where a part is opened: a changed parent must not lead round in a circle.
+    if not 0 <= entry.header.parent_version < version:
+        raise Corrupt(f"an entry names the parent {entry.header.parent_version}", thread.identity.name, version)
     return entry
 
 

@@ -12,8 +12,7 @@ import hashlib
 import lmdb
 
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.errors import RequestIdReused
-from stateward_sidecar.storage import layout
+from stateward_sidecar.errors import Corrupt, RequestIdReused
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.thread import Identity
 
@@ -35,8 +34,10 @@ def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fin
     row = txn.get(request_key(identity, hash_request(request_id)))
     if row is None:
         return None
-    entry = replay.read_entry(txn, identity, layout.unpack_request(row)[0])
-    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    entry = replay.read_indexed(txn, identity, row)
+    metadata = replay.open_metadata(identity, entry)
+    if metadata.request_hash != hash_request(request_id):
+        raise Corrupt("the index row of a request id leads to another entry", identity.name)
     if metadata.fingerprint != fingerprint:
         raise RequestIdReused(
             f"request id {request_id!r} was used for another request (entry {entry.header.sequence})",

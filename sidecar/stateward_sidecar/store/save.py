@@ -34,6 +34,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
+    Corrupt,
     StateTooLarge,
     StatewardError,
     VersionMismatch,
@@ -161,8 +162,11 @@ class SaveWrite:
         row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
         if row is None:
             return None
-        entry = replay.read_entry(txn, identity, layout.number_of(row))
-        if entry.open_metadata(identity.cipher, identity.uid).fingerprint != self._fingerprint:
+        entry = replay.read_indexed(txn, identity, row)
+        metadata = replay.open_metadata(identity, entry)
+        if (metadata.checkpoint.branch or MAIN, metadata.checkpoint.checkpoint_id) != (self.branch, name):
+            raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
+        if metadata.fingerprint != self._fingerprint:
             raise CheckpointIdReused(
                 f"checkpoint id {name!r} names version {entry.header.version}, which has other content",
                 checkpoint_id=name, version=entry.header.version,

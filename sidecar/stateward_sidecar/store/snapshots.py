@@ -26,7 +26,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log, log_damage
 
 WEIGHT_MIN_BYTES = 16 << 10
 
@@ -63,7 +63,7 @@ class Snapshots:
         except (ShuttingDown, DiskFull):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
-            log.warning("snapshot failed", thread_uid=thread.identity.uid.hex(), error=error.message)
+            log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
         except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
             log.exception("snapshot failed", thread_uid=thread.identity.uid.hex())
         finally:

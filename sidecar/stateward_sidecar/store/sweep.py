@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 
 from stateward.v1.thread_pb2 import Retention
-from stateward_sidecar.errors import ShuttingDown, StatewardError
+from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.context import Context
@@ -21,7 +21,7 @@ from stateward_sidecar.store.journal import SECOND_US, next_place
 from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log, log_damage
 
 ROWS_MAX = 20_000
 JUMP_S = 3600
@@ -54,7 +54,9 @@ class Sweeper:
             self._clear_labels()
         except ShuttingDown:
             return
-        except (StatewardError, lmdb.Error) as error:
+        except StatewardError as error:
+            log_damage("sweep failed", error)
+        except lmdb.Error as error:
             log.error("sweep failed", error=str(error))
 
     def _offset(self) -> float:
@@ -101,7 +103,7 @@ class Sweeper:
         try:
             return self._threads.by_number(txn, number)
         except StatewardError as error:
-            log.error("thread left out of a sweep", reason=error.reason, **error.metadata)
+            log_damage("thread left out of a sweep", error)
             return None
 
     def _clear_feed(self) -> None:
@@ -113,7 +115,10 @@ class Sweeper:
             found = cursor.set_range(layout.feed_key(self._feed_at))
             while found and bytes(cursor.key()[:1]) == b"W" and looked_at < ROWS_MAX:
                 place = layout.tail_number(cursor.key())
-                number, sequence = layout.unpack_feed(cursor.value())
+                try:
+                    number, sequence = layout.unpack_feed(cursor.value())
+                except Corrupt:
+                    number, sequence = 0, place
                 if place < newest and not self._leads_somewhere(txn, number, sequence):
                     gone.append(bytes(cursor.key()))
                 looked_at += 1
@@ -163,5 +168,5 @@ class Sweeper:
         except ShuttingDown:
             raise
         except StatewardError as error:
-            log.error("a sweep's write failed", reason=error.reason, error=error.message)
+            log_damage("a sweep's write failed", error)
             return None

@@ -48,7 +48,11 @@ class Threads:
         thread = self.cached(namespace, name)
         if thread is not None:
             return thread
-        namespace_keys = self._context.keystore.namespace(namespace)
+        try:
+            namespace_keys = self._context.keystore.namespace(namespace)
+        except KeyUnavailable as error:
+            error.metadata["thread"] = name
+            raise
         if namespace_keys is None:
             return None
         row = txn.get(layout.name_key(namespace_keys.names.thread(name)))

@@ -9,6 +9,7 @@ finding.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import lmdb
@@ -28,8 +29,9 @@ from stateward_sidecar.errors import Corrupt, EditConflict, KeyUnavailable, Stat
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
-from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, label_keys
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
+from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.journal import SECOND_US, expire_second, label_keys
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
 from stateward_sidecar.store.threads import not_found
@@ -130,6 +132,8 @@ class Verifier:
         with self._context.engine.read() as txn:
             if txn.get(layout.name_key(name_hash)) is not None:
                 yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
+                now = self._load(txn, number, uid)
+                yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
 
     def _load(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Thread:
         keystore = self._context.keystore
@@ -169,7 +173,9 @@ class Verifier:
                 version = entry.header.version
                 self._verify_entry(txn, progress, entry)
             except StatewardError as error:
-                if not (version and self._was_pruned(txn, thread, version)):
+                # What was pruned since the thread was loaded is no finding; what was pruned before must be whole.
+                is_going = version and version not in thread.pruned and self._was_pruned(txn, thread, version)
+                if not is_going:
                     out.append((_found(finding, error, version, sequence), 0))
             progress.sequence = sequence
             checked += 1
@@ -189,7 +195,9 @@ class Verifier:
         self._follow(progress, entry, metadata)
         if is_next and header.previous_digest != previous:
             raise Corrupt("the entry does not follow the one before it")
-        if not is_next and not len(thread.pruned):
+        # Pruning takes whole entries only where no retry can ask for them any more.
+        in_window = header.sequence - 1 > thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
+        if not is_next and (in_window or not len(thread.pruned)):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before it are missing")
         self._verify_index(txn, thread, entry, metadata)
         if header.version and header.version in thread.pruned:
@@ -229,6 +237,19 @@ class Verifier:
         labels = body.labels if header.version not in thread.pruned else {}
         if any(txn.get(key) is None for key in label_keys(identity, header, labels)):
             raise Corrupt("the index row of a label is missing")
+
+    @staticmethod
+    def _verify_marks(txn: lmdb.Transaction, thread: Thread) -> Iterator[StatewardError]:
+        """Rows by which sweep and lists find a thread, and the snapshots that branches name."""
+        head, number = thread.head, thread.number
+        second = expire_second(head)
+        if second and txn.get(layout.expiry_key(second, number)) is None:
+            yield Corrupt("the row of the thread's expiry is missing", thread.name)
+        if head.options.HasField("retention") and txn.get(layout.retention_key(number)) is None:
+            yield Corrupt("the row of the thread's retention is missing", thread.name)
+        for branch in thread.branches.values():
+            if branch.snapshot_version and branch.snapshot_version not in thread.snapshots:
+                yield Corrupt("a snapshot is missing", thread.name, branch.snapshot_version)
 
     def _verify_state(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, edits: bytes) -> None:
         thread, header = progress.thread, entry.header
@@ -289,8 +310,10 @@ class Verifier:
         """Rows that lead nowhere, and threads that nothing leads to."""
         named = set()
         with self._context.engine.read() as txn:
+            yield from self._verify_feed(txn)
+            yield from self._verify_deletions(txn)
             for _, row in rows(txn, b"N"):
-                if len(row) == layout.NAME_ROW_BYTES:
+                with suppress(Corrupt):  # found already
                     named.add(layout.unpack_name(row))
             cursor = txn.cursor()
             found = cursor.set_range(b"T")
@@ -300,6 +323,49 @@ class Verifier:
                 if head is not None and (number, head_uid(head)) not in named:
                     yield self._unnamed(txn, number, head_uid(head))
                 found = cursor.set_range(layout.after(layout.thread_prefix(number)))
+
+    def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
+        """Every entry has its place among all entries, and every thread one place in the list of its namespace."""
+        places: dict[int, set[int]] = {}
+        for key, row in rows(txn, b"W"):
+            try:
+                number, sequence = layout.unpack_feed(row)
+                if number:
+                    places.setdefault(number, set()).add(sequence)
+                elif sequence != layout.tail_number(key):
+                    raise Corrupt("a row of the feed names another deletion")
+            except Corrupt as error:
+                yield Finding(reason=error.reason, message=error.message)
+        listed: set[int] = set()
+        for key, _ in rows(txn, b"U"):
+            number = layout.unpack_updated(key)[1]
+            if number in listed:
+                yield Finding(reason="CORRUPT", message=f"thread number {number} is in the list of its namespace twice")
+            listed.add(number)
+        for _, row in rows(txn, b"N"):
+            with suppress(StatewardError):  # found already
+                number, uid = layout.unpack_name(row)
+                thread = self._load(txn, number, uid)
+                entries = {layout.tail_number(key) for key, _ in rows(txn, thread.identity.keys.all_of(b"J"))}
+                if missing := entries - places.get(number, set()):
+                    yield Finding(
+                        reason="CORRUPT", namespace=thread.identity.namespace, thread=thread.name, uid=uid.hex(),
+                        sequence=min(missing), message="an entry has no place in the feed",
+                    )  # fmt: skip
+
+    def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
+        """Every deletion that is still kept can be told of."""
+        for key, row in rows(txn, b"D"):
+            place = layout.tail_number(key)
+            try:
+                owner, _ = layout.unpack_deletion(row)
+                keys = self._context.keystore.namespace_by_id(owner)
+                if keys is None or open_deletion(keys, place, bytes(row)) is None:
+                    raise Corrupt("a deletion belongs to no namespace")
+                if txn.get(layout.feed_key(place)) != layout.pack_feed(0, place):
+                    raise Corrupt("a deletion has no place in the feed")
+            except (Corrupt, KeyUnavailable) as error:
+                yield Finding(reason=error.reason, message=error.message)
 
     def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Finding:
         finding = Finding(reason="CORRUPT", uid=uid.hex(), message="no name leads to the thread")

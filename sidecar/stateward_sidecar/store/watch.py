@@ -20,11 +20,11 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_TAG_SET,
 )
 from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
-from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
@@ -32,7 +32,7 @@ from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_entry
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log_damage
 
 EVENTS_MAX = 256
 EVENT_BYTES_MAX = 2 << 20
@@ -105,6 +105,8 @@ class Watcher:
     def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
         """Raises VersionPruned where the entry to go on with was removed: there would be a gap."""
         gone = 0 < after < thread.head.tip_sequence and txn.get(thread.identity.keys.entry(after + 1)) is None
+        if gone and not may_be_removed(thread, after + 1):
+            raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
         if gone:
             raise VersionPruned(
                 f"entry {after + 1} of thread {thread.name!r} was pruned; hydrate and watch from its newest sequence, "
@@ -120,9 +122,11 @@ class Watcher:
         cursor = txn.cursor()
         found = cursor.set_range(thread.identity.keys.entry(after + 1))
         while found and bytes(cursor.key()[: len(prefix)]) == prefix:
-            entry = unpack(cursor.value(), layout.tail_number(cursor.key()))
+            entry = replay.read_entry(txn, thread.identity, layout.tail_number(cursor.key()))
             if entry.header.sequence > thread.head.tip_sequence:
                 break  # committed, but not yet published to readers
+            if entry.header.sequence != after + 1 and not may_be_removed(thread, after + 1):
+                raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
             if entry.header.sequence != after + 1 and after >= watch.holes_until:
                 if not events:
                     self._check_retained(txn, thread, after)
@@ -146,7 +150,7 @@ class Watcher:
         found = cursor.set_range(layout.feed_key(after + 1))
         while found and bytes(cursor.key()[:1]) == b"W":
             place = layout.tail_number(cursor.key())
-            event = self._feed_event(txn, watch.request, place, *layout.unpack_feed(cursor.value()))
+            event = self._feed_event(txn, watch.request, place, cursor.value())
             after = place
             looked_at += 1
             if event is not None:
@@ -160,11 +164,12 @@ class Watcher:
         return events
 
     def _feed_event(
-        self, txn: lmdb.Transaction, request: WatchRequest, place: int, number: int, sequence: int
+        self, txn: lmdb.Transaction, request: WatchRequest, place: int, row: bytes | memoryview
     ) -> Event | None:
-        if number == 0:
-            return self._deletion_event(txn, request, place)
         try:
+            number, sequence = layout.unpack_feed(row)
+            if number == 0:
+                return self._deletion_event(txn, request, place)
             thread = self._threads.by_number(txn, number)
             if thread is None or thread.identity.namespace != request.namespace:
                 return None
@@ -174,7 +179,7 @@ class Watcher:
             entry = find_entry(txn, thread, sequence)
             return self._event(txn, thread, entry, request.include_diff) if entry is not None else None
         except (Corrupt, KeyUnavailable) as error:
-            log.error("thread left out of a watch", reason=error.reason, **error.metadata)
+            log_damage("entry left out of a watch", error)
             return None
 
     def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> Event | None:
@@ -210,7 +215,7 @@ class Watcher:
                 edits = replay.read_edits(txn, identity, entry, self._context.cache)
                 event.diff.CopyFrom(replay.parse_edits(edits, identity.name, header.version))
             return event
-        metadata = entry.open_metadata(identity.cipher, identity.uid)
+        metadata = replay.open_metadata(identity, entry)
         if header.kind == ENTRY_KIND_TAG_SET:
             event.tag_set.CopyFrom(metadata.tag)
         elif header.kind == ENTRY_KIND_TAG_DELETED:
@@ -220,6 +225,11 @@ class Watcher:
         elif header.kind == ENTRY_KIND_PRUNED:
             event.pruned.versions.extend(Ranges.from_message(metadata.removed))
         return event
+
+
+def may_be_removed(thread: Thread, sequence: int) -> bool:
+    """True where pruning may have removed an entry: never while a retry can ask for it."""
+    return bool(len(thread.pruned)) and sequence <= thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
 
 
 def _deleted(record: DeletionRecord) -> Event:
