@@ -45,6 +45,7 @@ class Settings:
     key_file: Path
     key_file_is_default: bool
     default_durability: str
+    owner_id: str
     grace_s: float
     map_bytes: int
     cache_bytes: int  # 0 = by the memory there is
@@ -79,6 +80,11 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--default-durability", choices=DURABILITIES, help="what a save that asks for nothing gets (default: committed)"
     )
+    add(
+        "--owner-id",
+        metavar="NAME",
+        help="names this sidecar in its log, and as owner in an archive (default: host name)",
+    )
     add("--grace", metavar="SECONDS", help="how long a stop waits for running calls (default: 10)")
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or a quarter of the memory limit)")
@@ -101,7 +107,7 @@ def version() -> str:
 
 _NUMBERS = ("grace", "map_size", "cache_size", "max_state_size", "sweep_interval")
 NAMES = (
-    "data_dir", "listen", "key_file", "archive", "default_durability", "grace", "map_size", "cache_size",
+    "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
     "max_state_size", "sweep_interval", "log_level", "log_format",
 )  # fmt: skip
 

@@ -105,3 +105,14 @@ def test_registered_codec():
         values._encoders.clear()
         values._decoders.clear()
     assert found == dt.date(2026, 1, 2)
+
+
+def test_msgpack_round_trip():
+    """A value marked as msgpack comes back with bytes that JSON could not hold, and is stored again as msgpack."""
+    pytest.importorskip("msgpack")
+    stored = values.encode(values.MsgPack({"a": [1, b"x"]}), "v")
+    found = values.decode(stored, "v")
+
+    assert stored.media_type == "application/msgpack"
+    assert getattr(found, "value", found) == {"a": [1, b"x"]}
+    assert values.encode(found, "v") == stored
