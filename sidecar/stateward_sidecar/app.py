@@ -87,7 +87,14 @@ async def run(settings: Settings) -> int:
         loop.add_signal_handler(number, stop.set)
     for warning in warnings:
         log.warning(warning)
-    log.info("ready", listen=" ".join(targets), data_dir=settings.data_dir, version=version(), key=fingerprint(key))
+    log.info(
+        "ready",
+        owner=settings.owner_id,
+        listen=" ".join(targets),
+        data_dir=settings.data_dir,
+        version=version(),
+        key=fingerprint(key),
+    )
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
     sweeping = asyncio.create_task(_sweep(store, settings.sweep_interval_s))
     await stop.wait()

@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--owner-id",
         metavar="NAME",
-        help="names this sidecar in its log, and as owner in an archive (default: host name)",
+        help="names this sidecar, in its log and as owner (default: host name)",
     )
     add("--grace", metavar="SECONDS", help="how long a stop waits for running calls (default: 10)")
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
@@ -173,6 +174,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
         key_file_is_default="key_file" not in given, default_durability=durability,
+        owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
