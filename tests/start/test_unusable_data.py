@@ -172,6 +172,15 @@ def test_a_missing_key_store_is_refused(made: Path) -> None:
     assert not (made / "data" / "keys").exists()
 
 
+def test_keys_without_their_data_are_refused(made: Path) -> None:
+    """A lost data.mdb beside the keys of its threads is no new store: agents would begin from nothing."""
+    (made / "data" / "data.mdb").unlink()
+    keys = (made / "data" / "keys").read_bytes()
+    assert "data.mdb was lost" in start(made).line
+    assert "data.mdb was lost" in start(made).line
+    assert (made / "data" / "keys").read_bytes() == keys
+
+
 def test_a_directory_in_place_of_the_key_store_is_refused(made: Path) -> None:
     """An operating system error is told in one line as well."""
     (made / "data" / "keys").unlink()

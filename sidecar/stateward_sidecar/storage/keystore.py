@@ -112,6 +112,11 @@ class KeyStore:
         return [owner for kind, owner in list(self._slots) if kind == ERASED]
 
     @property
+    def has_settled_threads(self) -> bool:
+        """True when there is a key of a thread that was committed."""
+        return any(kind == THREAD and owner not in self._leaving for kind, owner in self._slots)
+
+    @property
     def leaving(self) -> frozenset[bytes]:
         """Uids that were marked: at a start, whatever no name leads to goes."""
         return frozenset(self._leaving)

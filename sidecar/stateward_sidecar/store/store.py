@@ -103,7 +103,14 @@ class Store:
                 f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be "
                 "opened; restore it from a backup"
             )
-        return KeyStore(path, options.key)
+        keystore = KeyStore(path, options.key)
+        if not has_threads and keystore.has_settled_threads:
+            keystore.close()
+            raise StartError(
+                f"{options.directory} holds the keys of threads and none of their data: data.mdb was lost or replaced; "
+                "restore it, or move the directory away to start anew"
+            )
+        return keystore
 
     def _read_counters(self) -> None:
         context = self.context
