@@ -167,11 +167,6 @@ def is_unchanged(encoded: state_pb2.Value, stored: state_pb2.Value) -> bool:
         return False
 
 
-def is_atom(value: Any) -> bool:
-    """Whether `value` cannot be changed in place."""
-    return type(value) in _ATOMS or isinstance(value, (Text, RawValue, Blob))
-
-
 def _encode_json(value: Any, path: str) -> bytes:
     try:
         _check_keys(value)

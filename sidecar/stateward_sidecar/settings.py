@@ -44,7 +44,6 @@ class Settings:
     data_dir: Path
     listen: tuple[str, ...]
     key_file: Path
-    key_file_is_default: bool
     default_durability: str
     owner_id: str
     grace_s: float
@@ -173,7 +172,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         raise StartError(f"--max-state-size: {state_bytes} bytes are out of range; at most 1GiB")
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
-        key_file_is_default="key_file" not in given, default_durability=durability,
+        default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),

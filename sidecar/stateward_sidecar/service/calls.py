@@ -76,7 +76,9 @@ class Calls:
         write = Write(
             run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline
         )  # fmt: skip
-        if self.is_lone() and size_bytes <= INLINE_BYTES_MAX and writer.run_now(write):
+        # Pruning and deletion say no size, and may take long.
+        is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
+        if is_small and self.is_lone() and writer.run_now(write):
             if write.error is not None:
                 raise write.error
             result: T = write.result

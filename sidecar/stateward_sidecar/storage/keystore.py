@@ -192,10 +192,6 @@ class KeyStore:
             return None
         return bytes(_HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
 
-    def has_thread(self, uid: bytes) -> bool:
-        """True unless the key is missing or was erased."""
-        return (THREAD, uid) in self._slots
-
     def is_erased(self, uid: bytes) -> bool:
         """True for a thread whose deletion was begun and not finished."""
         return (ERASED, uid) in self._slots

@@ -34,7 +34,6 @@ from stateward_sidecar.errors import Corrupt
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _NAME = struct.Struct(">BI16s")
-NAME_ROW_BYTES = _NAME.size
 _REQUEST = struct.Struct(">QI")
 _FEED = struct.Struct(">IQ")
 _UPDATED = struct.Struct(">QI")

@@ -81,7 +81,7 @@ class Write:
 
 
 class Writer:
-    """Runs the queue. ``deliver`` gets each finished batch, in order, on the writer's thread."""
+    """Runs the queue. ``deliver`` gets each finished batch, in order, on the thread that committed it."""
 
     def __init__(
         self, engine: Engine, deliver: Callable[[list[Write]], None], on_fatal: Callable[[BaseException], None]
