@@ -1,7 +1,15 @@
-"""The command as people run it: a process of its own, against a real daemon."""
+"""The command as people run it, against a real daemon.
 
+`run` calls its entry point in this process with streams of its own, which saves each test the start of an interpreter;
+`run_process` makes a process for what needs one (a pipe, a terminal, signals, an environment read at the start).
+"""
+
+import contextlib
+import io
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,11 +52,65 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(*arguments: str | Path, **more: str) -> Answer:
+    """Runs the command here. Its stdin is no terminal."""
+    from stateward.cli.app import run as run_command
+
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    handler, variables = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    try:
+        os.environ.clear()
+        os.environ.update(environment(**more))
+        with (
+            Path(os.devnull).open() as nothing,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            sys.stdin, stdin = nothing, sys.stdin
+            try:
+                code = run_command(list(map(str, arguments)))
+            finally:
+                sys.stdin = stdin
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        signal.signal(signal.SIGTERM, handler)
+    return Answer(code, *(_written(stream) for stream in (out, err)))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode(errors="surrogateescape")
+
+
+def run_on_terminal(*arguments: str, typed: str = "", **more: str) -> tuple[int, str]:
+    """Runs the command in a process on a terminal of its own, and types; returns exit code and all that was shown."""
+    command = [*COMMAND, *arguments]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **more}))
+    if typed:
+        os.write(terminal, typed.encode())
+    shown = b""
+    while True:
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def run_process(*arguments: str | Path, **more: str) -> Answer:
+    """Runs the command in a process of its own, in a pipe."""
     process = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
         env=environment(**more),
         check=False,
     )

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.cli.conftest import COMMAND, environment, run
+from tests.cli.conftest import COMMAND, environment, run_process
 
 from stateward.cli.survey import add_to_findings, add_to_totals, make_plan, no_findings, no_totals, survey_file
 from stateward.testing import missing_daemon, run_daemon
@@ -21,7 +21,7 @@ STEPS = 24
 def test_demo_holds_what_it_claims(tmp_path):
     """The demo passes its own checks, ends with its table, and the kept data are what it says."""
     keep = tmp_path / "kept"
-    answer = run("demo", "--steps", str(STEPS), "--keep", keep, TMPDIR=str(tmp_path))
+    answer = run_process("demo", "--steps", str(STEPS), "--keep", keep, TMPDIR=str(tmp_path))
     assert (answer.code, answer.err) == (0, ""), answer.out
     assert "FAILED" not in answer.out
     assert answer.out.count("SIGKILL") == 2
@@ -32,7 +32,7 @@ def test_demo_holds_what_it_claims(tmp_path):
     with run_daemon(keep / "data") as daemon, daemon.client() as client:
         assert client.thread("survey").get().version == STEPS + 1
         assert client.thread("survey-fork").get().version == 2
-    again = run("demo", "--keep", keep)
+    again = run_process("demo", "--keep", keep)
     assert again.code == 1
     assert "not empty" in again.error
 

@@ -1,15 +1,13 @@
 """The danger: output that hides what is stored, or lets stored bytes drive the reader's terminal."""
 
 import json
-import os
-import pty
 
 import pytest
-from tests.cli.conftest import COMMAND, environment, make_run
+from tests.cli.conftest import make_run, run_on_terminal
 
 from stateward import RawValue, Text, ThreadOptions
+from stateward.cli.describe import summarize
 from stateward.cli.output import shorten, size
-from stateward.cli.show import summarize
 
 
 @pytest.fixture
@@ -103,21 +101,8 @@ def test_escapes_are_shown_and_not_sent(stateward, client):
 def test_terminal_has_a_bar_and_colours(daemon, namespace, write):
     """On a terminal an import shows a bar with runs, steps and bytes; in a pipe there is no escape."""
     path = write("runs.jsonl", *[make_run(f"r{number}", 40) for number in range(5)])
-    arguments = [*COMMAND, "--target", daemon.target, "-n", namespace, "import", str(path)]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(arguments[0], arguments, environment(TERM="xterm-256color", COLUMNS="120"))
-    shown = b""
-    while True:
-        try:
-            shown += (piece := os.read(terminal, 1 << 16))
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    text = shown.decode()
+    code, text = run_on_terminal("--target", daemon.target, "-n", namespace, "import", str(path), COLUMNS="120")
+    assert code == 0
     assert "5/5 runs" in text
     assert "200 steps" in text
     assert "100%" in text

@@ -8,6 +8,8 @@ import sys
 import pytest
 from tests.cli.conftest import environment, make_run, run
 
+from stateward.cli.catalog import SECTIONS
+
 # Runs a command line in a process where some packages cannot be imported.
 WITHOUT = """
 import sys
@@ -22,8 +24,9 @@ main()
 """
 
 
-def test_no_daemon(tmp_path):
+def test_no_daemon(tmp_path, monkeypatch):
     """Without a daemon the error says where it was looked for and how to start one."""
+    monkeypatch.setattr("stateward.cli.connect.READY_TIMEOUT_S", 0.2)
     socket = tmp_path / "s.sock"
     answer = run("--target", socket, "threads")
     assert answer.code == 1
@@ -31,8 +34,9 @@ def test_no_daemon(tmp_path):
     assert "stateward-sidecar" in answer.error
 
 
-def test_no_daemon_at_the_default_place(tmp_path):
+def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
     """The target comes from the environment where no flag gives one."""
+    monkeypatch.setattr("stateward.cli.connect.READY_TIMEOUT_S", 0.2)
     answer = run("show", "x", STATEWARD_TARGET=str(tmp_path / "e.sock"))
     assert answer.code == 1
     assert "e.sock" in answer.error
@@ -51,6 +55,37 @@ def test_no_daemon_at_the_default_place(tmp_path):
         (["import"], "FILE"),
         (["import", "f", "--concurrency", "0"], "--concurrency"),
         (["demo", "--steps", "1"], "--steps"),
+        (["threads", "--updated-since", "yesterday"], "2026-01-31T12:00"),
+        (["threads", "--updated-before", "5x"], "--updated-before"),
+        (["history"], "THREAD"),
+        (["history", "x", "--limit", "-1"], "--limit"),
+        (["show", "x", "--raw"], "--slot"),
+        (["diff", "x"], "A"),
+        (["fork", "x"], "NEW"),
+        (["fork", "x", "y", "--whole", "--at", "1"], "--whole"),
+        (["tag", "x", "--delete"], "NAME"),
+        (["tag", "x", "y", "--delete", "--at", "1"], "--delete"),
+        (["rm"], "--prefix"),
+        (["rm", "x", "--prefix", "y"], "--prefix"),
+        (["rm", "--prefix", "", "--yes"], "every thread"),
+        (["prune", "x"], "--keep-latest"),
+        (["prune", "x", "--keep-latest", "0"], "--keep-latest"),
+        (["prune", "x", "--keep-latest", "1", "--older-than", "1d"], "give one"),
+        (["prune", "x", "--older-than", "soon"], "12h"),
+        (["prune", "x", "--older-than", "0d"], "--older-than"),
+        (["prune", "x", "--versions", "3-1"], "3-17"),
+        (["prune", "x", "--versions", "1-999999999"], "100,000"),
+        (["watch", "--from-start"], "THREAD"),
+        (["watch", "x", "--label", "a=b"], "--label"),
+        (["watch", "--until", "0"], "--until"),
+        (["export"], "--all"),
+        (["export", "x", "--all"], "--all"),
+        (["export", "x", "--versions", "--messages-only"], "--versions"),
+        (["keys", "new"], "FILE"),
+        (["keys", "old"], "old"),
+        (["completion", "tcsh"], "fish"),
+        (["stats", "x"], "x"),
+        (["verify", "--quick"], "--quick"),
     ],
 )
 def test_wrong_usage(arguments, told):
@@ -86,6 +121,41 @@ def test_unknown_version_log_and_tag(stateward, client):
     answer = stateward("show", "t", "--log", "other")
     assert answer.code == 1
     assert answer.error.endswith("it has: messages")
+    answer = stateward("show", "t", "--slot", "other")
+    assert answer.code == 1
+    assert answer.error.endswith("it has: no slot")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["history", "nope"], "`stateward threads`"),
+        (["history", "t", "--branch", "b"], "it has: main"),
+        (["show", "t", "--at", "id:none"], "`stateward history THREAD --all`"),
+        (["show", "t", "--at", "id:"], "id:CHECKPOINT_ID"),
+        (["diff", "t", "7"], "version 7"),
+        (["diff", "t", "x"], "'x'"),
+        (["diff", "t", "1", "0"], "count from 1"),
+        (["fork", "t", "t"], "another name"),
+        (["fork", "nope", "t2"], "`stateward threads`"),
+        (["tag", "t", "good", "--at", "9"], "version 9"),
+        (["tag", "t", "good", "--delete"], "`stateward tag THREAD`"),
+        (["tag", "t", "good", "--expected", "1"], "`stateward tag t`"),
+        (["prune", "t", "--versions", "1", "--yes"], "version 1"),
+        (["watch", "nope"], "`stateward threads`"),
+        (["watch", "--after-cursor", "nonsense", "--for", "1"], "cursor"),
+        (["export", "nope"], "`stateward threads`"),
+        (["export", "--prefix", "nope"], "`stateward threads`"),
+        (["verify", "nope"], "`stateward threads`"),
+        (["rm", "--prefix", "nope", "--yes"], "`stateward threads`"),
+    ],
+)
+def test_what_is_not_there(stateward, client, arguments, told):
+    """What a command does not find is one line with the next step."""
+    client.thread("t").append("messages", 1)
+    answer = stateward(*arguments)
+    assert answer.code == 1
+    assert told in answer.error
 
 
 def test_arguments_that_are_no_utf_8(stateward):
@@ -209,12 +279,35 @@ def test_demo_without_the_daemon(tmp_path):
 
 def test_help_needs_no_daemon():
     """Every command explains itself with examples; --version tells the version."""
-    for command in ([], ["import"], ["show"], ["threads"], ["demo"]):
-        answer = run(*command, "--help")
+    names = [name for entries in SECTIONS.values() for name in entries]
+    for command in ([], *([name] for name in names), ["keys", "new"]):
+        answer = run(*command, "--help", COLUMNS="80")
         assert answer.code == 0
         assert "Examples:\n" in answer.out
+        assert max(map(len, answer.out.splitlines())) <= 80
     assert run("--version").out.startswith("stateward ")
-    assert "Commands:" in run().out
+
+
+def test_help_lists_every_command_in_80_columns():
+    """The help fits a narrow terminal, with every command in a section and no sentence cut off."""
+    shown = run(COLUMNS="80").out
+    assert max(map(len, shown.splitlines())) <= 80
+    for title, entries in SECTIONS.items():
+        assert f"\n{title}:\n" in shown
+        for name, entry in entries.items():
+            assert any(line.split() == [name, *entry.summary.split()] for line in shown.splitlines()), name
+
+
+def test_help_loads_nothing_heavy():
+    """`stateward --help` starts fast: neither gRPC, nor protobuf, nor the terminal library is imported for it."""
+    script = (
+        "import sys; from stateward.cli.app import run; run(['--help'])\n"
+        "print([name for name in ('grpc', 'google.protobuf', 'rich.console') if name in sys.modules], file=sys.stderr)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert answer.stderr == "[]\n"
 
 
 def test_reader_that_goes_away(stateward, client, daemon, namespace):

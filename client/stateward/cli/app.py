@@ -1,8 +1,8 @@
-"""The border of the command: its subcommands, and how every failure becomes one line on stderr and an exit code."""
+"""The border of the command: what is given before a subcommand, and how every failure becomes one line on stderr and an
+exit code."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import signal
 import sys
@@ -12,13 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
+from stateward.cli.catalog import CONTEXT, Catalog
 from stateward.cli.connect import Globals, NamespaceOption, TargetOption
-from stateward.cli.demo import demo
-from stateward.cli.import_ import import_
 from stateward.cli.output import CommandError, fail
-from stateward.cli.show import show
-from stateward.cli.threads import threads
-from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionNotFound, VersionPruned
+from stateward.errors import (
+    Corrupt,
+    InvalidField,
+    StatewardError,
+    ThreadExists,
+    ThreadNotFound,
+    VersionNotFound,
+    VersionPruned,
+)
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 
@@ -29,19 +34,18 @@ _ClickException: type[Exception] = next(
 
 app = typer.Typer(
     name="stateward",
+    cls=Catalog,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings=CONTEXT,
 )
-app.command("import")(import_)
-app.command("show")(show)
-app.command("threads")(threads)
-app.command("demo")(demo)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata  # noqa: PLC0415  slow, and seldom wanted
+
         print(f"stateward {importlib.metadata.version('stateward')}")
         raise typer.Exit
 
@@ -55,17 +59,19 @@ def globals_(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Look at the state of agents, and bring recorded runs in.
+    """Look at the state of agents, and look after it.
 
     \b
     Examples:
-      stateward demo                          watch an agent being killed and going on where it was
-      stateward import runs.jsonl.gz          one thread for each recorded run, one version for each step
-      stateward threads --status running      what there is
-      stateward show runs/run-7 --at 12       a thread as it was at version 12
+      stateward demo                        watch an agent that is killed go on
+      stateward threads --status waiting    what there is
+      stateward show booking-42 --at 12     a thread as it was at version 12
+      stateward diff booking-42 11 12       what that version changed
+      stateward export --all --versions -o all.jsonl.gz
 
-    The daemon must run (`stateward-sidecar`); only `demo` brings its own. Without --target it is found as the agents
-    find it: $STATEWARD_TARGET, else $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock.
+    The daemon must run (`stateward-sidecar`); only demo, keys and completion need none. Without --target it is found
+    as the agents find it: $STATEWARD_TARGET, else $XDG_RUNTIME_DIR/stateward/stateward.sock, else
+    /run/stateward/stateward.sock. `stateward COMMAND --help` has each command's options and examples.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     context.obj = Globals(target, namespace)
     if context.invoked_subcommand is None:
@@ -78,6 +84,10 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):  # what agents write need not fit the terminal's encoding
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _end)
+    if "_STATEWARD_COMPLETE" in os.environ:  # the shell asks, by the script of `stateward completion`
+        from stateward.cli.completion import answer_shell  # noqa: PLC0415
+
+        return answer_shell(app)
     try:
         code = app(list(arguments), prog_name="stateward", standalone_mode=False)
         sys.stdout.flush()
@@ -106,15 +116,23 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 def _explain_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "stateward"
-    fail(f"{error.format_message().rstrip('.')}; see: {path} --help")
+    message = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # a prefix that some typers add
+    fail(f"{message}; see: {path} --help")
     return int(getattr(error, "exit_code", EXIT_USAGE))
 
 
 def _advise(error: StatewardError) -> str:
-    if isinstance(error, ThreadNotFound):
-        return f"{error.message}; `stateward threads` lists what there is"
-    if isinstance(error, (VersionNotFound, VersionPruned)):
-        return f"{error.message}; `stateward show THREAD` shows the newest version"
-    if isinstance(error, InvalidField):
-        return f"{error.message}; check the names on the command line"
-    return error.message
+    match error:
+        case ThreadNotFound():
+            advice = "`stateward threads` lists what there is"
+        case VersionNotFound() | VersionPruned():
+            advice = "`stateward history THREAD --all` lists the versions, `stateward tag THREAD` the tags"
+        case ThreadExists():
+            advice = "take another name, or remove that one with `stateward rm`"
+        case Corrupt():
+            advice = "`stateward verify` says how far the damage goes"
+        case InvalidField() if ";" not in error.message:
+            advice = "check the names on the command line"
+        case _:
+            return error.message
+    return f"{error.message}; {advice}"

@@ -1,9 +1,10 @@
-"""Options that every command takes, and the client they lead to."""
+"""Options that commands share, and the client they lead to."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,14 +15,9 @@ if TYPE_CHECKING:
 
 # A person waits; an agent's client has more patience.
 READY_TIMEOUT_S = 3.0
-
-TargetOption = Annotated[
-    str | None, typer.Option("--target", metavar="URL", help="Where the daemon listens: unix:///path or host:port.")
-]
-NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the threads; default: default.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+# Somebody who presses Tab waits for less, and a shell that hangs is worse than one that completes nothing.
+COMPLETION_TIMEOUT_S = 0.5
+COMPLETIONS_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -32,14 +28,57 @@ class Globals:
     namespace: str | None
 
 
-def connect(context: typer.Context, target: str | None, namespace: str | None) -> Client:
-    """A client for the options before and after the command's name; the latter win."""
+def connect(
+    context: typer.Context,
+    target: str | None,
+    namespace: str | None,
+    *,
+    fallback: str = "default",
+    retry_timeout_s: float = 30.0,
+) -> Client:
+    """A client for the options before and after the command's name; the latter win. `fallback` is the namespace if none
+    is given."""
     from stateward import Client  # noqa: PLC0415  costs most of a start, and `--help` needs none
 
     given: Globals = context.obj
+    chosen = namespace or given.namespace or fallback
     try:
-        return Client(
-            target or given.target, namespace=namespace or given.namespace or "default", timeout=READY_TIMEOUT_S
-        )
+        return Client(target or given.target, namespace=chosen, timeout=READY_TIMEOUT_S, retry_timeout=retry_timeout_s)
     except ValueError as error:
         raise CommandError(f"--target: {error}") from None
+
+
+def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of threads that begin so, for the shell. Nothing where no daemon answers at once."""
+    try:
+        from stateward import Client  # noqa: PLC0415
+
+        options: dict[str, Any] = {}
+        for context in (ctx.parent, ctx):
+            options |= {name: value for name, value in (context.params if context else {}).items() if value}
+        with Client(
+            options.get("target"),
+            namespace=options.get("namespace") or "default",
+            timeout=COMPLETION_TIMEOUT_S,
+            deadline=COMPLETION_TIMEOUT_S,
+            retry_timeout=COMPLETION_TIMEOUT_S,
+        ) as client:
+            found = client.threads(name_prefix=incomplete, page_size=COMPLETIONS_MAX)
+            names = [info.name for info, _ in zip(found, range(COMPLETIONS_MAX), strict=False)]
+    except Exception:  # noqa: BLE001  a stack trace in the middle of a line that is being typed helps nobody
+        return []
+    return sorted(name for name in names if shlex.quote(name) == name)  # the others would not arrive as they are
+
+
+TargetOption = Annotated[
+    str | None, typer.Option("--target", metavar="URL", help="Where the daemon listens: unix:///path or host:port.")
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the threads; default: default.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+ThreadArgument = Annotated[
+    str, typer.Argument(metavar="THREAD", help="Name of the thread.", autocompletion=complete_thread)
+]
+BranchOption = Annotated[str, typer.Option("--branch", "-b", metavar="NAME", help="Branch of the thread.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, connect
-from stateward.cli.output import CommandError, fail, is_terminal, print_facts, say, size, times
+from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say, size, times
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Line, Recording, examine, read_runs
+from stateward.cli.restore import restore
+from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
 from stateward.importing import Run, RunInvalid, Totals
 
@@ -26,23 +28,28 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip; one run a line.")],
     thread_prefix: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What threads are called before the run_id; default: the file's name and /."),
+        typer.Option(metavar="TEXT", help="Begins the names of threads; default for runs: the file's name and /."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on with threads that an earlier import began, or refuse.")
     ] = True,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N runs of each file.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N runs (or threads) of each file.")
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Runs imported at the same time; they share commits.")
     ] = 4,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Import recorded runs: a thread for each run, a version after each step.
+    """Import recorded runs: a thread for each run, a version after each step. Or exported versions, as they were.
 
     A line is a run: {"run_id": "...", "messages": [...]}, in which each step appends a message, or
     {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Whatever else
     it says (source, model, meta) is kept in the slot "run". The same command again goes on where it was cut off.
+
+    What `stateward export --versions` wrote is known by its content, and gives threads of the same names (after
+    --thread-prefix), with branches, steps, labels, metadata, tags and settings; only times and digests are new.
 
     \b
     Examples:
@@ -51,18 +58,25 @@ def import_(
       stateward import runs.jsonl --thread-prefix 2026/ --limit 3
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     recordings = [examine(path, limit) for path in files]
-    stems = [each.stem for each in recordings]
+    runs = [each for each in recordings if not each.has_versions]
+    stems = [each.stem for each in runs]
     for name in stems:
         if thread_prefix is None and stems.count(name) > 1:
             raise CommandError(
                 f"two of the files are called {name!r}, and their threads would be mixed up; "
                 "import them one by one with --thread-prefix"
             )
+    problems = 0
     with connect(context, target, namespace) as client:
         client.server_info()  # a daemon that is not there is one error, not one for each run
         started = time.monotonic()
+        totals, failures = Totals(), 0
         try:
-            totals, failures = _import_all(client, recordings, thread_prefix, limit, resume, concurrency)
+            if runs:
+                totals, failures = _import_all(client, runs, thread_prefix, limit, resume, concurrency)
+            for recording in recordings:
+                if recording.has_versions:
+                    problems += _restore(client, recording, thread_prefix or "", resume, limit)
         except KeyboardInterrupt:
             fail("interrupted; the same import again goes on where this one stopped")
             raise typer.Exit(130) from None
@@ -71,7 +85,35 @@ def import_(
         _print_summary(totals, seconds, stats)
     if failures:
         fail(f"{failures} of {totals.runs + failures} runs were not imported; the reasons are above")
+    if problems:
+        fail(f"{counted(problems, 'problem')} with exported versions; they are told above")
+    if failures or problems:
         raise typer.Exit(1)
+
+
+def _restore(client: Client, recording: Recording, prefix: str, resume: bool, limit: int | None) -> int:
+    """Restores exported versions; returns how many problems there were."""
+    problems: list[str] = []
+
+    def tell(problem: str) -> None:
+        problems.append(problem)
+        fail(problem)
+
+    with Ticker("restoring") as ticker:
+        totals = restore(
+            client,
+            recording,
+            prefix,
+            resume=resume,
+            limit=limit,
+            on_version=lambda so_far: ticker.say(
+                f"{so_far.versions + so_far.versions_before:,}/{recording.runs:,} versions"
+            ),
+            on_problem=tell,
+        )
+    before = f", {totals.versions_before:,} were there already" if totals.versions_before else ""
+    say(f"{recording.path}: {counted(totals.threads, 'thread')}, {counted(totals.versions, 'version')} saved{before}")
+    return len(problems)
 
 
 def _import_all(

@@ -1,20 +1,22 @@
-"""Printing: tables on a terminal, plain columns in a pipe, sizes and times for people, errors as one line.
+"""Printing: tables on a terminal, plain columns in a pipe, sizes for people, questions, errors as one line.
 
 What comes out of a state is data that anybody may have written: control characters in it are shown as escapes, so that
 they cannot drive the reader's terminal, and nothing in it is taken for markup.
+
+rich is imported when something is printed on a terminal: in a pipe, and for help, nobody waits for it.
 """
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class CommandError(Exception):
@@ -26,9 +28,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """The terminal, with nothing interpreted in what is printed."""
-    return Console(highlight=False, markup=False, emoji=False)
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def clean(text: str) -> str:
@@ -48,14 +52,26 @@ def fail(message: str) -> None:
     """Prints an error as one line to stderr."""
     line = f"stateward: {clean(' '.join(message.split()))}"
     if sys.stderr.isatty():
-        Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True).print(line, style="red")
+        console(stderr=True).print(line, style="red", soft_wrap=True)
     else:
         print(line, file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
     """Prints a remark that is not part of the result, to stderr."""
-    print(f"stateward: {message}", file=sys.stderr, flush=True)
+    print(f"stateward: {clean(message)}", file=sys.stderr, flush=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before something is removed; without a terminal to ask on, only --yes will do. CommandError if it is not to
+    be."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"{clean(question)} There is no terminal to ask on: give --yes to say so")
+    print(f"{clean(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandError("nothing was removed")
 
 
 def say(text: str = "", style: str = "") -> None:
@@ -71,24 +87,74 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2 if is_terminal() else None))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Prints rows under their columns; those named in `right` are numbers. A pipe gets aligned text, never cut."""
+def print_line_of_json(value: Any) -> None:
+    """Prints JSON on one line, at once: for what comes bit by bit."""
+    print(json.dumps(value), flush=True)
+
+
+def filled(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The table without those of the optional columns in which every cell is empty."""
+    kept = [at for at, name in enumerate(columns) if name not in optional or any(row[at] for row in rows)]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Sequence[str] = (),
+    below: Sequence[str] = (),
+) -> None:
+    """Prints rows under their columns; those named in `right` are numbers. A pipe gets aligned text, never cut.
+
+    On a terminal that is too narrow, what stands in the columns `below` goes to a line of its own under its row.
+    """
     cleaned = [[clean(cell) for cell in row] for row in rows]
-    if is_terminal():
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-        for row in cleaned:
-            table.add_row(*map(Text, row))
-        console().print(table)
-        return
     widths = [max(map(len, cells)) for cells in zip(columns, *cleaned, strict=True)]
-    for row in [list(columns), *cleaned]:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, cell, width in zip(columns, row, widths, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    if not is_terminal():
+        for row in [list(columns), *cleaned]:
+            print(_aligned(columns, row, widths, right))
+    elif below and sum(widths) + 3 * len(widths) > console().width:
+        _print_narrow(columns, cleaned, right, below)
+    else:
+        _print_boxed(columns, cleaned, right)
+
+
+def _aligned(columns: Sequence[str], row: Sequence[str], widths: Sequence[int], right: Sequence[str]) -> str:
+    cells = [
+        cell.rjust(width) if column in right else cell.ljust(width)
+        for column, cell, width in zip(columns, row, widths, strict=True)
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _print_boxed(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console().print(table)
+
+
+def _print_narrow(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], below: Sequence[str]
+) -> None:
+    kept = [at for at, name in enumerate(columns) if name not in below]
+    shown = [columns[at] for at in kept]
+    cut = [[row[at] for at in kept] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(shown, *cut, strict=True)]
+    say(_aligned(shown, shown, widths, right), style="bold")
+    for row, whole in zip(cut, rows, strict=True):
+        say(_aligned(shown, row, widths, right))
+        more = [f"{name.lower()}: {cell}" for name, cell in zip(columns, whole, strict=True) if name in below and cell]
+        if more:
+            say(" " * (widths[0] + 2) + "  ".join(more), style="dim")
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -97,6 +163,8 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
         if is_terminal():
+            from rich.text import Text
+
             console().print(Text.assemble((f"{name:<{width}}  ", "bold"), clean(value)))
         else:
             print(f"{name:<{width}}  {clean(value)}")
@@ -109,6 +177,11 @@ def size(count_bytes: float) -> str:
             return f"{count_bytes:.0f} B" if unit == "B" else f"{count_bytes:.3g} {unit}"
         count_bytes /= 1000
     return f"{count_bytes:,.1f} TB"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things for people: 1 version, 12 versions."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def milliseconds(seconds: float) -> str:

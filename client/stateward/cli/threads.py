@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
+from stateward.cli.describe import pairs, status_word, thread_as_json
 from stateward.cli.output import is_terminal, note, print_json, print_table, say, size
+from stateward.cli.times import read_time, time_ago
 
 if TYPE_CHECKING:
     from stateward import ThreadInfo
+    from stateward._threads import ThreadFilters
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000
@@ -35,12 +37,28 @@ def threads(
     context: typer.Context,
     status: Annotated[
         list[StatusName] | None,
-        typer.Option("--status", "-s", case_sensitive=False, help="Only threads with this status; repeatable."),
+        typer.Option(
+            "--status",
+            "-s",
+            case_sensitive=False,
+            metavar="STATUS",
+            help="Only running, waiting, paused, completed, failed or cancelled ones; repeatable.",
+        ),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only with this label; repeatable.")
     ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that start so.")] = "",
+    since: Annotated[
+        str | None,
+        typer.Option("--updated-since", metavar="TIME", help="Only those changed since: 2h, 7d, or 2026-01-31T12:00."),
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--updated-before", metavar="TIME", help="Only those not changed since.")
+    ] = None,
+    min_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or later.")] = None,
+    max_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or earlier.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Print only how many there are.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 = all.")
     ] = DEFAULT_LIMIT,
@@ -54,17 +72,28 @@ def threads(
     Examples:
       stateward threads
       stateward threads --status waiting --status failed
+      stateward threads --updated-before 7d --status running --count
       stateward threads --label model=gpt-4o --prefix tau-bench/ --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    labels = _read_labels(label or ())
+    filters: ThreadFilters = {
+        "statuses": [each.value for each in status or ()],
+        "labels": read_labels(label or ()),
+        "name_prefix": prefix,
+        "updated_after": read_time(since, "--updated-since"),
+        "updated_before": read_time(before, "--updated-before"),
+        "min_step": min_step,
+        "max_step": max_step,
+    }
+    is_filtered = any(each not in (None, "", [], {}) for each in filters.values())
+    is_all = count or not limit
+    filters["page_size"] = PAGE_MAX if is_all else min(limit + 1, PAGE_MAX)
     with connect(context, target, namespace) as client:
-        found = client.threads(
-            statuses=[each.value for each in status or ()],
-            labels=labels,
-            name_prefix=prefix,
-            page_size=min(limit + 1, PAGE_MAX) if limit else PAGE_MAX,
-        )
-        infos = list(islice(found, limit + 1) if limit else found)
+        found = client.threads(**filters)
+        if count:
+            number = sum(1 for _ in found)
+            print_json({"threads": number}) if as_json else say(str(number))
+            return
+        infos = list(found if is_all else islice(found, limit + 1))
         where = client.namespace
     has_more = bool(limit) and len(infos) > limit
     if has_more:
@@ -75,56 +104,29 @@ def threads(
         print_json([thread_as_json(each) for each in infos])
     elif infos:
         columns = ("THREAD", "VERSION", "STEP", "STATUS", "CHANGED", "STORED", "LABELS")
-        print_table(columns, map(_row, infos), right=("VERSION", "STEP", "STORED"))
+        print_table(columns, map(_row, infos), right=("VERSION", "STEP", "STORED"), below=("LABELS",))
     elif is_terminal():
-        say(f"no threads in namespace {where}" + (" that match" if status or labels or prefix else ""))
+        say(f"no threads in namespace {where}" + (" that match" if is_filtered else ""))
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
 
 
-def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
-    """What is known about a thread, for scripts."""
-    return {
-        "thread": info.name,
-        "uid": info.uid,
-        "version": info.version,
-        "step": info.step,
-        "status": status_word(info.status),
-        "status_detail": info.status_detail,
-        "labels": dict(info.labels),
-        "metrics": dict(info.metrics),
-        "create_time": info.create_time.isoformat(),
-        "update_time": info.update_time.isoformat(),
-        "retained_versions": info.retained_versions,
-        "stored_bytes": info.stored_bytes,
-        "sequence": info.sequence,
-        "archived_sequence": info.archived_sequence,
-    }
-
-
-def status_word(status: Any) -> str:
-    """A status as it is typed; its number where it is newer than this command."""
-    return status.name.lower() if hasattr(status, "name") else str(status or "")
-
-
-def time_ago(time: datetime) -> str:
-    """How long ago something was: 5 s, 12 min, 3 h, then the date."""
-    seconds = max((datetime.now(UTC) - time).total_seconds(), 0)
-    for unit, length in (("s", 60), ("min", 60), ("h", 24)):
-        if seconds < length:
-            return f"{seconds:.0f} {unit} ago"
-        seconds /= length
-    return time.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
 def _row(info: ThreadInfo) -> tuple[str, ...]:
-    labels = " ".join(f"{key}={value}" for key, value in sorted(info.labels.items()))
     step = "" if info.step is None else str(info.step)
     status = status_word(info.status) + (f" ({info.status_detail})" if info.status_detail else "")
-    return info.name, str(info.version), step, status, time_ago(info.update_time), size(info.stored_bytes), labels
+    return (
+        info.name,
+        str(info.version),
+        step,
+        status,
+        time_ago(info.update_time),
+        size(info.stored_bytes),
+        pairs(info.labels),
+    )
 
 
-def _read_labels(given: Sequence[str]) -> dict[str, str]:
+def read_labels(given: Sequence[str]) -> dict[str, str]:
+    """Labels that are typed as KEY=VALUE."""
     labels = {}
     for each in given:
         key, separator, value = each.partition("=")

@@ -1,0 +1,92 @@
+"""The commands: where each one is, and the line about it in `stateward --help`.
+
+A command's module is imported when the command is asked for, so that help and completion start fast and a command
+pays for nothing but itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class Entry(NamedTuple):
+    """A command: the function (or group of commands) in a module of this package, and what it does."""
+
+    place: str
+    summary: str
+
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Look": {
+        "threads": Entry("threads:threads", "List threads, the most recently changed first."),
+        "show": Entry("show:show", "Show a thread's state, now or at an earlier version."),
+        "history": Entry("history:history", "List a thread's versions, newest first."),
+        "diff": Entry("diff:diff", "Show what changed from one version to another."),
+        "watch": Entry("watch:watch", "Print changes as they come."),
+    },
+    "Change": {
+        "fork": Entry("fork:fork", "Copy a thread, or one version of it, to a new one."),
+        "tag": Entry("tag:tag", "Give a version a name; list or remove such names."),
+        "prune": Entry("prune:prune", "Remove old versions of a thread."),
+        "rm": Entry("rm:rm", "Remove threads for good."),
+    },
+    "Move": {
+        "import": Entry("import_:import_", "Import recorded runs, or exported versions."),
+        "export": Entry("export:export", "Write threads to a file that import reads."),
+    },
+    "Daemon": {
+        "stats": Entry("stats:stats", "Show what the daemon is, holds and has done."),
+        "verify": Entry("verify:verify", "Read stored records back and report damage."),
+        "keys": Entry("keys:keys", "Make key files for the daemon."),
+    },
+    "Begin": {
+        "demo": Entry("demo:demo", "Watch an agent being killed and going on."),
+        "completion": Entry("completion:completion", "Print the script for completion in your shell."),
+    },
+}
+
+
+class Catalog(TyperGroup):
+    """The group of all commands, each loaded at first use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in the order of the help."""
+        return [name for entries in SECTIONS.values() for name in entries]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; None if there is none of that name."""
+        if cmd_name not in self.commands:
+            entry = next((each[cmd_name] for each in SECTIONS.values() if cmd_name in each), None)
+            if entry is None:
+                return None
+            self.commands[cmd_name] = load(cmd_name, entry)
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by section, without loading any."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                # Padded, so that the columns of all sections stand below each other.
+                formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in entries.items()])
+
+
+def load(name: str, entry: Entry) -> Any:
+    """Imports a command and makes it one of typer's."""
+    module, _, attribute = entry.place.partition(":")
+    found = getattr(importlib.import_module(f"stateward.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        command: Any = typer.main.get_command(found)
+        command.name = name
+        return command
+    alone = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=CONTEXT
+    )
+    alone.command(name)(found)
+    return typer.main.get_command(alone)

@@ -1,0 +1,153 @@
+"""What the daemon tells, in other words: as JSON for scripts, and in a line for people."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+
+from stateward.cli.output import is_terminal, shorten
+from stateward.values import Blob, MsgPack, RawValue
+
+if TYPE_CHECKING:
+    from stateward import Checkpoint, Log, State, ThreadInfo
+
+
+def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
+    """What is known about a thread, for scripts."""
+    return {
+        "thread": info.name,
+        "uid": info.uid,
+        "version": info.version,
+        "step": info.step,
+        "status": status_word(info.status),
+        "status_detail": info.status_detail,
+        "labels": dict(info.labels),
+        "metrics": dict(info.metrics),
+        "create_time": info.create_time.isoformat(),
+        "update_time": info.update_time.isoformat(),
+        "retained_versions": info.retained_versions,
+        "stored_bytes": info.stored_bytes,
+        "sequence": info.sequence,
+        "archived_sequence": info.archived_sequence,
+    }
+
+
+def status_word(status: Any) -> str:
+    """A status as it is typed; its number where it is newer than this command."""
+    return status.name.lower() if hasattr(status, "name") else str(status or "")
+
+
+def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What is known about a version, for scripts."""
+    return {
+        "namespace": checkpoint.namespace,
+        "thread": checkpoint.thread,
+        "uid": checkpoint.uid,
+        "version": checkpoint.version,
+        "parent_version": checkpoint.parent_version,
+        "branch": checkpoint.branch,
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "digest": checkpoint.digest.hex(),
+        "status": status_word(checkpoint.status),
+        "status_detail": checkpoint.status_detail,
+        "step": checkpoint.step,
+        "schema_version": checkpoint.schema_version,
+        "labels": dict(checkpoint.labels),
+        "metadata": plain(metadata_of(checkpoint)),
+        "metrics": dict(checkpoint.metrics),
+        "create_time": checkpoint.create_time.isoformat(),
+        "edit_bytes": checkpoint.edit_bytes,
+        "stored_bytes": checkpoint.stored_bytes,
+        "sequence": checkpoint.sequence,
+        "durability": status_word(checkpoint.durability),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A decoded value as JSON can say it."""
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  seldom needed, and slow to import
+
+    match value:
+        case bytes():
+            return {"media_type": "application/octet-stream", "base64": base64.b64encode(value).decode()}
+        case RawValue():
+            return {"media_type": value.media_type, "base64": base64.b64encode(value.data).decode()}
+        case Blob():
+            return {"media_type": value.media_type, "sha256": value.sha256.hex(), "size_bytes": value.size_bytes}
+        case MsgPack():
+            return plain(value.value)
+        case Message():
+            return MessageToDict(value)
+        case dict():
+            return {str(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _:  # of a codec registered elsewhere, or a timestamp in msgpack
+            return str(value)
+
+
+def metadata_of(checkpoint: Checkpoint) -> Any:
+    """The metadata of a version; as it is stored where it is not what its media type says."""
+    try:
+        return checkpoint.metadata
+    except ValueError:
+        return None if (stored := checkpoint.metadata_value) is None else RawValue(stored.media_type, stored.data)
+
+
+def slot_of(state: State, name: str) -> Any:
+    """The value of a slot; as it is stored where it is not what its media type says."""
+    try:
+        return state.slots[name]
+    except ValueError:
+        return state.slots.raw(name)
+
+
+def entry_of(log: Log, position: int) -> Any:
+    """An entry of a log; as it is stored where it is not what its media type says."""
+    try:
+        return log[position]
+    except ValueError:
+        return log.raw(position)
+
+
+def summarize(entry: Any, width: int) -> str:
+    """A log entry in one line: for messages the role, the text and the tools that are called."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
+        return compact(entry, width)
+    parts = [shorten(entry["role"], 20)]
+    content = entry.get("content")
+    if isinstance(content, list):  # parts, as in chat formats
+        content = " ".join(
+            part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else compact(part, width)
+            for part in content
+        )
+    if content is not None:
+        parts.append(shorten(" ".join(content.split()), width) if isinstance(content, str) else compact(content, width))
+    calls = entry.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, dict) else call
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            arguments = function.get("arguments", "")
+            parts.append(
+                f"{function['name']}({arguments if isinstance(arguments, str) else compact(arguments, width)})"
+            )
+        else:
+            parts.append(compact(call, width))
+    if len(parts) == 1:
+        parts.append(compact({key: value for key, value in entry.items() if key != "role"}, width))
+    return shorten("  ".join(filter(None, parts)), width)
+
+
+def compact(value: Any, width: int) -> str:
+    """A value as JSON on one line."""
+    return shorten(json.dumps(plain(value), ensure_ascii=False), width if not is_terminal() else min(width, 500))
+
+
+def pairs(values: Any) -> str:
+    """Labels or metrics on one line."""
+    return " ".join(f"{key}={value}" for key, value in sorted(values.items()))

@@ -1,0 +1,47 @@
+"""`stateward fork`: a copy of a thread."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import thread_as_json
+from stateward.cli.output import print_json, say
+from stateward.cli.where import AtOption, find_version
+
+
+def fork(
+    context: typer.Context,
+    thread: ThreadArgument,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the copy, which must not exist.")],
+    at: AtOption = None,
+    branch: BranchOption = "main",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Copy every version, with its number, tags and branch.")
+    ] = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Copy one version of a thread to a new one, as its version 1; or the whole thread.
+
+    The copy has a key of its own: removing one never harms the other.
+
+    \b
+    Examples:
+      stateward fork booking-42 booking-42-london --at before-dates
+      stateward fork booking-42 booking-42-backup --whole
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if whole and (at is not None or branch != "main"):
+        raise typer.BadParameter("it copies all versions; leave out --at and --branch", param_hint="--whole")
+    with connect(context, target, namespace) as client:
+        source = client.thread(thread, branch=branch)
+        info = source.fork(new, find_version(source, at), whole=whole).get()
+    if as_json:
+        print_json(thread_as_json(info))
+        return
+    came_from = info.forked_from.version if info.forked_from else "?"
+    what = f"{info.retained_versions:,} versions" if whole else f"version {came_from}"
+    say(f"{new} is a copy of {what} of {thread}; its newest version is {info.version}")

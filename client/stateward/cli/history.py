@@ -1,0 +1,100 @@
+"""`stateward history`: the versions of a thread, newest first, and how its branches belong together."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import checkpoint_as_json, pairs, status_word
+from stateward.cli.graph import draw
+from stateward.cli.output import CommandError, filled, note, print_json, print_table, size
+from stateward.cli.times import time_ago
+
+if TYPE_CHECKING:
+    from stateward import Checkpoint
+
+DEFAULT_LIMIT = 50
+PAGE_MAX = 1000
+COLUMNS = ("", "VERSION", "PARENT", "BRANCH", "STEP", "STATUS", "SAVED", "ID", "EDITS", "STORED", "TAGS", "LABELS")
+# Without anything in them they only take room; "" is the drawing, BRANCH is left out where there is one only.
+OPTIONAL = ("", "BRANCH", "STEP", "ID", "TAGS", "LABELS")
+
+
+def history(
+    context: typer.Context,
+    thread: ThreadArgument,
+    branch: Annotated[
+        str, typer.Option("--branch", "-b", metavar="NAME", help="Versions that were saved on this branch.")
+    ] = "main",
+    all_branches: Annotated[bool, typer.Option("--all", "-a", help="All branches, with a drawing of them.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 = all.")
+    ] = DEFAULT_LIMIT,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """List the versions of a thread, newest first.
+
+    \b
+    Examples:
+      stateward history booking-42
+      stateward history booking-42 --all --limit 0
+      stateward history booking-42 --branch retry --json
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        handle = client.thread(thread)
+        info = handle.get()
+        names = [each.name for each in info.branches]
+        if not all_branches and branch not in names:
+            raise CommandError(f"thread {thread!r} has no branch {branch!r}; it has: {', '.join(names)}")
+        versions = handle.checkpoints(
+            branch="" if all_branches else branch, page_size=min(limit + 1, PAGE_MAX) if limit else PAGE_MAX
+        )
+        found = list(islice(versions, limit + 1) if limit else versions)
+    has_more = bool(limit) and len(found) > limit
+    if has_more:
+        found.pop()
+    tags: dict[int, list[str]] = {}
+    for each in info.tags:
+        tags.setdefault(each.version, []).append(each.name)
+    if as_json:
+        print_json([{**checkpoint_as_json(each), "tags": tags.get(each.version, [])} for each in found])
+    else:
+        _print(found, tags, is_drawn=all_branches)
+    if has_more:
+        note(f"there are more than {limit} versions; --limit 0 lists all")
+    others = [name for name in names if name != branch]
+    if others and not all_branches and not as_json:
+        note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
+
+
+def _print(found: list[Checkpoint], tags: dict[int, list[str]], *, is_drawn: bool) -> None:
+    forks = draw([(each.version, each.parent_version) for each in found]) if is_drawn else [""] * len(found)
+    has_branches = len({each.branch for each in found}) > 1
+    rows = [
+        _row(each, fork, each.branch if has_branches else "", tags.get(each.version, []))
+        for each, fork in zip(found, forks, strict=True)
+    ]
+    columns, shown = filled(COLUMNS, rows, OPTIONAL)
+    print_table(columns, shown, right=("VERSION", "PARENT", "STEP", "EDITS", "STORED"), below=("ID", "TAGS", "LABELS"))
+
+
+def _row(each: Checkpoint, fork: str, branch: str, tags: Any) -> tuple[str, ...]:
+    return (
+        fork,
+        str(each.version),
+        str(each.parent_version or "-"),
+        branch,
+        "" if each.step is None else str(each.step),
+        status_word(each.status) + (f" ({each.status_detail})" if each.status_detail else ""),
+        time_ago(each.create_time),
+        each.checkpoint_id,
+        size(each.edit_bytes),
+        size(each.stored_bytes),
+        " ".join(tags),
+        pairs(each.labels),
+    )

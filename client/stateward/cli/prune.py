@@ -1,0 +1,101 @@
+"""`stateward prune`: removes versions of a thread by a rule, after saying how many."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
+from stateward.cli.output import confirm, counted, print_json, say
+from stateward.cli.times import read_length
+
+VERSIONS_MAX = 100_000
+SHOWN_MAX = 12
+
+
+def prune(
+    context: typer.Context,
+    thread: ThreadArgument,
+    versions: Annotated[
+        str | None, typer.Option("--versions", metavar="LIST", help="These, such as 1-9,12 (not heads, not tagged).")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="TIME", help="Those saved longer ago: 12h, 30d.")
+    ] = None,
+    keep_latest: Annotated[
+        int | None,
+        typer.Option("--keep-latest", min=1, metavar="N", help="All but the newest N of each branch."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Remove versions of a thread now, by one rule. Newest versions, tagged ones and bases of branches stay.
+
+    Asks first, and needs --yes where there is no terminal to ask on. What stays is readable as before.
+
+    \b
+    Examples:
+      stateward prune booking-42 --keep-latest 20 --dry-run
+      stateward prune booking-42 --older-than 30d
+      stateward prune booking-42 --versions 3-17,21 --yes
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if sum(each is not None for each in (versions, older_than, keep_latest)) != 1:
+        raise typer.BadParameter("give one of --versions, --older-than and --keep-latest", param_hint="rule")
+    rule: dict[str, Any] = {
+        "versions": None if versions is None else read_versions(versions),
+        "older_than": None if older_than is None else read_length(older_than, "--older-than"),
+        "keep_latest_per_branch": keep_latest,
+    }
+    with connect(context, target, namespace) as client:
+        handle = client.thread(thread)
+        result = handle.prune(**rule, dry_run=True)
+        number = len(result.pruned_versions)
+        if number and not dry_run:
+            confirm(
+                f"Remove {number:,} of {counted(number + result.retained_versions, 'version')} of thread {thread!r} "
+                "for good?",
+                yes=yes,
+            )
+            result = handle.prune(**rule)
+    if as_json:
+        print_json(
+            {
+                "pruned_versions": list(result.pruned_versions),
+                "retained_versions": result.retained_versions,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    did = "would remove" if dry_run else "removed"
+    shown = f" ({_ranges(result.pruned_versions)})" if number else ""
+    say(f"{did} {counted(len(result.pruned_versions), 'version')}{shown}; {result.retained_versions:,} left")
+
+
+def read_versions(text: str) -> list[int]:
+    """Numbers and ranges: 1-9,12."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()) or not 1 <= int(first) <= int(last) < 1 << 63:
+            raise typer.BadParameter(f"{part.strip()!r} is no version or range such as 3-17", param_hint="--versions")
+        if len(found) + int(last) - int(first) >= VERSIONS_MAX:
+            raise typer.BadParameter(f"more than {VERSIONS_MAX:,} versions at once", param_hint="--versions")
+        found += range(int(first), int(last) + 1)
+    return found
+
+
+def _ranges(versions: tuple[int, ...]) -> str:
+    """Ascending numbers for people: 1-9, 12."""
+    runs: list[list[int]] = []
+    for version in versions:
+        if runs and version == runs[-1][1] + 1:
+            runs[-1][1] = version
+        else:
+            runs.append([version, version])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(texts[:SHOWN_MAX]) + (", …" if len(texts) > SHOWN_MAX else "")

@@ -1,0 +1,87 @@
+"""`stateward rm`: removes threads, with the consent of whoever typed it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, YesOption, complete_thread, connect
+from stateward.cli.output import CommandError, clean, confirm, counted, print_json, say
+from stateward.errors import ThreadNotFound
+
+if TYPE_CHECKING:
+    from stateward import Client, ThreadInfo
+
+PAGE_MAX = 1000
+
+
+def rm(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="THREAD", help="Names of threads.", autocompletion=complete_thread),
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
+    ] = None,
+    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="It is fine if there is no such thread.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Remove threads for good: each one's key is destroyed, and no version can be read again.
+
+    Asks first, and needs --yes where there is no terminal to ask on. If one of the threads does not exist, none is
+    removed. Copies made with fork live on.
+
+    \b
+    Examples:
+      stateward rm booking-42
+      stateward rm --prefix test/ --yes
+      stateward rm booking-42 booking-43 --missing-ok --yes
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if bool(names) == (prefix is not None):
+        raise typer.BadParameter("give names, or --prefix TEXT", param_hint="THREAD")
+    if prefix == "":
+        raise typer.BadParameter("an empty one would be every thread of the namespace", param_hint="--prefix")
+    with connect(context, target, namespace) as client:
+        found = _find(client, names or [], prefix, missing_ok)
+        removed = []
+        if found:
+            confirm(_question(found, client.namespace), yes=yes)
+        for info in found:
+            # Somebody else may have removed it while the question was open.
+            if client.thread(info.name).delete(missing_ok=True):
+                removed.append(info.name)
+                if not as_json:
+                    say(f"removed {clean(info.name)}")
+    if as_json:
+        print_json({"removed": removed})
+
+
+def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool) -> list[ThreadInfo]:
+    if prefix is not None:
+        found = sorted(client.threads(name_prefix=prefix, page_size=PAGE_MAX), key=lambda each: each.name)
+        if not found and not missing_ok:
+            raise CommandError(
+                f"no thread of namespace {client.namespace} starts with {prefix!r}; `stateward threads` lists them"
+            )
+        return found
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(client.thread(name).get())
+        except ThreadNotFound as error:
+            if not missing_ok:
+                raise CommandError(
+                    f"{error.message}; nothing was removed, --missing-ok passes over such names"
+                ) from None
+    return found
+
+
+def _question(found: list[ThreadInfo], namespace: str) -> str:
+    versions = sum(each.retained_versions for each in found)
+    which = f"thread {found[0].name!r}" if len(found) == 1 else f"{len(found):,} threads"
+    return f"Remove {which} of namespace {namespace} with {counted(versions, 'version')} for good?"

@@ -1,0 +1,112 @@
+"""Threads as the recorded runs that `importing` reads: {"run_id", …, "messages": […]}, or "states" where older messages
+were rewritten. Only a thread that an import made, or one of its shape, is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stateward.importing import MESSAGES_LOG, ORIGIN_SLOT, RUN_SLOT
+from stateward.values import JSON
+
+if TYPE_CHECKING:
+    from stateward import Client, State, Thread, ThreadInfo
+
+# Step number, metadata, and the whole message list.
+Step = tuple[int | None, dict[str, Any] | None, list[Any]]
+
+
+class NoRun(ValueError):
+    """A thread holds more than a recorded run can say. The message says what."""
+
+
+def read_run_record(client: Client, name: str) -> dict[str, Any]:
+    """A thread as the run that importing it would make again. NoRun where it holds more than that.
+
+    Also a NoRun where versions were pruned: the run would begin in its middle.
+    """
+    thread = client.thread(name)
+    head = thread.hydrate(must_exist=True)
+    facts = _facts(thread.get(), head)
+    steps = list(_steps(thread, head))
+    if _is_plain(steps):
+        return {**facts, "messages": steps[-1][2]}
+    states = [{"step": number, **(metadata or {}), "messages": messages} for number, metadata, messages in steps]
+    for state in states:
+        if state["step"] is None:
+            del state["step"]
+    return {**facts, "states": states}
+
+
+def read_messages_record(client: Client, name: str) -> dict[str, Any]:
+    """The newest messages of any thread as a run, and nothing else of it."""
+    log = client.thread(name).hydrate(logs=[MESSAGES_LOG], must_exist=True).logs[MESSAGES_LOG]
+    try:
+        return {"run_id": name, "messages": list(log)}
+    except ValueError as error:
+        raise NoRun(str(error)) from None
+
+
+def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
+    """What the run says besides its messages. Raises NoRun."""
+    more = [f"slot {name}" for name in head.slots if name not in (RUN_SLOT, ORIGIN_SLOT)]
+    more += [f"log {name}" for name in head.logs if name != MESSAGES_LOG]
+    more += [f"branch {branch.name}" for branch in info.branches if branch.name != "main"]
+    if more:
+        raise NoRun(f"it also has {', '.join(more[:5])}{', …' if len(more) > 5 else ''}")
+    if MESSAGES_LOG not in head.logs:
+        raise NoRun(f"it has no log {MESSAGES_LOG!r}")
+    log = head.logs[MESSAGES_LOG]
+    if any(log.raw(at).media_type != JSON for at in range(len(log))):
+        raise NoRun("not all of its messages are JSON")
+    if RUN_SLOT not in head.slots:
+        return {"run_id": info.name}
+    try:
+        facts = head.slots[RUN_SLOT]
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or facts.keys() & {"messages", "states"}:
+        raise NoRun(f"its slot {RUN_SLOT} holds other things than an import puts there")
+    return facts
+
+
+def _is_plain(steps: list[Step]) -> bool:
+    """Whether every step appended one message and did nothing else."""
+    before: list[Any] = []
+    for at, (number, metadata, messages) in enumerate(steps, 1):
+        if number != at or metadata or len(messages) != at:
+            return False
+        if not all(was is now for was, now in zip(before, messages, strict=False)):
+            return False
+        before = messages
+    return True
+
+
+def _steps(thread: Thread, head: State) -> Iterator[Step]:
+    """Step number, metadata and the whole message list of every version, oldest first. Raises NoRun."""
+    from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed  # noqa: PLC0415
+
+    with thread.history(version=head.version, logs=[MESSAGES_LOG]) as line:
+        messages: list[Any] = []
+        for at, (checkpoint, state, changes) in enumerate(line):
+            if not at:
+                if checkpoint.parent_version:
+                    raise NoRun(f"its versions before {checkpoint.version} were pruned")
+                log = (state or thread.hydrate(checkpoint.version)).logs[MESSAGES_LOG]
+                messages = list(log)
+                if log.first_index:
+                    raise NoRun("its messages were trimmed at the start")
+            for change in changes if at else ():
+                match change:
+                    case EntriesAppended():
+                        messages = [*messages, *change.entries]
+                    case EntryReplaced():
+                        messages = [*messages[: change.index], change.value, *messages[change.index + 1 :]]
+                    case LogTrimmed(from_index=int(index)):
+                        messages = messages[:index]
+                    case _:
+                        raise NoRun("its messages were trimmed at the start, or removed")
+            metadata = checkpoint.metadata
+            if metadata is not None and (not isinstance(metadata, dict) or metadata.keys() & {"messages"}):
+                raise NoRun(f"the metadata of version {checkpoint.version} is no part of a run")
+            yield checkpoint.step, metadata, messages

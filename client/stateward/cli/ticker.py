@@ -1,0 +1,43 @@
+"""How far long work is, as one line on the terminal that goes away again. In a pipe there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from stateward.cli.output import clean, console
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+INTERVAL_S = 0.1
+
+
+class Ticker:
+    """A line on stderr, so that results can go into a pipe meanwhile."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._status: Status | None = None
+        self._told = 0.0
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._status = console(stderr=True).status(f"{self._what} …")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, how_far: str) -> None:
+        """Shows how far it is, not more often than an eye can follow."""
+        now = time.monotonic()
+        if self._status is not None and now - self._told >= INTERVAL_S:
+            self._told = now
+            self._status.update(f"{self._what}: {clean(how_far)}")

@@ -1,0 +1,54 @@
+"""Times and lengths of time, as people type and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+LENGTH_MAX_S = 3650 * 86400
+FORMS = "30s, 15m, 12h, 7d or 2w"
+
+
+def read_length(text: str, option: str) -> timedelta:
+    """A length such as 90s, 15m, 12h, 7d, 2w."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
+    if not found or found[2] not in UNITS_S:
+        raise typer.BadParameter(f"{text!r} is no length of time such as {FORMS}", param_hint=option)
+    seconds = float(found[1]) * UNITS_S[found[2]]
+    if not 0 < seconds <= LENGTH_MAX_S:
+        raise typer.BadParameter(f"{text!r} is not between 0 and ten years", param_hint=option)
+    return timedelta(seconds=seconds)
+
+
+def read_time(text: str | None, option: str) -> datetime | None:
+    """A time: so long ago (7d), or a date or time as ISO 8601 writes it, local where it names no zone."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.now(UTC) - read_length(text, option)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time such as 2026-01-31T12:00 nor so long ago as in {FORMS}", param_hint=option
+        ) from None
+
+
+def time_ago(time: datetime) -> str:
+    """How long ago something was: 5 s, 12 min, 3 h, then the date."""
+    seconds = max((datetime.now(UTC) - time).total_seconds(), 0)
+    for unit, length in (("s", 60), ("min", 60), ("h", 24)):
+        if seconds < length:
+            return f"{seconds:.0f} {unit} ago"
+        seconds /= length
+    return time.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def clock_time(time: datetime) -> str:
+    """A time in full, local, to the millisecond."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,146 @@
+"""`stateward watch`: what happens, as it happens."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
+from stateward.cli.describe import checkpoint_as_json, status_word
+from stateward.cli.output import clean, fail, is_terminal, note, print_line_of_json, say, size
+from stateward.cli.threads import read_labels
+from stateward.cli.times import clock_time
+from stateward.errors import ServerUnavailable
+
+if TYPE_CHECKING:
+    from stateward import Client, Event
+
+# Whoever watches wants to see what comes after the daemon's restart, however long that takes.
+RECONNECT_FOR_S = 7 * 86400.0
+COLOURS = {"deleted": "red", "pruned": "yellow", "tag_set": "cyan", "tag_deleted": "cyan"}
+
+
+def watch(
+    context: typer.Context,
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="THREAD", help="Only this thread; default: all of the namespace.", autocompletion=complete_thread
+        ),
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Begin with what happened before; needs a THREAD.")
+    ] = False,
+    after_cursor: Annotated[
+        str, typer.Option("--after-cursor", metavar="CURSOR", help="Go on after this event (JSON has cursors).")
+    ] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only threads with it; repeatable.")
+    ] = None,
+    until: Annotated[int | None, typer.Option("--until", min=1, metavar="N", help="End after N events.")] = None,
+    for_s: Annotated[
+        float | None,
+        typer.Option("--for", min=0.0, metavar="SECONDS", help="End after so long; with --until then exit code 1."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each event.")] = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Print changes as they come, one line each, until Ctrl-C. Goes on by itself after a restart of the daemon.
+
+    \b
+    Examples:
+      stateward watch
+      stateward watch booking-42 --from-start --until 10
+      stateward watch --label team=red --for 60 --json | jq .thread
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if from_start and (thread is None or after_cursor):
+        raise typer.BadParameter("it needs a THREAD, and no --after-cursor", param_hint="--from-start")
+    if thread is not None and label:
+        raise typer.BadParameter("it chooses among threads; leave THREAD out", param_hint="--label")
+    labels = read_labels(label or ())
+    seen = 0
+    with connect(context, target, namespace, retry_timeout_s=RECONNECT_FOR_S) as client:
+        client.server_info()  # from here on a daemon that is away is waited for
+        with _open(client, thread, from_start, after_cursor, labels) as events:
+            if is_terminal() and not as_json:
+                note(f"watching {thread or f'all threads of namespace {client.namespace}'}; Ctrl-C ends it")
+            ending = None if for_s is None else threading.Timer(for_s, events.close)
+            if ending is not None:
+                ending.daemon = True
+                ending.start()
+            try:
+                for event in events:
+                    print_line_of_json(event_as_json(event)) if as_json else _print(event, is_all=thread is None)
+                    seen += 1
+                    if seen == until:
+                        return
+            except ServerUnavailable:  # as `close` ends a stream that is waiting for the daemon
+                if ending is None or ending.is_alive():
+                    raise
+            finally:
+                if ending is not None:
+                    ending.cancel()
+    if until is not None:
+        why = f"after {for_s:g} s" if for_s is not None else "the thread was deleted"
+        fail(f"only {seen} of {until} events came; {why}")
+        raise typer.Exit(1)
+
+
+def _open(client: Client, thread: str | None, from_start: bool, after_cursor: str, labels: dict[str, str]) -> Any:
+    if thread is None:
+        return client.watch(after_cursor=after_cursor, labels=labels)
+    return client.thread(thread).watch(after_sequence=0 if from_start else None, after_cursor=after_cursor)
+
+
+def _print(event: Event, *, is_all: bool) -> None:
+    which = f"{clean(event.thread)}  " if is_all else ""
+    say(f"{clock_time(event.time)}  {which}{_describe(event)}", style=COLOURS.get(event.kind, ""))
+
+
+def _describe(event: Event) -> str:
+    what: Any = event.what
+    match event.kind:
+        case "checkpoint":
+            detail = f" ({clean(what.status_detail)})" if what.status_detail else ""
+            branch = f" on {clean(what.branch)}" if what.branch != "main" else ""
+            step = "" if what.step is None else f"  step {what.step}"
+            return f"version {what.version}{branch}{step}  {status_word(what.status)}{detail}  {size(what.edit_bytes)}"
+        case "tag_set":
+            return f"tag {clean(what.name)} is version {what.version}"
+        case "tag_deleted":
+            return f"tag {clean(what.name)} was removed"
+        case "options_changed":
+            return "settings were changed"
+        case "pruned":
+            return f"{len(what.versions):,} versions were pruned"
+        case "deleted":
+            return f"thread was deleted ({clean(what)})"
+    return "something this command does not know"
+
+
+def event_as_json(event: Event) -> dict[str, Any]:
+    """An event for scripts."""
+    found: dict[str, Any] = {
+        "kind": event.kind,
+        "thread": event.thread,
+        "uid": event.uid,
+        "sequence": event.sequence,
+        "time": event.time.isoformat(),
+        "cursor": event.cursor,
+    }
+    what: Any = event.what
+    match event.kind:
+        case "checkpoint":
+            found["checkpoint"] = checkpoint_as_json(what)
+        case "tag_set" | "tag_deleted":
+            found |= {"tag": what.name, "version": what.version}
+        case "options_changed":
+            found |= {"labels": dict(what.labels), "agent": what.agent, "parent_thread": what.parent_thread}
+        case "pruned":
+            found["versions"] = list(what.versions)
+        case "deleted":
+            found["cause"] = what
+    return found

@@ -1,0 +1,129 @@
+"""The danger: threads or versions that are gone without anybody having said so."""
+
+import pytest
+from tests.cli.conftest import run_on_terminal
+
+from stateward.errors import ThreadNotFound
+
+
+@pytest.fixture
+def three(client):
+    """Three threads of two versions each."""
+    for name in ("a/1", "a/2", "b"):
+        client.thread(name).append("l", 1)
+        client.thread(name).append("l", 2)
+    return client
+
+
+@pytest.fixture
+def typed(daemon, namespace):
+    """Runs the command on a terminal, and types an answer."""
+    return lambda answer, *arguments: run_on_terminal(
+        "--target", daemon.target, "-n", namespace, *arguments, typed=answer + "\n"
+    )
+
+
+def names(client):
+    return sorted(info.name for info in client.threads())
+
+
+@pytest.mark.parametrize("arguments", [["rm", "b"], ["rm", "--prefix", "a/"], ["prune", "b", "--keep-latest", "1"]])
+def test_without_a_terminal_only_yes_will_do(stateward, three, arguments):
+    """Where nobody can be asked, nothing is removed without --yes, and the error says so."""
+    answer = stateward(*arguments)
+    assert answer.code == 1
+    assert "--yes" in answer.error
+    assert names(three) == ["a/1", "a/2", "b"]
+    assert three.thread("b").get().retained_versions == 2
+    assert stateward(*arguments, "--yes").code == 0
+    assert names(three) == (["b"] if "--prefix" in arguments else ["a/1", "a/2", "b"][: 3 - (arguments[0] == "rm")])
+    assert arguments[0] == "rm" or three.thread("b").get().retained_versions == 1
+
+
+@pytest.mark.parametrize("answer", ["", "yes please"])
+def test_anything_but_yes_means_no(typed, three, answer):
+    """On a terminal the question says how much would go, and only y or yes removes it."""
+    code, shown = typed(answer, "rm", "--prefix", "a/")
+    assert code == 1
+    assert "Remove 2 threads of namespace" in shown
+    assert "with 4 versions for good? [y/N]" in shown
+    assert "nothing was removed" in shown
+    assert names(three) == ["a/1", "a/2", "b"]
+
+
+def test_yes_on_the_terminal(typed, three):
+    """A yes removes what the question named, and nothing else."""
+    code, shown = typed("YES", "rm", "b", "a/2")
+    assert code == 0, shown
+    assert names(three) == ["a/1"]
+
+
+def test_one_wrong_name_costs_nothing(stateward, three):
+    """If one of the names does not exist, none is removed; with --missing-ok the others are."""
+    answer = stateward("rm", "b", "nope", "--yes")
+    assert answer.code == 1
+    assert "nothing was removed" in answer.error
+    assert "--missing-ok" in answer.error
+    assert names(three) == ["a/1", "a/2", "b"]
+    assert stateward("rm", "b", "nope", "--yes", "--missing-ok", "--json").json == {"removed": ["b"]}
+    assert stateward("rm", "nope", "--missing-ok").code == 0  # nothing to ask about
+    assert stateward("rm", "--prefix", "nope", "--missing-ok").code == 0
+
+
+def test_prefix_is_no_pattern(stateward, client):
+    """A prefix removes the names that begin so, letter for letter."""
+    for name in ("a*", "ab", "a"):
+        client.thread(name).append("l", 1)
+    assert stateward("rm", "--prefix", "a*", "--yes", "--json").json == {"removed": ["a*"]}
+    assert names(client) == ["a", "ab"]
+
+
+def test_copies_live_on(stateward, three):
+    """What was forked stays readable when its source is removed."""
+    assert stateward("fork", "b", "copy", "--at", "1").code == 0
+    assert stateward("fork", "b", "all", "--whole").code == 0
+    assert stateward("rm", "b", "--yes").code == 0
+    assert list(three.thread("copy").hydrate().logs["l"]) == [1]
+    assert list(three.thread("all").hydrate(1).logs["l"]) == [1]
+    assert list(three.thread("all").hydrate().logs["l"]) == [1, 2]
+    with pytest.raises(ThreadNotFound):
+        three.thread("b").get()
+
+
+def test_dry_run_removes_nothing(stateward, client):
+    """A dry run names the versions that the same command then removes."""
+    for number in range(6):
+        client.thread("t").append("l", number)
+    client.thread("t").tag("kept", 3)
+    expected = {"pruned_versions": [1, 2, 4], "retained_versions": 3}
+    rule = ("prune", "t", "--keep-latest", "2", "--json")
+    assert stateward(*rule, "--dry-run").json == {**expected, "dry_run": True}
+    assert client.thread("t").get().retained_versions == 6
+    assert stateward(*rule, "--yes").json == {**expected, "dry_run": False}
+    assert sorted(each.version for each in client.thread("t").checkpoints()) == [3, 5, 6]
+    assert "removed 0 versions; 3 left" in stateward("prune", "t", "--older-than", "30d").out
+
+
+def test_pruned_ranges(stateward, client):
+    """Ranges and single versions may be mixed, and a version that is gone already is passed over."""
+    for number in range(8):
+        client.thread("t").append("l", number)
+    answer = stateward("prune", "t", "--versions", "2-3, 5", "--yes")
+    assert answer.out == "removed 3 versions (2-3, 5); 5 left\n"
+    assert stateward("prune", "t", "--versions", "1-5", "--yes", "--json").json["pruned_versions"] == [1, 4]
+
+
+def test_tags_are_moved_on_purpose(stateward, client):
+    """--expected makes a tag move only from where it was thought to be; removing one keeps its version."""
+    client.thread("t").append("l", 1)
+    client.thread("t").append("l", 2)
+    assert stateward("tag", "t", "good", "--at", "1", "--expected", "0").code == 0
+    answer = stateward("tag", "t", "good", "--expected", "2")
+    assert answer.code == 1
+    assert "names version 1" in answer.error
+    assert stateward("tag", "t", "--json").json == [{"tag": "good", "version": 1}]
+    assert stateward("tag", "t", "good", "--expected", "1").code == 0
+    assert stateward("tag", "t").out.split() == ["TAG", "VERSION", "good", "2"]
+    assert stateward("tag", "t", "good", "--delete").out == "good named version 2\n"
+    assert stateward("tag", "t", "--json").json == []
+    assert client.thread("t").get().version == 2
