@@ -7,7 +7,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench soak clean
+.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench bench-peers soak soak-tests clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,14 +39,20 @@ proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 proto-check: .venv/ready-dev ## Check that the stubs are fresh
 	@$(PY) proto/generate.py --check
 
-soak: .venv/ready-dev ## Run the campaigns that take many minutes: kills, all recorded runs, random walks
+soak: .venv/ready-dev ## Lose power sixty times, then abuse a daemon for thirty minutes
+	@$(PY) -m tests.soak --minutes 30 --losses 60
+
+soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
 	@$(PY) -m pytest -m soak --timeout 3600
 
 proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
 
-bench: .venv/ready-dev ## Measure
-	@$(PY) -m tests.bench
+bench: .venv/ready-bench ## Measure beside SQLite, LangGraph's savers and what bench-peers installs; BENCH='--section save' for less
+	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg
+
+bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the bench from Debian's packages
+	@$(PY) -m tests.bench.install_peers
 
 clean: ## Remove the environment, caches and builds
 	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -58,6 +64,11 @@ clean: ## Remove the environment, caches and builds
 	@echo 'Preparing .venv; the first time this takes about a minute …'
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@$(PIP) install --editable '.[sidecar,cli]'
+	@touch $@
+
+.venv/ready-bench: .venv/ready
+	@echo 'Adding what the bench compares with …'
+	@$(PIP) install --editable '.[bench]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready

@@ -1,1 +1,12 @@
-"""Benchmarks: `python -m tests.bench`. They compare side by side in one run and never gate a test."""
+"""Benchmarks: `python -m tests.bench`. They compare side by side in one run and never gate a test.
+
+payload.py       the messages: recorded where there are any, else generated
+field.py         who takes part, and why the others do not
+peers/           one file per contender: what a step and a read are for it
+servers.py       throw-away PostgreSQL, Redis and etcd
+rounds.py        calls in turn, and their percentiles
+sections/        one file per table
+aims.py          what was promised, and whether it holds
+report.py        tables, JSON, facts of the machine
+picture.py       the SVG
+"""

@@ -1,0 +1,54 @@
+"""What was promised, as ratios within one run, and whether it holds."""
+
+from __future__ import annotations
+
+from tests.bench.payload import SIZES
+from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
+from tests.bench.report import Aim, Report, Row
+
+LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
+
+
+def judge(report: Report) -> list[Aim]:
+    """Every aim, also those whose section did not run."""
+    alone, hydrate = report.section("alone"), report.section("hydrate")
+    steps, start, memory = (_last(report.section(name).rows) for name in ("steps", "start", "memory"))
+    large, small = alone.find(STUB, "1 MB", "p50_ms"), alone.find(STUB, "10 KB", "p50_ms")
+    aims = [
+        Aim(f"save at {case}, x echo", 2.0, alone.find(STUB, case, "x_echo"), note="without peers at work")
+        for case in SIZES
+    ]
+    aims += [
+        Aim("save at 1 MB, x save at 10 KB", 1.3, _ratio(large, small)),
+        Aim("save at step 10,000, x step 10", 1.2, steps.get("x_step_10")),
+        Aim("64 in flight, of the echo's rate", 0.65, report.section("flight").find(STUB, "", "x_echo"), "%", True),
+    ]
+    ours = hydrate.find(STUB, "1 MB", "p50_ms")
+    for name, text in ((ECHO, "an echo that returns 1 MB"), (ECHO_BOTH_WAYS, "an echo of 1 MB both ways")):
+        aims.append(Aim(f"hydrate of 1 MB, x {text}", 2.0, _ratio(ours, hydrate.find(name, "1 MB", "p50_ms"))))
+    for saver, cases in ((LANGGRAPH_POSTGRES, SIZES), (LANGGRAPH_SQLITE, ("100 KB", "1 MB"))):
+        for section in ("save", "hydrate"):
+            aims += [_faster(report, section, saver, case) for case in cases]
+    aims += [
+        Aim("start to first hydrate, 10,000 threads", 0.7, start.get("first_hydrate_s"), "s"),
+        Aim("idle memory", 60, _ratio(memory.get("idle_bytes"), 1e6), "MB"),
+        Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
+    ]
+    return aims
+
+
+def _faster(report: Report, section: str, saver: str, case: str) -> Aim:
+    """Like with like: Stateward's Python client against a saver, both take and give Python values."""
+    ours, theirs = (report.section(section).find(name, case, "p50_ms") for name in (CLIENT, saver))
+    note = "Python client" if section == "save" else "Python client; if reads are meant as well"
+    return Aim(f"{section} at {case}, x {saver}", 1.0, _ratio(ours, theirs), note=note)
+
+
+def _last(rows: list[Row]) -> dict[str, float | None]:
+    """Figures of Stateward's last row."""
+    ours = [row.figures for row in rows if row.contender.startswith(STUB)]
+    return ours[-1] if ours else {}
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other is not None else None

@@ -1,0 +1,1 @@
+"""The contenders, one file per store. What a step and a read are is said by `base.Contender`."""

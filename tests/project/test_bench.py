@@ -1,0 +1,114 @@
+"""The danger: a bench that breaks where a peer is missing, claims what it did not measure, or leaves servers behind."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
+
+
+@pytest.fixture
+def bench_without_servers(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which no database is installed."""
+    from tests.bench import servers
+
+    def absent(*_: object) -> None:
+        raise servers.PeerAbsent(servers.HOW_TO_INSTALL)
+
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(servers, "find_postgres", absent)
+    monkeypatch.setattr(servers, "find_binary", absent)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bench_without_servers")
+def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With few rounds and no database, each section has Stateward's figures, and absent peers are named, and why."""
+    from tests.bench.__main__ import SECTIONS, main
+
+    main(["--quick", "--rounds", "2", "--json", str(tmp_path / "b" / "b.json"), "--svg", str(tmp_path / "b" / "b.svg")])
+    found = json.loads((tmp_path / "b" / "b.json").read_text())
+    sections = {section["name"]: section["rows"] for section in found["sections"]}
+    assert sections.keys() == {*SECTIONS, "alone"}
+    for name, rows in sections.items():
+        ours = [row["figures"] for row in rows if row["contender"].startswith("stateward")]
+        assert ours, f"no row of Stateward in {name}"
+        assert all(figure > 0 for row in ours for figure in row.values()), f"{name}: {ours}"
+    for peer in ("PostgreSQL", "Redis", "etcd"):
+        assert "make bench-peers" in found["skipped"][peer]
+        assert not any(row["contender"].startswith(peer) for rows in sections.values() for row in rows)
+    for aim in found["aims"]:
+        measured = aim["figure"] is not None
+        assert measured == (aim["met"] is not None)
+        assert measured or "LangGraph" in aim["aim"] or "make soak" in aim["note"], f"{aim['aim']} was not measured"
+    picture = ET.parse(tmp_path / "b" / "b.svg").getroot()
+    assert "href" not in ET.tostring(picture, encoding="unicode"), "the picture loads something"
+    words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Stateward", "SQLite, whole state", "start to first answer"} <= set(words)
+    printed = capsys.readouterr().out
+    assert "left out: PostgreSQL (not installed: make bench-peers)" in printed
+    assert "all data on" in printed
+
+
+def test_nothing_recorded_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without recorded runs the messages are generated, of the same sizes, and the source says so."""
+    from tests.bench.payload import MESSAGE_BYTES, SIZES, load_payload
+
+    payload = load_payload(Path("nowhere"))
+    assert payload.source == "generated"
+    for size in SIZES.values():
+        assert 0.9 * size < sum(map(len, payload.state(size))) <= size
+    appended = payload.appended()
+    lengths = [len(next(appended)) for _ in range(100)]
+    assert MESSAGE_BYTES[0] <= min(lengths) <= max(lengths) <= MESSAGE_BYTES[1]
+
+
+def test_aims_are_not_met_by_what_was_not_measured() -> None:
+    """An aim without a figure is neither met nor short, and a figure at the wrong side of its limit is short."""
+    from tests.bench.aims import judge
+    from tests.bench.report import Aim, Report
+
+    assert {aim.met for aim in judge(Report({}, "generated", 2))} == {None}
+    assert [Aim("a", 2.0, figure).met for figure in (1.9, 2.0, 2.1)] == [True, True, False]
+    assert [Aim("a", 0.65, figure, "%", at_least=True).met for figure in (0.64, 0.65)] == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_nothing(repository: Path, sign: signal.Signals) -> None:
+    """Ctrl-C or SIGTERM in the middle ends every server that was started and removes its data."""
+    command = [sys.executable, "-m", "tests.bench", "--section", "save", "--rounds", "100000"]
+    with subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        for line in bench.stdout:
+            if line.startswith("messages:"):
+                break
+        started = children(bench.pid)
+        said = " ".join(part for pid in started for part in command_line(pid))
+        folders = {Path(found) for found in re.findall(r"(/[^\s=:]*/swb-[^/\s]+)", said)}
+        assert started
+        assert folders
+        bench.send_signal(sign)
+        bench.communicate(timeout=60)
+    assert bench.returncode in {128 + sign, -sign}
+    assert [pid for pid in started if command_line(pid)] == []
+    assert [folder for folder in folders if folder.exists()] == []
+
+
+def children(pid: int) -> list[int]:
+    """Processes that the main thread of a process started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_line(pid: int) -> list[str]:
+    """A process's arguments; empty for one that ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    except OSError:
+        return []
