@@ -53,11 +53,14 @@ class FaultyDaemon(Daemon):
 
     def start_faulty(self, where: str, nth: int) -> None:
         """As `start`; where it dies by itself, `wait_until_dead` returns then."""
-        command = [sys.executable, "-m", "tests.crash.faulty_daemon", where, str(nth), "--"]
-        real, sys_executable = list(command), sys.executable
+        self.start_as([sys.executable, "-m", "tests.crash.faulty_daemon", where, str(nth), "--"])
+
+    def start_as(self, command: list[str]) -> None:
+        """Starts another program with the daemon's arguments."""
+        sys_executable = sys.executable
         wrapper = self.socket.parent / "faulty"
         # `start` runs `<executable> -m stateward_sidecar ...`: a script in its place drops the first two words.
-        wrapper.write_text("#!/bin/sh\nshift 2\nexec " + " ".join(map(_quote, real)) + ' "$@"\n')
+        wrapper.write_text("#!/bin/sh\nshift 2\nexec " + " ".join(map(_quote, command)) + ' "$@"\n')
         wrapper.chmod(0o700)
         sys.executable = str(wrapper)
         try:

@@ -1,0 +1,98 @@
+"""What an agent does between the steps of its run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.soak.desk import Desk, Wrong, made_of
+from tests.soak.ledger import Known, hash_of
+
+
+class Asides:
+    """Appends without reading, travels in time, tags, forks, branches, prunes."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def do_something(self, name: str) -> None:
+        known = self.desk.book.threads.get(name)
+        if known is None:
+            return
+        kept = sorted(known.versions.keys() - known.covered)
+        version = self.desk.dice.choice(kept)
+        verbs = (self.append, self.travel, self.travel, self.tag, self.fork, self.branch, self.prune)
+        self.desk.dice.choice(verbs)(known, version)
+
+    def append(self, known: Known, version: int) -> None:
+        """Without reading; the hash is that of the head with one more note. Every second one is sent twice."""
+        state = self.desk.do(self.desk.client.thread(known.name).hydrate())
+        entry = f"note {self.desk.book.used} " * self.desk.dice.choice((1, 10, 100))
+        state.logs["notes"].append(entry)
+
+        def send(key: str) -> dict[str, Any]:
+            thread = self.desk.client.thread(known.name)
+            made = made_of(self.desk.do(thread.append("notes", entry, request_id=key)))
+            if self.desk.book.used % 2:
+                again = self.desk.do(thread.append("notes", entry, request_id=key))
+                if (made_of(again), again.replayed) != (made, True):
+                    raise Wrong(f"{key} was answered as {made} and then as {again}")
+            return {"made": [made]}
+
+        self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state))], entry=entry)
+
+    def travel(self, known: Known, version: int) -> None:
+        self.desk.check(known, self.desk.do(self.desk.client.thread(known.name).hydrate(version=version)), version)
+
+    def tag(self, known: Known, version: int) -> None:
+        name = f"tag-{self.desk.book.used % 3}"
+
+        def send(key: str) -> dict[str, Any]:
+            self.desk.do(self.desk.client.thread(known.name).tag(name, version=version))
+            return {}
+
+        self.desk.ask("tag", send, thread=known.name, tag=name, version=version)
+
+    def fork(self, known: Known, version: int) -> None:
+        """One version, or all of a short thread."""
+        new, is_whole = (
+            f"fork-{self.desk.number}-{self.desk.book.used}",
+            len(known.versions) < 15 and self.desk.dice.random() < 0.3,
+        )
+        kept = {at: (saved.hash, saved.branch) for at, saved in known.versions.items() if at not in known.covered}
+        facts: dict[str, Any] = {"versions": {1: (known.versions[version].hash, "main")}, "tags": {}, "covered": []}
+        if is_whole:
+            facts = {"versions": kept, "tags": known.tags, "covered": sorted(known.covered)}
+
+        def send(key: str) -> dict[str, Any]:
+            thread = self.desk.client.thread(known.name)
+            copy = thread.fork(new, whole=True) if is_whole else thread.fork(new, version=version)
+            self.desk.do(copy)
+            return {"uid": self.desk.do(self.desk.client.thread(new).hydrate(must_exist=True)).checkpoint.uid}
+
+        self.desk.ask("fork", send, thread=known.name, new=new, **facts)
+
+    def branch(self, known: Known, version: int) -> None:
+        """A side branch of one version, made from any version there is."""
+        state = self.desk.do(self.desk.client.thread(known.name).hydrate(version=version))
+        state.logs["notes"].append(f"aside {self.desk.book.used}")
+        name = f"side-{self.desk.book.used}"
+
+        def send(key: str) -> dict[str, Any]:
+            side = self.desk.client.thread(known.name).branch(name, at=version)
+            return {"made": [made_of(self.desk.do(side.save(state, request_id=key)))]}
+
+        self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state), name)])
+
+    def prune(self, known: Known, version: int) -> None:
+        """Some of the older versions that nothing holds."""
+        held = {known.head(saved.branch) for saved in known.versions.values()} | set(known.tags.values())
+        free = sorted(known.versions.keys() - known.covered - held)
+        versions = sorted(self.desk.dice.sample(free, len(free) // 3))
+        if not versions:
+            return
+
+        def send(key: str) -> dict[str, Any]:
+            found = self.desk.do(self.desk.client.thread(known.name).prune(versions=versions)).pruned_versions
+            return {"versions": list(found)}
+
+        self.desk.ask("prune", send, thread=known.name, versions=versions)
