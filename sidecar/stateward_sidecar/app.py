@@ -16,6 +16,7 @@ from stateward_sidecar.service.admin import AdminService, ServerFacts
 from stateward_sidecar.service.calls import Calls, Delivery
 from stateward_sidecar.service.checkpoints import CheckpointService
 from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.settings import Settings, version
@@ -75,7 +76,7 @@ async def run(settings: Settings) -> int:
         },
         settings.max_state_bytes,
     )
-    calls.is_lone = server.has_lone_call
+    calls.gather = Gather(loop, store.context.writer, lambda: server.calls_begun)
     try:
         targets = [server.listen(url) for url in settings.listen]
         store.start()

@@ -60,7 +60,7 @@ class Dictionary:
 
 def dictionary_bytes(snapshot_bytes: int) -> int:
     """About what the dictionary of a snapshot takes in memory: content, and as much again once digested."""
-    return 2 * min(snapshot_bytes, DICTIONARY_BYTES_MAX) + (1 << 20)
+    return 4 * min(snapshot_bytes, DICTIONARY_BYTES_MAX) + (256 << 10)
 
 
 def compress(data: bytes, dictionary: Dictionary | None = None, level: int = LEVEL) -> tuple[Compression, bytes]:

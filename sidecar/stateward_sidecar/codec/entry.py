@@ -9,7 +9,6 @@ the edits are cut off and the rest stays as it was (a *husk*), so that digests, 
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,6 +27,7 @@ from stateward_sidecar.codec.seal import (
     check_prefix,
     content_hash,
     length_prefixed,
+    new_nonce,
 )
 from stateward_sidecar.errors import Corrupt
 
@@ -36,6 +36,7 @@ MAGIC = b"SJ"
 _PREFIX = struct.Struct(">2sBBH")
 _DIGESTED = struct.Struct(">qqqqqq")
 METADATA_PART, EDITS_PART = 0, 1
+_METADATA_PLACE = length_prefixed(bytes((METADATA_PART,)), b"")
 # Sealed edits above this size go into rows of their own (codec/parts.py).
 INLINE_EDITS_MAX = 1 << 20
 
@@ -89,16 +90,16 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> byt
         header.edit_stored_bytes = len(content.packed_edits) + TAG_BYTES
     head = header.SerializeToString()
     clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
-    nonce = os.urandom(NONCE_BYTES)
+    nonce = new_nonce()
     nonce = nonce[:-1] + bytes((nonce[-1] & 0xFE,))
-    pieces = [clear, nonce]
-    metadata_place = _place(clear, uid, METADATA_PART, b"")
-    pieces.append(cipher.encrypt(_part_nonce(nonce, METADATA_PART), content.packed_metadata, metadata_place))
-    if inline:
-        dictionary_digest = content.dictionary.digest if content.dictionary and header.dictionary_version else b""
-        edits_place = _place(clear, uid, EDITS_PART, dictionary_digest)
-        pieces.append(cipher.encrypt(_part_nonce(nonce, EDITS_PART), content.packed_edits, edits_place))
-    return b"".join(pieces)
+    place = length_prefixed(clear, uid)
+    metadata = cipher.encrypt(nonce, content.packed_metadata, place + _METADATA_PLACE)
+    if not inline:
+        return b"".join((clear, nonce, metadata))
+    dictionary_digest = content.dictionary.digest if content.dictionary and header.dictionary_version else b""
+    edits_place = place + length_prefixed(bytes((EDITS_PART,)), dictionary_digest)
+    edits = cipher.encrypt(_part_nonce(nonce, EDITS_PART), content.packed_edits, edits_place)
+    return b"".join((clear, nonce, metadata, edits))
 
 
 @dataclass(slots=True)

@@ -27,6 +27,9 @@ TAG_BYTES = 16
 DIGEST_BYTES = 16
 PREFIX_BYTES = 4
 
+NONCES_DRAWN = 128
+# A nonce leaves this list once; the daemon never forks.
+_nonces: list[bytes] = []
 _LENGTH = struct.Struct(">I").pack
 
 Bytes = bytes | memoryview
@@ -54,13 +57,22 @@ class Cipher:
 
     def digest(self, *parts: Bytes) -> bytes:
         """Returns the keyed digest (HMAC-SHA256, 16 bytes) of the length-prefixed parts."""
-        return hmac.digest(self._chain_key, length_prefixed(*parts), "sha256")[:DIGEST_BYTES]
+        return self.digest_joined(length_prefixed(*parts))
+
+    def digest_joined(self, data: bytes) -> bytes:
+        """The same of parts that were joined before."""
+        return hmac.digest(self._chain_key, data, "sha256")[:DIGEST_BYTES]
+
+
+def record_prefix(magic: bytes) -> bytes:
+    """What a record of this kind begins with."""
+    return magic + bytes((FORMAT, SUITE_AES_256_GCM))
 
 
 def seal_record(cipher: Cipher, magic: bytes, plaintext: Bytes, *place: Bytes) -> bytes:
     """Returns magic ‖ format ‖ suite ‖ nonce ‖ ciphertext ‖ tag; ``place`` says where the record belongs."""
-    prefix = magic + bytes((FORMAT, SUITE_AES_256_GCM))
-    nonce = os.urandom(NONCE_BYTES)
+    prefix = record_prefix(magic)
+    nonce = new_nonce()
     return prefix + nonce + cipher.encrypt(nonce, plaintext, length_prefixed(prefix, *place))
 
 
@@ -90,6 +102,16 @@ def length_prefixed(*parts: Bytes) -> bytes:
 def content_hash(data: Bytes) -> bytes:
     """SHA-256, 32 bytes."""
     return hashlib.sha256(data).digest()
+
+
+def new_nonce() -> bytes:
+    """12 random bytes that were never used. Drawn from the system many at a time: each draw lets other threads in."""
+    try:
+        return _nonces.pop()
+    except IndexError:
+        fresh = os.urandom(NONCES_DRAWN * NONCE_BYTES)
+        _nonces.extend(fresh[at : at + NONCE_BYTES] for at in range(NONCE_BYTES, len(fresh), NONCE_BYTES))
+        return fresh[:NONCE_BYTES]
 
 
 def _expand(key: bytes, label: bytes) -> bytes:

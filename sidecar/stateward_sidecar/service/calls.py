@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +18,7 @@ import grpc.aio
 import lmdb
 
 from stateward_sidecar.errors import DeadlineExceeded
+from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.store import Store
 
@@ -30,10 +32,13 @@ class Delivery:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._loop_thread = threading.get_ident()
 
     def deliver(self, writes: list[Write]) -> None:
         """On the writer's thread: passes a finished batch to the loop."""
-        if any(write.on_done is not None for write in writes):
+        if threading.get_ident() == self._loop_thread:
+            _finish(writes)
+        elif any(write.on_done is not None for write in writes):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(_finish, writes)
 
@@ -43,8 +48,7 @@ class Calls:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        # Says whether one call is being served and no more; ``app`` wires it to the server.
-        self.is_lone: Callable[[], bool] = lambda: False
+        self.gather: Gather  # wired by ``app``
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
@@ -78,14 +82,12 @@ class Calls:
         )  # fmt: skip
         # Pruning and deletion say no size, and may take long.
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
-        if is_small and self.is_lone() and writer.run_now(write):
-            if write.error is not None:
-                raise write.error
-            result: T = write.result
-            return result
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
-        writer.submit(write)
+        if is_small and writer.is_quick:
+            self.gather.add(write)
+        else:
+            writer.submit(write)
         try:
             return await future
         except asyncio.CancelledError:

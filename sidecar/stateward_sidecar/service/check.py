@@ -113,7 +113,8 @@ def _check_save(request: SaveRequest) -> None:
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
     is_expected = request.HasField("expected_version")
-    _check_expectation(request)
+    if request.expected_digest:
+        _check_expectation(request)
     has_parent = request.HasField("parent")
     if has_parent:
         check_ref(request.parent, "parent", zero_allowed=True)
@@ -128,11 +129,10 @@ def _check_save(request: SaveRequest) -> None:
 
 
 def _check_expectation(request: SaveRequest) -> None:
-    if request.expected_digest:
-        if not request.HasField("expected_version") or request.expected_version == 0:
-            raise InvalidField("expected_digest", "goes only with a positive expected_version")
-        if len(request.expected_digest) != DIGEST_BYTES:
-            raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
+    if not request.HasField("expected_version") or request.expected_version == 0:
+        raise InvalidField("expected_digest", "goes only with a positive expected_version")
+    if len(request.expected_digest) != DIGEST_BYTES:
+        raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_content(request: SaveRequest, *, is_based: bool) -> None:
@@ -168,21 +168,30 @@ def _check_features(request: SaveRequest) -> None:
 def _check_description(request: SaveRequest) -> None:
     if request.status not in STATUSES:
         raise InvalidField("status", f"{request.status} is unknown")
-    check_text(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
-    check_text(request.wait_id, "wait_id", LABEL_VALUE_BYTES_MAX)
+    if request.status_detail:
+        check_text(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
+    if request.wait_id:
+        check_text(request.wait_id, "wait_id", LABEL_VALUE_BYTES_MAX)
     if request.schema_version < 0:
         raise InvalidField("schema_version", f"{request.schema_version} is negative")
-    check_labels(request.labels, "labels")
-    if len(request.metrics) > LABELS_MAX:
-        raise InvalidField("metrics", f"has {len(request.metrics)} numbers, more than {LABELS_MAX}")
-    for key, value in request.metrics.items():
-        check_name(key, "metrics")
-        if not math.isfinite(value):
-            raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
+    if request.labels:
+        check_labels(request.labels, "labels")
+    if request.metrics:
+        check_metrics(request.metrics)
     if request.HasField("metadata"):
         check_value(request.metadata, "metadata")
         if request.metadata.ByteSize() > METADATA_BYTES_MAX:
             raise InvalidField("metadata", f"has {request.metadata.ByteSize()} bytes, more than {METADATA_BYTES_MAX}")
+
+
+def check_metrics(metrics: Mapping[str, float]) -> None:
+    """Checks the numbers of a checkpoint."""
+    if len(metrics) > LABELS_MAX:
+        raise InvalidField("metrics", f"has {len(metrics)} numbers, more than {LABELS_MAX}")
+    for key, value in metrics.items():
+        check_name(key, "metrics")
+        if not math.isfinite(value):
+            raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
 
 
 def check_batch(request: BatchSaveRequest) -> None:

@@ -133,9 +133,8 @@ class CheckpointService:
     async def _prepare(self, save: SaveWrite) -> None:
         request = save.request
         thread = self._store.threads.cached(request.namespace, request.thread)
-        if request.ByteSize() <= INLINE_BYTES_MAX and self._is_hot(thread, save):
-            self._store.read(self._prepare_now, save, thread)
-        else:
+        is_small = request.ByteSize() <= INLINE_BYTES_MAX
+        if thread is None or not is_small or not save.prepare_hot(thread):
             await self._calls.read(self._prepare_now, save, thread)
 
     def _prepare_now(self, save: SaveWrite, thread: Thread | None) -> None:
@@ -143,17 +142,6 @@ class CheckpointService:
             if thread is None:
                 thread = self._store.threads.find(txn, save.namespace, save.request.thread)
             save.prepare(txn, thread)
-
-    def _is_hot(self, thread: Thread | None, save: SaveWrite) -> bool:
-        """True where preparing needs no replay."""
-        branch = thread.branches.get(save.branch) if thread is not None else None
-        if thread is None or branch is None or save.request.HasField("parent"):
-            return False
-        cache = self._store.context.cache
-        has_state = cache.state(thread.number, branch.version) is not None
-        return has_state and (
-            not branch.snapshot_version or cache.dictionary(thread.number, branch.snapshot_version) is not None
-        )
 
     def _consider_snapshot(self, save: SaveWrite) -> None:
         if save.draft is not None:

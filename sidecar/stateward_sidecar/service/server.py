@@ -100,9 +100,10 @@ class Server:
             raise StartError(f"--listen unix://{path}: the socket cannot be made") from None
         return f"unix://{path}"
 
-    def has_lone_call(self) -> bool:
-        """True while one call is being served and no more."""
-        return self._calls.count == 1
+    @property
+    def calls_begun(self) -> int:
+        """Calls taken since the start."""
+        return self._calls.begun
 
     async def start(self) -> None:
         """Accepts calls."""
@@ -125,7 +126,7 @@ class _OpenCalls:
     """Counts the calls that are being served; refuses new ones when the daemon stops."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.begun = 0
         self._is_stopping = False
         self._changed = asyncio.Event()
 
@@ -133,10 +134,12 @@ class _OpenCalls:
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; nothing was written")
         self.count += 1
+        self.begun += 1
 
     def __exit__(self, *error: object) -> None:
         self.count -= 1
-        self._changed.set()
+        if self._is_stopping:
+            self._changed.set()
 
     async def drain(self, grace_s: float) -> None:
         """Takes no more, and waits for the open ones."""

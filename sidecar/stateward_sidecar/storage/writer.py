@@ -98,7 +98,7 @@ class Writer:
         self.commits = 0
         # Held from before a commit until memory says the same as the disk.
         self.publishing = threading.Lock()
-        self._commit_s = 0.0  # how long a commit takes, the newest ones weighing most
+        self.commit_s = 0.0  # how long a commit takes, the newest ones weighing most
         # Who holds it may write: the thread below, or a caller that found nobody waiting.
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
@@ -132,18 +132,23 @@ class Writer:
             self._condition.notify()
         return write
 
-    def run_now(self, write: Write) -> bool:
-        """Runs a write on the calling thread if nobody else writes or waits; else False, and nothing was done.
+    @property
+    def is_quick(self) -> bool:
+        """Whether commits are so fast that the event loop may wait for one."""
+        return self.commit_s <= COMMIT_NOW_S
 
-        Saves a lone caller two changes of threads. Not where commits are slow: the caller is the event loop.
+    def run_now(self, writes: list[Write]) -> bool:
+        """Runs writes as one batch on the calling thread if nobody else writes or waits; else False: nothing was done.
+
+        The caller is the event loop: not where commits are slow.
         """
         is_closed = self._failed is not None or self._stopping
-        if self._queue or is_closed or self._commit_s > COMMIT_NOW_S or not self._turn.acquire(blocking=False):
+        if self._queue or is_closed or not self.is_quick or not self._turn.acquire(blocking=False):
             return False
         try:
-            self._commit([write])
+            self._commit(writes)
         except BaseException as error:  # noqa: BLE001  (as in the loop below)
-            self._fail([write], error)
+            self._fail(writes, error)
         finally:
             self._turn.release()
         return True
@@ -238,7 +243,7 @@ class Writer:
                     return False
                 raise
             self.commits += 1
-            self._commit_s += (time.monotonic() - begun - self._commit_s) / 8
+            self.commit_s += (time.monotonic() - begun - self.commit_s) / 8
             _call(batch.after_commit)
         return True
 

@@ -31,9 +31,14 @@ class Cache:
         """Keeps a state."""
         self._put(("state", thread, version), tree, state_bytes(tree))
 
+    def replace_state(self, thread: int, old: int, new: int, tree: StateTree) -> None:
+        """Keeps a new state, and forgets the one it was made from: that will hardly be asked for again."""
+        self._put(("state", thread, new), tree, state_bytes(tree), ("state", thread, old))
+
     def drop_state(self, thread: int, version: int) -> None:
-        """Forgets a state that will hardly be asked for again."""
-        self._drop(("state", thread, version))
+        """Forgets a state."""
+        with self._lock:
+            self._pop(("state", thread, version))
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:
         """The digested snapshot of a thread at a version."""
@@ -65,24 +70,24 @@ class Cache:
             self._items.move_to_end(key)
             return found[0]
 
-    def _put(self, key: Hashable, item: StateTree | Dictionary, size_bytes: int) -> None:
-        if size_bytes > self.limit_bytes:
-            return
+    def _put(
+        self, key: Hashable, item: StateTree | Dictionary, size_bytes: int, replaced: Hashable | None = None
+    ) -> None:
         with self._lock:
-            old = self._items.pop(key, None)
-            if old is not None:
-                self.used_bytes -= old[1]
+            self._pop(key)
+            self._pop(replaced)
+            if size_bytes > self.limit_bytes:
+                return
             self._items[key] = (item, size_bytes)
             self.used_bytes += size_bytes
             while self.used_bytes > self.limit_bytes:
                 _, (_, freed) = self._items.popitem(last=False)
                 self.used_bytes -= freed
 
-    def _drop(self, key: Hashable) -> None:
-        with self._lock:
-            old = self._items.pop(key, None)
-            if old is not None:
-                self.used_bytes -= old[1]
+    def _pop(self, key: Hashable) -> None:
+        old = self._items.pop(key, None)
+        if old is not None:
+            self.used_bytes -= old[1]
 
 
 def state_bytes(tree: StateTree) -> int:

@@ -48,12 +48,13 @@ def append(
     version: int = 0,
     parent_version: int = 0,
     request_hash: bytes = b"",
+    request_row: bytes = b"",
     time_us: int = 0,
     is_hidden: bool = False,
 ) -> Appended:
     """Seals and puts an entry after the newest one, and brings sequence, times and sizes of the head up to date.
 
-    A hidden entry gets no place among all entries of the store: its thread is not to be seen yet.
+    ``request_row``: the key of its request id, where the caller has it. A hidden entry gets no place among all entries of the store: its thread is not to be seen yet.
     """
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys
@@ -74,7 +75,8 @@ def append(
     stored_bytes = len(record) + pieces_bytes
     head.stored_bytes += stored_bytes
     if request_hash:
-        txn.put(request_key(identity, request_hash), layout.pack_request(sequence, head.update_time_us // SECOND_US))
+        row = request_row or request_key(identity, request_hash)
+        txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))
     if not is_hidden:
         put_feed(txn, identity.number, sequence)
         index_time(txn, draft, before_us if sequence > 1 else -1, head)

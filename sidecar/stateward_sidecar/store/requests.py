@@ -31,7 +31,14 @@ def request_key(identity: Identity, request_hash: bytes) -> bytes:
 
 def find_request(txn: lmdb.Transaction, identity: Identity, request_id: str, fingerprint: bytes) -> Entry | None:
     """The entry an id made; None where it made none. Raises RequestIdReused where it made another one."""
-    row = txn.get(request_key(identity, hash_request(request_id)))
+    return find_keyed(txn, identity, request_key(identity, hash_request(request_id)), request_id, fingerprint)
+
+
+def find_keyed(
+    txn: lmdb.Transaction, identity: Identity, key: bytes, request_id: str, fingerprint: bytes
+) -> Entry | None:
+    """The same by the id's row, ``request_key``."""
+    row = txn.get(key)
     if row is None:
         return None
     entry = replay.read_indexed(txn, identity, row)

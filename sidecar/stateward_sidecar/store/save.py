@@ -46,12 +46,13 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.refs import resolve
-from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.requests import find_keyed, hash_request, request_key
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 
-# The first save after a start is not worth digesting a dictionary for.
-SAVES_BEFORE_DICTIONARY = 1
+# A dictionary is loaded after so many saves that went without: the first one after a start must not wait for it, and
+# where the cache is too small for all threads that save, loading it for each save would cost more than it gains.
+SAVES_BEFORE_DICTIONARY = 4
 FINGERPRINT_BYTES = 8
 
 
@@ -75,6 +76,7 @@ class SaveWrite:
         self.request = request
         self.branch = request.branch or MAIN
         self.namespace = request.namespace
+        self._request_hash = hash_request(request.request_id)
         self._fingerprint = b""
         self._made: Made | None = None
         # Filled by ``run`` for whoever makes snapshots.
@@ -106,12 +108,37 @@ class SaveWrite:
             if not request.request_id and not request.checkpoint_id:
                 raise
 
+    def prepare_hot(self, thread: Thread) -> bool:
+        """The same where memory holds all it takes and nothing is large; else False, and nothing was done."""
+        request, cache = self.request, self._context.cache
+        branch = thread.branches.get(self.branch)
+        if branch is None or request.HasField("parent"):
+            return False
+        old = cache.state(thread.number, branch.version)
+        if old is None:
+            return False
+        dictionary = None
+        if branch.snapshot_version:
+            dictionary = cache.dictionary(thread.number, branch.snapshot_version)
+            if dictionary is None and self._wants_dictionary(thread, branch, old):
+                return False
+        self._fingerprint = fingerprint(request)
+        if not request.HasField("expected_version") or request.expected_version == branch.version:
+            try:
+                self._made = self._apply(thread, branch.version, old, dictionary)
+            except StatewardError:
+                if not request.request_id and not request.checkpoint_id:
+                    raise
+        return True
+
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
         """The write itself; see storage/writer.py for the rules."""
         request, context = self.request, self._context
         draft = self._threads.draft(txn, batch, self.namespace, request.thread)
+        request_row = b""
         if draft is not None and request.request_id:
-            found = find_request(txn, draft.identity, request.request_id, self._fingerprint)
+            request_row = request_key(draft.identity, self._request_hash)
+            found = find_keyed(txn, draft.identity, request_row, request.request_id, self._fingerprint)
             if found is not None:
                 return replay_response(draft, found)
         if draft is not None and request.checkpoint_id:
@@ -132,10 +159,10 @@ class SaveWrite:
         if made is None or not is_right or not self._holds(made, draft):
             made = self._make(txn, draft, parent)
         if draft is not None:
-            return self._write(txn, batch, draft, branch, made, is_new=False)
+            return self._write(txn, batch, draft, branch, made, request_row, is_new=False)
         draft = self._threads.create(txn, batch, self.namespace, request.thread)
         try:
-            return self._write(txn, batch, draft, branch, made, is_new=True)
+            return self._write(txn, batch, draft, branch, made, request_row, is_new=True)
         except BaseException:
             context.keystore.release(draft.identity.uid)
             raise
@@ -179,17 +206,29 @@ class SaveWrite:
 
     def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
         """Applies the save to a base version and compresses what is stored of it."""
-        request, context = self.request, self._context
+        if thread is None:
+            return self._apply(None, 0, EMPTY, None)
+        old = replay.state_at(txn, thread, base, self._context.cache)
+        return self._apply(thread, base, old, self._dictionary(txn, thread, base, old))
+
+    def _apply(
+        self, thread: Thread | Draft | None, base: int, old: StateTree, dictionary: Dictionary | None
+    ) -> Made:
+        request, limit = self.request, self._context.limits.state_bytes
         version = thread.head.last_version + 1 if thread is not None else 1
-        old = replay.state_at(txn, thread, base, context.cache) if thread is not None else EMPTY
-        diff = diff_from_state(old, request.state) if request.HasField("state") else request.diff
+        has_state = request.HasField("state")
+        diff = diff_from_state(old, request.state) if has_state else request.diff
         tree = apply_edits(old, diff, version)
-        if tree.size_bytes > context.limits.state_bytes:
-            raise StateTooLarge(tree.size_bytes, context.limits.state_bytes)
-        edits = shrink(old, diff).SerializeToString()
-        metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits))
+        if tree.size_bytes > limit:
+            raise StateTooLarge(tree.size_bytes, limit)
+        stored = shrink(old, diff)
+        edits = stored.SerializeToString()
+        sent_bytes = len(edits)
+        if has_state or stored is not diff:
+            sent_bytes = request.state.ByteSize() if has_state else diff.ByteSize()
+        metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits), sent_bytes=sent_bytes)
         uid = thread.identity.uid if thread is not None else b""
-        return Made(uid, base, version, tree, draft_content(metadata, edits, self._dictionary(txn, thread, base, old)))
+        return Made(uid, base, version, tree, draft_content(metadata, edits, dictionary))
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
@@ -202,31 +241,32 @@ class SaveWrite:
             branch = thread.branch(self.branch)
         if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
             return None
-        if not self._context.cache.fit_together(old):
-            return None
         found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
-        saves = thread.saves if isinstance(thread, Thread) else thread.thread.saves
-        if found is None and saves >= SAVES_BEFORE_DICTIONARY and branch.snapshot_version in thread.snapshots:
+        if found is None and self._wants_dictionary(thread, branch, old):
             found = replay.read_dictionary(txn, thread.identity, branch.snapshot_version, self._context.cache)
         return found
 
-    def _metadata(self, *, is_new: bool, edit_bytes: int) -> EntryMetadata:
+    def _wants_dictionary(self, thread: Thread | Draft, branch: BranchHead, old: StateTree) -> bool:
+        """Whether a dictionary that is not in memory is worth its loading, which takes as long as several saves."""
+        if branch.snapshot_version not in thread.snapshots or not self._context.cache.fit_together(old):
+            return False
+        committed = thread if isinstance(thread, Thread) else thread.thread
+        committed.plain_saves += 1
+        if committed.plain_saves <= SAVES_BEFORE_DICTIONARY:
+            return False
+        committed.plain_saves = 0
+        return True
+
+    def _metadata(self, *, is_new: bool, edit_bytes: int, sent_bytes: int) -> EntryMetadata:
         request = self.request
-        body = CheckpointBody(
-            branch="" if self.branch == MAIN else self.branch, checkpoint_id=request.checkpoint_id,
-            status=request.status, status_detail=request.status_detail, schema_version=request.schema_version,
-            labels=request.labels, metrics=request.metrics, wait_id=request.wait_id,
-        )  # fmt: skip
-        if request.HasField("step"):
-            body.step = request.step
-        if request.HasField("metadata"):
-            body.metadata.CopyFrom(request.metadata)
-        sent_bytes = request.state.ByteSize() if request.HasField("state") else request.diff.ByteSize()
+        metadata = EntryMetadata(request_hash=self._request_hash, fingerprint=self._fingerprint)
+        body = metadata.checkpoint
+        body.SetInParent()
+        if self.branch != MAIN:
+            body.branch = self.branch
         if sent_bytes != edit_bytes:
             body.sent_bytes = sent_bytes
-        metadata = EntryMetadata(
-            request_hash=hash_request(request.request_id), fingerprint=self._fingerprint, checkpoint=body
-        )
+        _describe(body, request)
         if is_new:
             metadata.creation.CopyFrom(
                 ThreadCreation(namespace=self.namespace, thread=request.thread, options=request.create)
@@ -240,6 +280,7 @@ class SaveWrite:
         draft: Draft,
         branch: BranchHead | None,
         made: Made,
+        request_row: bytes,
         *,
         is_new: bool,
     ) -> SaveResponse:
@@ -247,7 +288,7 @@ class SaveWrite:
         keys, old_head = identity.keys, draft.head
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
-            version=made.version, parent_version=made.base, request_hash=hash_request(request.request_id),
+            version=made.version, parent_version=made.base, request_hash=self._request_hash, request_row=request_row,
         )  # fmt: skip
         header, head = entry.header, entry.head
         if is_new:
@@ -264,8 +305,9 @@ class SaveWrite:
         if request.checkpoint_id:
             id_hash = identity.hash_id(b"checkpoint", self.branch, request.checkpoint_id)
             txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
-        for key in label_keys(identity, header, request.labels):
-            txn.put(key, layout.PRESENT)
+        if request.labels:
+            for key in label_keys(identity, header, request.labels):
+                txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
         if self.branch == MAIN:
@@ -300,6 +342,28 @@ def move_branch(
     return moved
 
 
+def _describe(body: CheckpointBody, request: SaveRequest) -> None:
+    """Copies what the request says of the version; field by field, for most are empty most of the time."""
+    if request.HasField("step"):
+        body.step = request.step
+    if request.checkpoint_id:
+        body.checkpoint_id = request.checkpoint_id
+    if request.status:
+        body.status = request.status
+    if request.status_detail:
+        body.status_detail = request.status_detail
+    if request.wait_id:
+        body.wait_id = request.wait_id
+    if request.schema_version:
+        body.schema_version = request.schema_version
+    if request.labels:
+        body.labels.update(request.labels)
+    if request.metrics:
+        body.metrics.update(request.metrics)
+    if request.HasField("metadata"):
+        body.metadata.CopyFrom(request.metadata)
+
+
 def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -> None:
     """Puts into the head what lists show of a thread: what its newest version on main says."""
     head.main_version = header.version
@@ -307,11 +371,14 @@ def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -
     head.status = request.status
     head.status_detail = request.status_detail
     head.wait_id = request.wait_id
-    head.ClearField("step")
     if request.HasField("step"):
         head.step = request.step
-    head.metrics.clear()
-    head.metrics.update(request.metrics)
+    else:
+        head.ClearField("step")
+    if head.metrics:
+        head.metrics.clear()
+    if request.metrics:
+        head.metrics.update(request.metrics)
 
 
 def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
@@ -321,12 +388,14 @@ def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
 
 def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
     """The answer to a save."""
+    seconds, micros = divmod(header.create_time_us, 1_000_000)
     answer = SaveResponse(
         version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
-        durability=DURABILITY_COMMITTED, uid=draft.identity.uid.hex(), replayed=replayed,
-        stored_bytes=size_bytes,
+        durability=DURABILITY_COMMITTED, uid=draft.identity.uid_text, stored_bytes=size_bytes,
     )  # fmt: skip
-    answer.create_time.FromMicroseconds(header.create_time_us)
+    answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
+    if replayed:
+        answer.replayed = True
     return answer
 
 
@@ -341,5 +410,4 @@ def fingerprint(request: SaveRequest) -> bytes:
 
 
 def _keep_hot(cache: Cache, number: int, made: Made) -> None:
-    cache.put_state(number, made.version, made.tree)
-    cache.drop_state(number, made.base)
+    cache.replace_state(number, made.base, made.version, made.tree)

@@ -18,7 +18,7 @@ from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
+from stateward_sidecar.codec.seal import Cipher, length_prefixed, new_nonce, open_record, record_prefix
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
@@ -28,6 +28,9 @@ from stateward_sidecar.store.ranges import Ranges
 MAIN = "main"
 UID_BYTES = 16
 ROW_MAGIC = b"SR"
+_ROW_PREFIX = record_prefix(ROW_MAGIC)
+# Of a thread with thousands of branches few are written at a time.
+PLACES_MAX = 64
 Row = BranchHead | Tag | PrunedVersions
 R = TypeVar("R", BranchHead, Tag, PrunedVersions)
 
@@ -35,7 +38,9 @@ R = TypeVar("R", BranchHead, Tag, PrunedVersions)
 class Identity:
     """What never changes about a thread: its number here, its uid, its keys."""
 
-    __slots__ = ("_branch_keys", "cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid")
+    __slots__ = (
+        "_branch_keys", "_places", "cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid", "uid_text",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, uid: bytes, namespace: str, name: str, namespace_keys: NamespaceKeys, data_key: bytes
@@ -47,7 +52,10 @@ class Identity:
         self.namespace_keys = namespace_keys
         self.cipher = Cipher(data_key)
         self.keys = ThreadKeys(number)
+        self.uid_text = uid.hex()
         self._branch_keys: dict[str, bytes] = {}
+        # Of rows that are rewritten with every save: what their ciphertext and their part of the sum are bound to.
+        self._places: dict[bytes, tuple[bytes, bytes]] = {}
 
     def hash_id(self, kind: bytes, *names: str) -> bytes:
         """16 bytes that stand for a branch, tag, checkpoint id or request id in a key."""
@@ -62,7 +70,8 @@ class Identity:
 
     def seal_row(self, key: bytes, plaintext: bytes) -> bytes:
         """Seals a row that is rewritten, bound to thread and key."""
-        return seal_record(self.cipher, ROW_MAGIC, plaintext, self.uid, self.keys.row(key))
+        nonce = new_nonce()
+        return _ROW_PREFIX + nonce + self.cipher.encrypt(nonce, plaintext, self._place(key)[0])
 
     def open_row(self, key: bytes, record: bytes | memoryview) -> bytes:
         """The reverse of ``seal_row``. Raises Corrupt."""
@@ -70,7 +79,16 @@ class Identity:
 
     def row_sum(self, key: bytes, plaintext: bytes) -> int:
         """What a row adds (by XOR) to the sum in the head."""
-        return int.from_bytes(self.cipher.digest(b"row", self.keys.row(key), plaintext), "big")
+        return int.from_bytes(self.cipher.digest_joined(self._place(key)[1] + length_prefixed(plaintext)), "big")
+
+    def _place(self, key: bytes) -> tuple[bytes, bytes]:
+        place = self._places.get(key)
+        if place is None:
+            row = self.keys.row(key)
+            place = length_prefixed(_ROW_PREFIX, self.uid, row), length_prefixed(b"row", row)
+            if len(self._places) < PLACES_MAX:
+                self._places[key] = place
+        return place
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +103,7 @@ class Thread:
     snapshots: frozenset[int] = frozenset()
     row_sums: dict[bytes, int] = field(default_factory=dict)
     saves: int = 0  # since it was loaded
+    plain_saves: int = 0  # without a dictionary that is not in memory, since one was loaded
     is_deleted: bool = False
     snapshot_pending: bool = False
 
