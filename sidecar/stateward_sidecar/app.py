@@ -76,7 +76,7 @@ async def run(settings: Settings) -> int:
         },
         settings.max_state_bytes,
     )
-    calls.gather = Gather(loop, store.context.writer, lambda: server.calls_begun)
+    calls.gather = Gather(loop, store.context.writer)
     try:
         targets = [server.listen(url) for url in settings.listen]
         store.start()

@@ -10,50 +10,47 @@ everything large.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-
 from stateward_sidecar.storage.writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Write, Writer
 
-# As long as more arrives, a batch grows for so many times the duration of a commit: commits take a small share of the
-# loop's time, and nobody waits much longer than for the commit itself.
-PATIENCE_COMMITS = 8
-PATIENCE_MAX_S = 0.01
-# Turns of the loop without anything new: what is on its way inside gRPC takes a turn or two to reach a handler.
-IDLE_TURNS = 2
+# As long as more arrives, a batch may grow for so long; under such a load everybody waits longer than this anyway.
+PATIENCE_S = 0.01
+# Turns of the loop without another write after which a batch is complete: a lone caller waits for nobody, while among
+# many the next one is on its way through gRPC, which takes some turns.
+IDLE_TURNS_ALONE, IDLE_TURNS_AMONG_MANY = 1, 8
 
 
 class Gather:
     """Collects writes of the calls being served."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer, calls_begun: Callable[[], int]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer) -> None:
         self._loop = loop
         self._writer = writer
-        self._calls_begun = calls_begun
         self._writes: list[Write] = []
         self._size_bytes = 0
-        self._seen = 0
+        self._seen = 0  # writes at the last turn
         self._idle_turns = 0
+        self._idle_turns_max = IDLE_TURNS_ALONE
         self._until = 0.0
 
     def add(self, write: Write) -> None:
         """Takes a write, to be committed soon."""
         if not self._writes:
-            self._until = self._loop.time() + min(PATIENCE_COMMITS * self._writer.commit_s, PATIENCE_MAX_S)
+            self._until = self._loop.time() + PATIENCE_S
+            self._idle_turns, self._seen = 0, 1
             self._loop.call_soon(self._turn)
         self._writes.append(write)
         self._size_bytes += write.size_bytes
-        self._idle_turns = 0
-        if len(self._writes) >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX:
-            self._until = 0.0
 
     def _turn(self) -> None:
         """Looks whether more has come in; commits when not, or when it is time."""
-        begun = self._calls_begun()
-        self._idle_turns = self._idle_turns + 1 if begun == self._seen else 0
-        self._seen = begun
-        if self._idle_turns < IDLE_TURNS and self._loop.time() < self._until:
+        count = len(self._writes)
+        self._idle_turns = self._idle_turns + 1 if count == self._seen else 0
+        self._seen = count
+        is_full = count >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX
+        if self._idle_turns < self._idle_turns_max and not is_full and self._loop.time() < self._until:
             self._loop.call_soon(self._turn)
             return
+        self._idle_turns_max = IDLE_TURNS_ALONE if count == 1 else IDLE_TURNS_AMONG_MANY
         writes, self._writes, self._size_bytes = self._writes, [], 0
         if not self._writer.run_now(writes):
             for write in writes:

@@ -100,11 +100,6 @@ class Server:
             raise StartError(f"--listen unix://{path}: the socket cannot be made") from None
         return f"unix://{path}"
 
-    @property
-    def calls_begun(self) -> int:
-        """Calls taken since the start."""
-        return self._calls.begun
-
     async def start(self) -> None:
         """Accepts calls."""
         await self._server.start()
@@ -126,7 +121,7 @@ class _OpenCalls:
     """Counts the calls that are being served; refuses new ones when the daemon stops."""
 
     def __init__(self) -> None:
-        self.count = self.begun = 0
+        self.count = 0
         self._is_stopping = False
         self._changed = asyncio.Event()
 
@@ -134,7 +129,6 @@ class _OpenCalls:
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; nothing was written")
         self.count += 1
-        self.begun += 1
 
     def __exit__(self, *error: object) -> None:
         self.count -= 1
