@@ -326,6 +326,7 @@ BY_REASON: Mapping[str, type[StatewardError]] = {
 # the daemon may say that a thread does not exist, because its agent then starts from nothing.
 _BY_CODE: Mapping[str, type[StatewardError]] = {
     "UNAVAILABLE": ServerUnavailable,
+    "CANCELLED": ServerUnavailable,  # by the daemon, which stops; who cancels a call here never sees it
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "INVALID_ARGUMENT": InvalidRequest,
     "RESOURCE_EXHAUSTED": StateTooLarge,  # a message above the 64 MiB that this client sends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -21,6 +22,7 @@ from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.settings import Settings, version
 from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, fingerprint, read_key_file
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
@@ -28,6 +30,8 @@ from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions, defaul
 from stateward_sidecar.telemetry import log
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
+# New objects between two looks for garbage cycles; Python's 700 is a few saves.
+GC_THRESHOLD = 5_000
 # File systems that die with the machine or the container.
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
@@ -96,6 +100,7 @@ async def run(settings: Settings) -> int:
         version=version(),
         key=fingerprint(key),
     )
+    _spare_collector()
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
     sweeping = asyncio.create_task(_sweep(store, settings.sweep_interval_s))
     await stop.wait()
@@ -120,14 +125,25 @@ async def _sweep(store: Store, interval_s: float) -> None:
 
 def _load_key(settings: Settings) -> bytes:
     has_data = (settings.data_dir / DATA_FILE).exists() or (settings.data_dir / KEYS_FILE).exists()
-    if settings.key_file.exists() or has_data:
+    if has_data:
         return read_key_file(settings.key_file)
-    key = create_key_file(settings.key_file)
+    is_new = not settings.key_file.exists()
+    key = create_key_file(settings.key_file) if is_new else read_key_file(settings.key_file)
+    sync_path(settings.key_file.parent)  # it may be from an earlier start that died before it was durable
+    if not is_new:
+        return key
     log.warning(
         "made a new key file; without a copy of it the data is lost with this machine",
         key_file=settings.key_file, key=fingerprint(key),
     )  # fmt: skip
     return key
+
+
+def _spare_collector() -> None:
+    """What is here now stays: the collector of cycles need not look at it again and again, nor every few saves."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
 
 
 def _keep_keys_out_of_dumps() -> None:

@@ -132,12 +132,10 @@ def _is_plain(value: Value) -> bool:
 
 
 def _check_entries(entries: Iterable[Value], field: str) -> None:
-    position = 0
-    for value in entries:
+    for position, value in enumerate(entries):
         # As ``_is_plain``: a call for each of thousands of entries is a third of the time.
         if value.WhichOneof("content") != "data" or len(value.media_type) * 4 > MAX_MEDIA_TYPE_BYTES:
             check_value(value, f"{field}[{position}]")
-        position += 1
 
 
 def _check_set_slot(edit: SetSlot, field: str) -> None:

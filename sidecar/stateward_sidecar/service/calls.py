@@ -70,6 +70,7 @@ class Calls:
         size_bytes: int = 0,
         frees_space: bool = False,
         is_alone: bool = False,
+        is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
     ) -> T:
         """Queues a write and waits until it is committed. Raises what the write raised."""
         remaining = context.time_remaining()
@@ -78,7 +79,8 @@ class Calls:
             raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
         writer = self.store.context.writer
         write = Write(
-            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline
+            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
+            is_retry=is_retry,
         )  # fmt: skip
         # Pruning and deletion say no size, and may take long.
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX

@@ -45,14 +45,19 @@ MASK_PATHS = ("labels", "ttl", "retention", "parent_thread", "agent")
 _UID = re.compile(r"[0-9a-f]{32}")
 
 
-def check_place(request: object, *, all_allowed: bool = False) -> None:
-    """Checks namespace, thread and branch, and fills in the default namespace."""
-    request.namespace = request.namespace or DEFAULT_NAMESPACE  # type: ignore[attr-defined]
-    check_name(request.namespace, "namespace")  # type: ignore[attr-defined]
-    thread = request.thread  # type: ignore[attr-defined]
-    if thread == ALL_THREADS and not all_allowed:
-        raise InvalidField("thread", '"-" stands for all threads and is not allowed here')
-    check_name(thread, "thread")
+def check_place(request: object, *, all_allowed: bool = False, is_known: bool = False) -> None:
+    """Checks namespace, thread and branch, and fills in the default namespace.
+
+    ``is_known``: there is a thread of this name in this namespace, so both are names.
+    """
+    if not request.namespace:  # type: ignore[attr-defined]
+        request.namespace = DEFAULT_NAMESPACE  # type: ignore[attr-defined]
+    if not is_known:
+        check_name(request.namespace, "namespace")  # type: ignore[attr-defined]
+        thread = request.thread  # type: ignore[attr-defined]
+        if thread == ALL_THREADS and not all_allowed:
+            raise InvalidField("thread", '"-" stands for all threads and is not allowed here')
+        check_name(thread, "thread")
     if branch := getattr(request, "branch", ""):
         check_name(branch, "branch")
     if (uid := getattr(request, "expected_uid", "")) and not _UID.fullmatch(uid):
@@ -70,7 +75,7 @@ def check_namespace(request: object) -> None:
 
 def check_request_id(request_id: str) -> None:
     """Checks a request id, which may be empty."""
-    if request_id:
+    if request_id and not (request_id.isascii() and request_id.isprintable() and len(request_id) <= 64):
         check_text(request_id, "request_id", REQUEST_ID_BYTES_MAX)
         check_name(request_id, "request_id")
 
@@ -87,10 +92,10 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
         check_name(getattr(ref, kind), f"{field}.{kind}")
 
 
-def check_save(request: SaveRequest, prefix: str = "") -> None:
-    """Checks a save. Raises InvalidField, NoArchive or FeatureUnavailable."""
+def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> None:
+    """Checks a save; ``is_known`` as for ``check_place``. Raises InvalidField, NoArchive or FeatureUnavailable."""
     try:
-        _check_save(request)
+        _check_save(request, is_known=is_known)
     except StatewardError as error:
         raise in_item(error, prefix) from None
 
@@ -108,8 +113,8 @@ def in_item(error: StatewardError, prefix: str) -> StatewardError:
     return error
 
 
-def _check_save(request: SaveRequest) -> None:
-    check_place(request)
+def _check_save(request: SaveRequest, *, is_known: bool) -> None:
+    check_place(request, is_known=is_known)
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
     is_expected = request.HasField("expected_version")

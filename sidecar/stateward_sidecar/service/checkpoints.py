@@ -28,7 +28,6 @@ from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.save import SaveWrite
-from stateward_sidecar.store.thread import Thread
 
 # A smaller save is prepared on the event loop: handing it to a worker would cost more.
 INLINE_BYTES_MAX = 64 << 10
@@ -42,13 +41,16 @@ class CheckpointService:
         self._store = calls.store
 
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
-        if request.ByteSize() <= INLINE_BYTES_MAX:
-            check.check_save(request)
+        thread = self._store.threads.cached(request.namespace or check.DEFAULT_NAMESPACE, request.thread)
+        is_small = request.ByteSize() <= INLINE_BYTES_MAX
+        if is_small:
+            check.check_save(request, is_known=thread is not None)
         else:
             await self._calls.read(check.check_save, request)
         save = SaveWrite(self._store.context, self._store.threads, request)
-        await self._prepare(save)
-        answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes)
+        if thread is None or not is_small or not save.prepare_hot(thread):
+            await self._prepare(save)
+        answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry)
         self._consider_snapshot(save)
         return answer
 
@@ -57,7 +59,9 @@ class CheckpointService:
         saves = [SaveWrite(self._store.context, self._store.threads, item) for item in request.saves]
         for index, save in enumerate(saves):
             try:
-                await self._prepare(save)
+                thread = self._store.threads.cached(save.namespace, save.request.thread)
+                if thread is None or save.request.ByteSize() > INLINE_BYTES_MAX or not save.prepare_hot(thread):
+                    await self._prepare(save)
             except StatewardError as error:
                 raise check.in_item(error, f"saves[{index}]") from None
 
@@ -71,7 +75,10 @@ class CheckpointService:
             return answer
 
         size_bytes = sum(save.size_bytes for save in saves)
-        answer = await self._calls.write(run, context, size_bytes=size_bytes, is_alone=True)
+        answer = await self._calls.write(
+            run, context, size_bytes=size_bytes, is_alone=True,
+            is_retry=lambda txn, batch: all(save.is_retry(txn, batch) for save in saves),
+        )  # fmt: skip
         for save in saves:
             self._consider_snapshot(save)
         return answer
@@ -131,17 +138,12 @@ class CheckpointService:
         return await self._calls.read(self._store.reader.diff, request)
 
     async def _prepare(self, save: SaveWrite) -> None:
-        request = save.request
-        thread = self._store.threads.cached(request.namespace, request.thread)
-        is_small = request.ByteSize() <= INLINE_BYTES_MAX
-        if thread is None or not is_small or not save.prepare_hot(thread):
-            await self._calls.read(self._prepare_now, save, thread)
+        """Prepares a save that takes reading or long work."""
+        await self._calls.read(self._prepare_now, save)
 
-    def _prepare_now(self, save: SaveWrite, thread: Thread | None) -> None:
+    def _prepare_now(self, save: SaveWrite) -> None:
         with self._store.context.engine.read() as txn:
-            if thread is None:
-                thread = self._store.threads.find(txn, save.namespace, save.request.thread)
-            save.prepare(txn, thread)
+            save.prepare(txn, self._store.threads.find(txn, save.namespace, save.request.thread))
 
     def _consider_snapshot(self, save: SaveWrite) -> None:
         if save.draft is not None:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.head_pb2 import StoreFormat
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_directory
+from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_path
 
 FORMAT = 1
 DATA_FILE = "data.mdb"
@@ -45,8 +45,8 @@ class Engine:
             self._check_format(is_new)
         except lmdb.Error as error:
             raise StartError(f"cannot open {directory / DATA_FILE}: {error}") from None
-        if is_new:
-            sync_directory(directory)
+        # Always: whoever made them may have died before.
+        sync_path(directory)
         self.env.reader_check()
         self.page_bytes = int(self.env.stat()["psize"])
 

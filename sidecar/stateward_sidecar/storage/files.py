@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -16,6 +17,22 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_path(path: Path) -> None:
+    """Makes the names durable that lead to a directory and stand in it, up to where its file system is mounted.
+
+    Also those that an earlier start made and did not live to sync: without them, all that is synced in it is lost.
+    Raises StartError.
+    """
+    for directory in (path, *path.parents):
+        try:
+            sync_directory(directory)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+                raise StartError(f"cannot sync the directory {directory}: {error.strerror}") from None
+        if os.path.ismount(directory):
+            return
 
 
 def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -63,6 +63,8 @@ class Write:
     size_bytes: int = 0
     deadline: float = float("inf")  # by time.monotonic()
     frees_space: bool = False  # deletions go on when the disk is full
+    # Whether it was answered before, and so takes no room: a retry is answered on a full disk too.
+    is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
     background: bool = False  # waits until nobody else does
     is_alone: bool = False  # has a transaction of its own: it leaves drafts before it may fail
     cancelled: bool = False
@@ -136,6 +138,11 @@ class Writer:
     def is_quick(self) -> bool:
         """Whether commits are so fast that the event loop may wait for one."""
         return self.commit_s <= COMMIT_NOW_S
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody writes or waits at this moment."""
+        return not self._queue and not self._turn.locked()
 
     def run_now(self, writes: list[Write]) -> bool:
         """Runs writes as one batch on the calling thread if nobody else writes or waits; else False: nothing was done.
@@ -218,7 +225,7 @@ class Writer:
         try:
             for write in writes:
                 write.error = None
-                if write.size_bytes > room and not write.frees_space:
+                if write.size_bytes > room and not write.frees_space and not _is_retry(write, txn, batch):
                     write.error = DiskFull(f"about {write.size_bytes} bytes are needed and {max(room, 0)} are left")
                     continue
                 if self._run(txn, batch, write):
@@ -275,6 +282,13 @@ class Writer:
             write.error = OutcomeUnknown("the disk failed in the middle of a commit; it is not known what is kept")
         self._finish(waiting)
         self._on_fatal(error)
+
+
+def _is_retry(write: Write, txn: lmdb.Transaction, batch: Batch) -> bool:
+    try:
+        return write.is_retry is not None and write.is_retry(txn, batch)
+    except StatewardError:
+        return True  # running it raises the same, and writes nothing
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:

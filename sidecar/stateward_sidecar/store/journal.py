@@ -54,7 +54,8 @@ def append(
 ) -> Appended:
     """Seals and puts an entry after the newest one, and brings sequence, times and sizes of the head up to date.
 
-    ``request_row``: the key of its request id, where the caller has it. A hidden entry gets no place among all entries of the store: its thread is not to be seen yet.
+    ``request_row``: the key of its request id, where the caller has it. A hidden entry gets no place among all entries
+    of the store: its thread is not to be seen yet.
     """
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys

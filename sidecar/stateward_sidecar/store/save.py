@@ -131,20 +131,31 @@ class SaveWrite:
                     raise
         return True
 
+    def is_retry(self, txn: lmdb.Transaction, batch: Batch) -> bool:
+        """Whether this save was answered before, so that it writes nothing. Raises what it then raises."""
+        draft = self._threads.draft(txn, batch, self.namespace, self.request.thread)
+        if draft is None:
+            return False
+        request_row = request_key(draft.identity, self._request_hash) if self.request.request_id else b""
+        return self._find_answered(txn, draft, request_row) is not None
+
+    def _find_answered(self, txn: lmdb.Transaction, draft: Draft, request_row: bytes) -> Entry | None:
+        found = None
+        if request_row:
+            found = find_keyed(txn, draft.identity, request_row, self.request.request_id, self._fingerprint)
+        if found is None and self.request.checkpoint_id:
+            found = self._find_checkpoint_id(txn, draft)
+        return found
+
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
         """The write itself; see storage/writer.py for the rules."""
         request, context = self.request, self._context
         draft = self._threads.draft(txn, batch, self.namespace, request.thread)
-        request_row = b""
-        if draft is not None and request.request_id:
-            request_row = request_key(draft.identity, self._request_hash)
-            found = find_keyed(txn, draft.identity, request_row, request.request_id, self._fingerprint)
+        request_row = request_key(draft.identity, self._request_hash) if draft and request.request_id else b""
+        if draft is not None:
+            found = self._find_answered(txn, draft, request_row)
             if found is not None:
                 return replay_response(draft, found)
-        if draft is not None and request.checkpoint_id:
-            known = self._find_checkpoint_id(txn, draft)
-            if known is not None:
-                return replay_response(draft, known)
         branch = draft.branch(self.branch) if draft is not None else None
         self._check_expectation(draft, branch)
         parent = branch.version if branch else 0
@@ -211,9 +222,7 @@ class SaveWrite:
         old = replay.state_at(txn, thread, base, self._context.cache)
         return self._apply(thread, base, old, self._dictionary(txn, thread, base, old))
 
-    def _apply(
-        self, thread: Thread | Draft | None, base: int, old: StateTree, dictionary: Dictionary | None
-    ) -> Made:
+    def _apply(self, thread: Thread | Draft | None, base: int, old: StateTree, dictionary: Dictionary | None) -> Made:
         request, limit = self.request, self._context.limits.state_bytes
         version = thread.head.last_version + 1 if thread is not None else 1
         has_state = request.HasField("state")

@@ -166,6 +166,7 @@ class Watcher:
     def _feed_event(
         self, txn: lmdb.Transaction, request: WatchRequest, place: int, row: bytes | memoryview
     ) -> Event | None:
+        number = 0
         try:
             number, sequence = layout.unpack_feed(row)
             if number == 0:
@@ -179,8 +180,14 @@ class Watcher:
             entry = find_entry(txn, thread, sequence)
             return self._event(txn, thread, entry, request.include_diff) if entry is not None else None
         except (Corrupt, KeyUnavailable) as error:
-            log_damage("entry left out of a watch", error)
+            if number == 0 or not self._is_deleted(number):
+                log_damage("entry left out of a watch", error)
             return None
+
+    def _is_deleted(self, number: int) -> bool:
+        """Whether a thread went since the transaction began that it was read in: its key is destroyed at once."""
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(number).head()) is None
 
     def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> Event | None:
         keys = self._context.keystore.namespace(request.namespace)
