@@ -33,7 +33,10 @@ def check_all(daemon: Daemon, books: Iterable[Book], dice: random.Random, *, sta
     """Everything, by what can be asked over gRPC; of each thread so many states are hydrated and compared."""
     books = list(books)
     with daemon.client(namespace=NAMESPACE, retry_timeout=5.0) as client:
-        checker = Checker(client, dice, states_each)
+        try:
+            checker = Checker(client, dice, states_each)
+        except StatewardError as error:
+            return Result(findings=[f"the threads cannot be listed: {type(error).__name__}: {error}"])
         for book in books:
             checker.check_book(book)
         checker.check_names_of_threads(books)
@@ -67,7 +70,10 @@ class Checker:
             self.say(f"the deleted thread with uid {uid} is there again")
         for line in book.pending.values():
             if line["op"] == "save":
-                self._check_batch(line["id"], line["parts"])
+                try:
+                    self._check_batch(line["id"], line["parts"])
+                except StatewardError as error:
+                    self.say(f"{line['id']}: {type(error).__name__}: {error}")
 
     def check_names_of_threads(self, books: list[Book]) -> None:
         """No thread is there that nobody asked for."""

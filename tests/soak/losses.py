@@ -131,7 +131,7 @@ def _judge(recorded: Recorded, cut: Cut, place: Path, losses: Losses) -> None:
             return
         try:
             result = check_all(daemon, books, random.Random(cut.seed))
-            losses.findings += result.findings + check_goes_on(daemon, books)
+            losses.findings += result.findings or check_goes_on(daemon, books)
             losses.done["versions"] += result.versions
             losses.done["states"] += result.states
             if '"error"' in daemon.stderr or "Traceback" in daemon.stderr:
