@@ -352,7 +352,7 @@ class Faults(grpc.ServerInterceptor):
                     abort(context, fault)
                 if self.store.lose_answers and details.method.endswith("Save"):
                     self.store.lose_answers -= 1
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
+                    context.abort(self.store.lost_code, "connection lost")
                 return response
 
         return grpc.unary_unary_rpc_method_handler(

@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
+
 from stateward.v1 import checkpoint_pb2, checkpoint_service_pb2, diff_pb2, state_pb2, thread_pb2, thread_service_pb2
 
 
@@ -111,7 +113,8 @@ class FakeStore:
         self.threads: dict[tuple[str, str], StoredThread] = {}
         self.log: list[thread_service_pb2.Event] = []  # all events, for watches of the namespace
         self.saves: list[checkpoint_service_pb2.SaveRequest] = []  # every attempt that arrived
-        self.lose_answers = 0  # so many writes are made and then answered UNAVAILABLE
+        self.lose_answers = 0  # so many writes are made and then answered with lost_code
+        self.lost_code = grpc.StatusCode.UNAVAILABLE
         self.fail_before = 0  # so many calls fail with SHUTTING_DOWN before anything is done
         self.break_streams = 0  # so many watches end after their next event
         self.reached = checkpoint_pb2.DURABILITY_COMMITTED

@@ -6,14 +6,20 @@ import sys
 import threading
 import time
 
+import grpc
 import pytest
 
 from stateward import Client
 from stateward.errors import NotArchivedYet, ServerUnavailable, ShuttingDown
 
 
-def test_lost_answer_writes_once(fake, fake_client):
-    """A save whose answer is lost is sent again with its request id, and is there once."""
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_lost_answer_writes_once(fake, fake_client, code):
+    """A save whose answer is lost is sent again with its request id, and is there once.
+
+    A daemon that stops cancels the calls it had not taken yet.
+    """
+    fake.store.lost_code = code
     fake.store.lose_answers = 2
     thread = fake_client.thread("t")
     state = thread.hydrate()

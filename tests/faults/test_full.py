@@ -180,6 +180,21 @@ def test_a_restart_on_a_full_disk_works(full: tuple[Daemon, Filler]) -> None:
     filler.check()
 
 
+def test_a_retry_is_answered_on_a_full_disk(full: tuple[Daemon, Filler]) -> None:
+    """A save or batch that was answered before gets its first answer: it writes nothing, so it needs no room."""
+    _, filler = full
+    version = len(filler.saved["t1"])
+    again = save("t1", version - 1, filler.saved["t1"][-1])
+    answer = filler.wire.checkpoints.Save(again, timeout=20)
+    assert (answer.version, answer.replayed) == (version, True)
+    batch = filler.wire.checkpoints.BatchSave(BatchSaveRequest(saves=[again]), timeout=20)
+    assert [(each.version, each.replayed) for each in batch.saves] == [(version, True)]
+    other = save("t1", version - 1, b"x" * SAVE_BYTES)
+    with pytest.raises(grpc.RpcError) as caught:
+        filler.wire.checkpoints.Save(other, timeout=20)
+    assert refusal_of(caught.value).reason == "REQUEST_ID_REUSED"
+
+
 def test_a_large_write_does_not_stop_small_ones(small: Daemon) -> None:
     """A save that cannot fit is refused alone: small ones that travel with it are taken."""
     wire = Wire(small.target)

@@ -10,26 +10,23 @@ Order of checks: request id → checkpoint id → expectation → parent → edi
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
-    CheckpointBody,
     EntryHeader,
     EntryMetadata,
     ThreadCreation,
 )
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import diff_from_state, shrink
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Draft as Content
-from stateward_sidecar.codec.entry import Entry, stored_bytes
+from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
@@ -44,6 +41,7 @@ from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.describe import describe_main, describe_version, fingerprint, replay_response, response
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.requests import find_keyed, hash_request, request_key
@@ -53,7 +51,6 @@ from stateward_sidecar.store.threads import Threads, not_found
 # A dictionary is loaded after so many saves that went without: the first one after a start must not wait for it, and
 # where the cache is too small for all threads that save, loading it for each save would cost more than it gains.
 SAVES_BEFORE_DICTIONARY = 4
-FINGERPRINT_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -275,7 +272,7 @@ class SaveWrite:
             body.branch = self.branch
         if sent_bytes != edit_bytes:
             body.sent_bytes = sent_bytes
-        _describe(body, request)
+        describe_version(body, request)
         if is_new:
             metadata.creation.CopyFrom(
                 ThreadCreation(namespace=self.namespace, thread=request.thread, options=request.create)
@@ -349,73 +346,6 @@ def move_branch(
     moved.save_time_us = header.create_time_us
     moved.weight += replay.entry_weight(header.edit_stored_bytes)
     return moved
-
-
-def _describe(body: CheckpointBody, request: SaveRequest) -> None:
-    """Copies what the request says of the version; field by field, for most are empty most of the time."""
-    if request.HasField("step"):
-        body.step = request.step
-    if request.checkpoint_id:
-        body.checkpoint_id = request.checkpoint_id
-    if request.status:
-        body.status = request.status
-    if request.status_detail:
-        body.status_detail = request.status_detail
-    if request.wait_id:
-        body.wait_id = request.wait_id
-    if request.schema_version:
-        body.schema_version = request.schema_version
-    if request.labels:
-        body.labels.update(request.labels)
-    if request.metrics:
-        body.metrics.update(request.metrics)
-    if request.HasField("metadata"):
-        body.metadata.CopyFrom(request.metadata)
-
-
-def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -> None:
-    """Puts into the head what lists show of a thread: what its newest version on main says."""
-    head.main_version = header.version
-    head.main_digest = header.digest
-    head.status = request.status
-    head.status_detail = request.status_detail
-    head.wait_id = request.wait_id
-    if request.HasField("step"):
-        head.step = request.step
-    else:
-        head.ClearField("step")
-    if head.metrics:
-        head.metrics.clear()
-    if request.metrics:
-        head.metrics.update(request.metrics)
-
-
-def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
-    """The answer to a save that was answered before: as the first time."""
-    return response(draft, entry.header, stored_bytes(entry), replayed=True)
-
-
-def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
-    """The answer to a save."""
-    seconds, micros = divmod(header.create_time_us, 1_000_000)
-    answer = SaveResponse(
-        version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
-        durability=DURABILITY_COMMITTED, uid=draft.identity.uid_text, stored_bytes=size_bytes,
-    )  # fmt: skip
-    answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
-    if replayed:
-        answer.replayed = True
-    return answer
-
-
-def fingerprint(request: SaveRequest) -> bytes:
-    """Hash of everything in a save but its request id and durability: 8 bytes. Leaves the request as it was."""
-    request_id, durability = request.request_id, request.durability
-    request.ClearField("request_id")
-    request.ClearField("durability")
-    data = request.SerializeToString(deterministic=True)
-    request.request_id, request.durability = request_id, durability
-    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def _keep_hot(cache: Cache, number: int, made: Made) -> None:

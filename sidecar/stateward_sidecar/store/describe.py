@@ -1,0 +1,81 @@
+"""What a save says beside its content: copied into the entry, into the thread's head, and into the answer."""
+
+from __future__ import annotations
+
+import hashlib
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward_sidecar.codec.entry import Entry, stored_bytes
+from stateward_sidecar.store.thread import Draft
+
+FINGERPRINT_BYTES = 8
+
+
+def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
+    """Copies what the request says of the version; field by field, for most are empty most of the time."""
+    if request.HasField("step"):
+        body.step = request.step
+    if request.checkpoint_id:
+        body.checkpoint_id = request.checkpoint_id
+    if request.status:
+        body.status = request.status
+    if request.status_detail:
+        body.status_detail = request.status_detail
+    if request.wait_id:
+        body.wait_id = request.wait_id
+    if request.schema_version:
+        body.schema_version = request.schema_version
+    if request.labels:
+        body.labels.update(request.labels)
+    if request.metrics:
+        body.metrics.update(request.metrics)
+    if request.HasField("metadata"):
+        body.metadata.CopyFrom(request.metadata)
+
+
+def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -> None:
+    """Puts into the head what lists show of a thread: what its newest version on main says."""
+    head.main_version = header.version
+    head.main_digest = header.digest
+    head.status = request.status
+    head.status_detail = request.status_detail
+    head.wait_id = request.wait_id
+    if request.HasField("step"):
+        head.step = request.step
+    else:
+        head.ClearField("step")
+    if head.metrics:
+        head.metrics.clear()
+    if request.metrics:
+        head.metrics.update(request.metrics)
+
+
+def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
+    """The answer to a save that was answered before: as the first time."""
+    return response(draft, entry.header, stored_bytes(entry), replayed=True)
+
+
+def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
+    """The answer to a save."""
+    seconds, micros = divmod(header.create_time_us, 1_000_000)
+    answer = SaveResponse(
+        version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
+        durability=DURABILITY_COMMITTED, uid=draft.identity.uid_text, stored_bytes=size_bytes,
+    )  # fmt: skip
+    answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
+    if replayed:
+        answer.replayed = True
+    return answer
+
+
+def fingerprint(request: SaveRequest) -> bytes:
+    """Hash of everything in a save but its request id and durability: 8 bytes. Leaves the request as it was."""
+    request_id, durability = request.request_id, request.durability
+    request.ClearField("request_id")
+    request.ClearField("durability")
+    data = request.SerializeToString(deterministic=True)
+    request.request_id, request.durability = request_id, durability
+    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
