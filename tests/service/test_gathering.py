@@ -1,0 +1,121 @@
+"""Writes that are committed together: nobody waits for company that does not come, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from stateward_sidecar.errors import InvalidField, ShuttingDown
+from stateward_sidecar.service.gather import PATIENCE_S, Gather
+from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.storage.writer import Batch, Write, Writer
+
+WAIT_S = 10.0
+
+
+class Rig:
+    """A gather on a real writer, inside a running loop."""
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.engine = Engine(directory, 64 << 20)
+        self.writer = Writer(self.engine, self._deliver, lambda error: None)
+        self.gather = Gather(self.loop, self.writer)
+        self.writer.start()
+        self.threads: set[str] = set()
+
+    def _deliver(self, writes: list[Write]) -> None:
+        for write in writes:
+            if write.on_done is not None:
+                self.loop.call_soon_threadsafe(write.on_done, write)
+
+    async def put(self, key: bytes, error: Exception | None = None) -> Any:
+        """One write; returns or raises what its caller gets."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bytes:
+            self.threads.add(threading.current_thread().name)
+            txn.put(key, b"x")
+            if error is not None:
+                raise error
+            return key
+
+        done = self.loop.create_future()
+        self.gather.add(Write(run=run, on_done=done.set_result))
+        write = await asyncio.wait_for(done, WAIT_S)
+        if write.error is not None:
+            raise write.error
+        return write.result
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.writer.stop()
+    made.engine.close()
+
+
+async def test_those_who_come_together_share_commits(rig: Rig) -> None:
+    """Fifty at once take few commits, on the loop; each gets its own answer, and an error is one caller's alone."""
+    calls = [rig.put(b"%d" % number) for number in range(50)]
+    bad = rig.put(b"bad", InvalidField("x", "is wrong"))
+    *good, failed = await asyncio.gather(*calls, bad, return_exceptions=True)
+    assert good == [b"%d" % number for number in range(50)]
+    assert isinstance(failed, InvalidField)
+    assert rig.writer.commits <= 3
+    assert rig.threads == {threading.current_thread().name}
+    with rig.engine.env.begin() as txn:
+        assert txn.get(b"bad") is None
+
+
+async def test_a_lone_one_waits_for_nobody(rig: Rig) -> None:
+    """While nothing else is to be done, a write is committed in far less time than the patience with company."""
+    times = []
+    for number in range(20):
+        begun = rig.loop.time()
+        await rig.put(b"%d" % number)
+        times.append(rig.loop.time() - begun)
+    assert min(times) < PATIENCE_S
+
+
+async def test_endless_company_does_not_hold_a_write_up(rig: Rig) -> None:
+    """A loop that always has something else to do commits all the same, after the patience."""
+    stop = False
+
+    def spin() -> None:
+        if not stop:
+            rig.loop.call_soon(spin)
+
+    spin()
+    assert await rig.put(b"key") == b"key"
+    stop = True
+
+
+async def test_somebody_else_who_writes_is_waited_for(rig: Rig) -> None:
+    """While the writer's thread is in the middle of a long write, others queue behind it and are committed after."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(txn: lmdb.Transaction, batch: Batch) -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+
+    held = asyncio.create_task(asyncio.to_thread(lambda: rig.writer.submit(Write(run=hold), wait=True).wait()))
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    rig.loop.call_later(5 * PATIENCE_S, go_on.set)
+    assert await rig.put(b"key") == b"key"
+    await held
+
+
+async def test_a_stopped_writer_tells_everybody(rig: Rig) -> None:
+    """What was gathered and can no longer be taken is refused; no caller waits for ever."""
+    calls = [asyncio.create_task(rig.put(b"%d" % number)) for number in range(3)]
+    await asyncio.sleep(0)
+    rig.writer.stop()
+    for error in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(error, ShuttingDown)
