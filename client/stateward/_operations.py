@@ -55,37 +55,28 @@ Operation = Generator[Call | Pause | Await, Any, T]
 
 def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Operation[T]:
     """The same operation, with each call tried again while the daemon is away, for at most so many seconds."""
+    retry = None
     try:
         step = next(operation)
         while True:
+            delay_s = None
             try:
-                answer = yield from _attempts(step, patience_s) if isinstance(step, Call) else _once(step)
+                answer = yield step
             except StatewardError as error:
-                step = operation.throw(error)
+                if isinstance(step, Call):
+                    retry = retry or Retry(patience_s)
+                    delay_s = retry.delay_after(error)
+                if delay_s is None:
+                    step, retry = operation.throw(error), None
             else:
-                step = operation.send(answer)
+                step, retry = operation.send(answer), None
+            if delay_s is not None:
+                yield Pause(delay_s)
     except StopIteration as stop:
         result: T = stop.value
         return result
     finally:
         operation.close()  # an interrupted call must not leave its state marked as being saved
-
-
-def _attempts(call: Call, patience_s: Callable[[], float]) -> Operation[Any]:
-    retry = None
-    while True:
-        try:
-            return (yield call)
-        except StatewardError as error:
-            retry = retry or Retry(patience_s)
-            delay_s = retry.delay_after(error)
-            if delay_s is None:
-                raise
-        yield Pause(delay_s)
-
-
-def _once(step: Pause | Await) -> Operation[Any]:
-    return (yield step)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,25 @@ import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 from stateward import values
 from stateward._collected import Collected
+from stateward._log import Log
 from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._reading import hydrate
 from stateward.errors import NotArchivedYet, VersionMismatch
-from stateward.models import Checkpoint, Durability, Status, ThreadOptions, choice_number, read_member, read_time
+from stateward.models import (
+    Checkpoint,
+    Durability,
+    Status,
+    ThreadOptions,
+    choice_number,
+    read_map,
+    read_member,
+    read_time,
+)
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
@@ -67,14 +78,16 @@ def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkp
 def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operation[list[Checkpoint]]:
     """One version in each of several threads, all or none."""
     states = [each.state for each in saves]
-    if any(state.saving for state in states) or len({id(state) for state in states}) < len(states):
+    if any(state.saving for state in states) or len(set(map(id, states))) < len(states):
         raise RuntimeError("this state is being saved already; wait for that save")
     for state in states:
         state.saving = True
     try:
         requests, collected = [], []
         for each in saves:
-            yield from _learn_numbers(each.ref, each.state)
+            unnumbered = each.state.logs_without_numbers()
+            if unnumbered:
+                yield from _learn_numbers(each.ref, each.state, unnumbered)
             request, part = _save_request(each)
             requests.append(request)
             collected.append(part)
@@ -91,13 +104,11 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
             state.saving = False
 
 
-def _learn_numbers(ref: ThreadRef, state: State) -> Operation[None]:
+def _learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
     """Asks where logs end whose indexes cannot be known: made where one of that name may have been deleted before."""
-    logs = state.logs_without_numbers()
-    if logs:
-        found = yield from hydrate(ref, state.version, logs={log.name: 1 for log in logs})
-        for log in logs:
-            log._renumber(found.logs[log.name].next_index)
+    found = yield from hydrate(ref, state.version, logs={log.name: 1 for log in logs})
+    for log in logs:
+        log._renumber(found.logs[log.name].next_index)
 
 
 def _accept(
@@ -123,8 +134,7 @@ def _accept(
 def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
     request = _bare_request(ref, options)
-    if options.get("overwrite"):
-        request.overwrite = True
+    if request.overwrite:
         collected = state.collect()
         request.state.CopyFrom(state.whole(collected))
         return request, collected
@@ -147,29 +157,26 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Coll
     return request, state.collect(request.diff)
 
 
+# What the request says in another form than the caller.
+_WRITERS: dict[str, Callable[[Any], Any]] = {
+    "status": partial(choice_number, Status),
+    "durability": partial(choice_number, Durability),
+    "metadata": lambda value: values.encode(value, "metadata"),
+    "create": ThreadOptions.to_proto,
+}
+
+
 def _bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
     """A SaveRequest without expectation and content."""
-    unknown = options.keys() - SaveOptions.__annotations__.keys()
+    unknown = options.keys() - SaveOptions.__optional_keys__
     if unknown:
         raise TypeError(f"save has no option {', '.join(sorted(unknown))}")
-    metadata, create = options.get("metadata"), options.get("create")
-    return checkpoints.SaveRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        branch=ref.branch,
-        checkpoint_id=options.get("checkpoint_id"),
-        status=choice_number(Status, options.get("status")),  # type: ignore[arg-type]
-        status_detail=options.get("status_detail"),
-        step=options.get("step"),
-        schema_version=options.get("schema_version"),
-        labels=options.get("labels"),
-        metadata=None if metadata is None else values.encode(metadata, "metadata"),
-        metrics=options.get("metrics"),
-        request_id=options.get("request_id") or new_request_id(),
-        durability=choice_number(Durability, options.get("durability")),  # type: ignore[arg-type]
-        create=None if create is None else create.to_proto(),
-        wait_id=options.get("wait_id"),
-    )
+    fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name, write in _WRITERS.items():
+        if name in fields:
+            fields[name] = write(fields[name])
+    fields["request_id"] = fields.get("request_id") or new_request_id()
+    return checkpoints.SaveRequest(namespace=ref.namespace, thread=ref.thread, branch=ref.branch, **fields)
 
 
 def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
@@ -187,8 +194,8 @@ def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Sav
         status_detail=request.status_detail,
         step=request.step if request.HasField("step") else None,
         schema_version=request.schema_version,
-        labels=dict(request.labels),
-        metrics=dict(request.metrics),
+        labels=read_map(request.labels),
+        metrics=read_map(request.metrics),
         create_time=read_time(response.create_time),
         edit_bytes=request.diff.ByteSize() if request.HasField("diff") else request.state.ByteSize(),
         stored_bytes=response.stored_bytes,

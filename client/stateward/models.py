@@ -38,6 +38,8 @@ class Durability(IntEnum):
 
 
 _Choice = TypeVar("_Choice", Status, Durability)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+T = TypeVar("T")
 
 
 def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> int:
@@ -66,8 +68,13 @@ def read_member(kind: type[_Choice], number: int) -> _Choice | int | None:
 
 
 def read_time(stamp: Timestamp) -> datetime:
-    """A time, in UTC."""
-    return stamp.ToDatetime(tzinfo=UTC)
+    """A time, in UTC. Five Python calls less than `ToDatetime`, on the path of every save."""
+    return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+
+
+def read_map(field: Mapping[str, T]) -> dict[str, T]:
+    """A map field as a dict. Most are empty, and to copy one goes through four Python calls."""
+    return dict(field) if field else {}
 
 
 def write_duration(delta: timedelta) -> Duration:
@@ -127,8 +134,8 @@ class Checkpoint:
             status_detail=message.status_detail,
             step=message.step if message.HasField("step") else None,
             schema_version=message.schema_version,
-            labels=dict(message.labels),
-            metrics=dict(message.metrics),
+            labels=read_map(message.labels),
+            metrics=read_map(message.metrics),
             create_time=read_time(message.create_time),
             edit_bytes=message.edit_bytes,
             stored_bytes=message.stored_bytes,
@@ -175,7 +182,7 @@ class ThreadOptions:
     def from_proto(cls, message: thread_pb2.ThreadOptions | thread_pb2.Thread) -> ThreadOptions:
         """Also from a thread, which has the same fields."""
         return cls(
-            labels=dict(message.labels),
+            labels=read_map(message.labels),
             ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
             retention=Retention.from_proto(message.retention) if message.HasField("retention") else None,
             parent_thread=message.parent_thread,
@@ -277,7 +284,7 @@ class ThreadInfo:
             status=read_member(Status, message.status),
             status_detail=message.status_detail,
             step=message.step if message.HasField("step") else None,
-            metrics=dict(message.metrics),
+            metrics=read_map(message.metrics),
             options=ThreadOptions.from_proto(message),
             create_time=read_time(message.create_time),
             update_time=read_time(message.update_time),

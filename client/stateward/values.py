@@ -34,8 +34,10 @@ TEXT = "text/plain"
 PROTOBUF = "application/x-protobuf"
 MSGPACK = "application/msgpack"
 
-# Objects of these types cannot be changed in place, so a save need not look at them again.
+# Objects of these types hold no others, and so no keys to be checked.
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})
+# What nearly every value is. Subclasses go the long way: Text is a str, too.
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 class Text(str):
@@ -99,6 +101,8 @@ def encode(value: Any, path: str) -> state_pb2.Value:
         if python_type in _encoders:
             media_type, encode_registered = _encoders[python_type]
             return state_pb2.Value(media_type=media_type, data=encode_registered(value))
+    if type(value) in _PLAIN:
+        return state_pb2.Value(media_type=JSON, data=_encode_json(value, path))
     match value:
         case Text():
             return state_pb2.Value(media_type=TEXT, data=value.encode())
@@ -121,6 +125,16 @@ def encode(value: Any, path: str) -> state_pb2.Value:
 def decode(value: state_pb2.Value, path: str) -> Any:
     """Python form of a stored value. ValueError naming `path` if the bytes are not what the media type says; they can
     still be had with `raw`."""
+    if value.media_type == JSON and JSON not in _decoders:
+        # Nearly every value, and half the time that json.loads takes for a short one. What is not UTF-8, or has space
+        # or garbage around it, is seen to below.
+        try:
+            text = value.data.decode()
+            found, end = _parse_json(text)
+            if end == len(text):
+                return found
+        except (ValueError, RecursionError):
+            pass
     if value.WhichOneof("content") == "blob":
         return Blob(value.media_type, value.blob.sha256, value.blob.size_bytes, value.blob.preview)
     media_type, _, parameters = value.media_type.partition(";")
@@ -207,6 +221,7 @@ def _reduce(value: Any) -> Any:
     return reduced
 
 
+_parse_json = json.JSONDecoder().raw_decode
 _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_reduce)
 
 

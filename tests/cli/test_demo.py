@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import COMMAND, environment, run_process
@@ -15,6 +16,65 @@ from stateward.testing import missing_daemon, run_daemon
 pytestmark = pytest.mark.skipif(bool(missing_daemon()), reason=missing_daemon() or "there is a daemon")
 
 STEPS = 24
+END_TIMEOUT_S = 30
+# The demo, which gets a signal from itself when it comes back from a function for the nth time, and the next signals at
+# the next times. A 0 at the end swallows what the last of them raises.
+INTERRUPTED = f"""
+import importlib, os, sys
+place, turn, *numbers = sys.argv[1:]
+module, *path, name = place.split(".")
+owner = importlib.import_module(module)
+for each in path:
+    owner = getattr(owner, each)
+real, turns = getattr(owner, name), 0
+numbers = list(map(int, numbers))
+
+def interrupted(*arguments, **options):
+    global turns
+    result = real(*arguments, **options)
+    turns += 1
+    if turns >= int(turn) and numbers and numbers[0]:
+        try:
+            os.kill(os.getpid(), numbers.pop(0))
+        except BaseException:
+            if numbers != [0]:
+                raise
+    return result
+
+setattr(owner, name, interrupted)
+sys.argv = ["stateward", "demo", "--steps", "{STEPS}"]
+from stateward.cli import main
+main()
+"""
+
+
+def start(command: list[str], tmp_path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(TMPDIR=str(tmp_path)),
+        start_new_session=True,  # the daemon shares its group, by which it is found
+    )
+
+
+def ends_with_nothing_left(process: subprocess.Popen[str], tmp_path: Path, code: int) -> None:
+    try:
+        _, err = process.communicate(timeout=END_TIMEOUT_S)  # until nobody can write to it any more, nor the agent
+    finally:
+        if process.poll() is None:  # a demo that goes on would disturb the tests after this one
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert (process.returncode, "Traceback" in err) == (code, False), err
+    assert list(tmp_path.iterdir()) == []
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+    pytest.fail("a process of the demo is still there")
 
 
 @pytest.mark.slow
@@ -59,31 +119,43 @@ def test_demo_can_fail():
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_demo_leaves_nothing(tmp_path, sign, code, delay_s):
     """A demo that is interrupted takes its daemon, its agent and its directory with it."""
-    process = subprocess.Popen(
-        [*COMMAND, "demo"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(TMPDIR=str(tmp_path)),
-        start_new_session=True,  # the daemon shares its group, by which it is found
-    )
+    process = start([*COMMAND, "demo"], tmp_path)
     assert any("ready" in line for line in process.stdout)
     time.sleep(delay_s)  # the agent is about to start, starts, or works
     if sign == signal.SIGINT:  # a terminal sends Ctrl-C to the whole group
         os.killpg(process.pid, sign)
     else:
         process.send_signal(sign)
-    _, err = process.communicate(timeout=15)  # ends when nobody can write to it any more, the agent included
-    assert (process.returncode, "Traceback" in err) == (code, False), err
-    assert list(tmp_path.iterdir()) == []
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            break
-    else:
-        pytest.fail("a process of the demo is still there")
+    ends_with_nothing_left(process, tmp_path, code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "turn", "signs"),
+    [
+        ("tempfile.mkdtemp", 1, "SIGTERM"),  # there is a directory, and nobody knows of it yet
+        ("subprocess.Popen.__init__", 1, "SIGTERM"),  # the same with the daemon
+        ("subprocess.Popen.__init__", 2, "SIGINT"),  # and with the agent
+        ("threading.Timer.start", 1, "SIGTERM"),  # a thread that the interpreter's end would wait for
+        ("subprocess.Popen.send_signal", 1, "SIGTERM"),  # one of the two that are to be killed is
+        ("subprocess.Popen.kill", 1, "SIGINT SIGINT SIGTERM"),  # several: the others come while it cleans up
+        ("shutil.rmtree", 1, "SIGTERM"),  # the demo has come to its end
+    ],
+)
+def test_interrupted_demo_leaves_nothing_at_the_worst_moment(tmp_path, place, turn, signs):
+    """A signal right after a process, a thread or a directory was made or ended is heard, and nothing is left."""
+    first, *_ = numbers = [getattr(signal, name) for name in signs.split()]
+    process = start(
+        [sys.executable, "-c", INTERRUPTED, place, str(turn), *(str(int(each)) for each in numbers)], tmp_path
+    )
+    ends_with_nothing_left(process, tmp_path, 130 if first == signal.SIGINT else 143)
+
+
+@pytest.mark.slow
+def test_swallowed_signal_is_heard_later(tmp_path):
+    """A signal whose exception Python drops, as in a destructor, ends the demo all the same."""
+    process = start([sys.executable, "-c", INTERRUPTED, "json.loads", "3", str(int(signal.SIGTERM)), "0"], tmp_path)
+    ends_with_nothing_left(process, tmp_path, 143)
 
 
 def test_survey_adds_up():

@@ -48,7 +48,8 @@ def demo(
     started = time.perf_counter()
     with Stage(keep) as stage:
         story = Story(stage, plan)
-        story.tell()
+        with stage.signals.heard():
+            story.tell()
     say()
     if story.failures:
         fail(f"{len(story.failures)} checks of the demo failed: {'; '.join(story.failures)}")
@@ -150,6 +151,7 @@ class Story:
         )
 
     def _check(self, claim: str, holds: bool) -> None:
+        self._stage.signals.check()
         self.checks += 1
         say(f"  {'ok' if holds else 'FAILED'}: {claim}", style="green" if holds else "bold red")
         if not holds:

@@ -1,4 +1,8 @@
-"""The demo's processes: a daemon and an agent that can be killed, and that never outlive the demo."""
+"""The demo's processes: a daemon and an agent that can be killed, and that never outlive the demo.
+
+A handler that raises can raise anywhere: between the start of a process and the line that remembers it, or in the
+middle of cleaning up. So on a stage Ctrl-C and SIGTERM raise inside `Signals.heard` only, and only once.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stateward.cli.output import CommandError
@@ -54,6 +58,68 @@ class Telling:
                 self.is_done = True
 
 
+class Signals:
+    """Ctrl-C and SIGTERM: raise in `heard` and not in `held`, wait elsewhere, and are never lost.
+
+    The first one is the last that raises, so that nothing interrupts what it sets going. One that is swallowed all the
+    same (Python drops what is raised in a destructor) raises again at the next `check`.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Callable[[int, FrameType | None], object]] = {}
+        self._caught: int | None = None
+        self._raises = False
+
+    def take(self) -> None:
+        """From now on they wait; one that is ignored (as for a job in the background) stays so."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._before[number] = handler
+                signal.signal(number, self._catch)
+
+    def give_back(self) -> None:
+        """Ends it, and raises what waited. After an interruption the process is about to end: nothing more is heard."""
+        self.check()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises what has come so far."""
+        if self._caught is not None:
+            self._raises = False
+            self._before[self._caught](self._caught, None)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Lets them raise, at any moment."""
+        with self._switched(raises=True):
+            yield
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Puts them off to its end."""
+        with self._switched(raises=False):
+            yield
+
+    @contextmanager
+    def _switched(self, *, raises: bool) -> Iterator[None]:
+        before, self._raises = self._raises, raises
+        try:
+            if raises:
+                self.check()
+            yield
+        finally:
+            self._raises = before
+            self.check()
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        if self._caught is None:
+            self._caught = number
+        if self._raises:
+            self.check()
+
+
 class Stage:
     """A directory with a daemon in it. Data go to `keep`, or away at the end."""
 
@@ -65,10 +131,13 @@ class Stage:
                 "run: pip install 'stateward[sidecar,cli]'"
             )
         self._keep = _prepare(keep)
+        self._agent: subprocess.Popen[str] | None = None
+        self.signals = Signals()
 
     def __enter__(self) -> Self:
         from stateward.testing import Daemon  # noqa: PLC0415  after it is known that there is one
 
+        self.signals.take()
         self._directory = Path(tempfile.mkdtemp(prefix="sw-demo-"))
         data_dir = None if self._keep is None else self._keep / "data"
         self.daemon: Daemon = Daemon(self._directory, data_dir, log_format="text")
@@ -78,18 +147,20 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._end_agent()
             if error is None:
                 self.daemon.stop()
             else:
                 self.daemon.kill()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
+            self.signals.give_back()
 
     def start_daemon(self) -> float:
         """Starts the daemon, again or for the first time; returns the seconds until it was ready."""
         started = time.perf_counter()
         try:
-            with uninterrupted():
+            with self.signals.held():
                 self.daemon.start()
         except RuntimeError as error:
             raise CommandError(f"the demo's daemon does not start: {str(error).splitlines()[-1]}") from None
@@ -100,32 +171,33 @@ class Stage:
         telling = Telling()
         command = [sys.executable, "-m", "stateward.cli.agent"]
         command += ["--target", self.daemon.target, "--thread", THREAD, "--steps", str(steps)]
-        agent: subprocess.Popen[str] | None = None
+        with self.signals.held():  # a group of its own, so that Ctrl-C reaches only the demo, which then kills it
+            agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)  # noqa: S603
+            self._agent = agent
+            # A daemon thread: the interpreter's end waits for every other one, and this one takes a minute.
+            watchdog = threading.Timer(AGENT_TIMEOUT_S, agent.kill)
+            watchdog.daemon = True
+            watchdog.start()
         try:
-            with uninterrupted():  # a group of its own, so that Ctrl-C reaches only the demo, which then kills it
-                agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)  # noqa: S603
             self._listen(agent, telling, kill_after)
         finally:
-            if agent is not None:
-                agent.kill()
-                agent.communicate()  # closes the pipe, and waits
+            watchdog.cancel()
+        with self.signals.held():
+            self._end_agent()
         return telling
 
     def _listen(self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None) -> None:
         """Hears the agent out, to its last word before a kill."""
-        watchdog = threading.Timer(AGENT_TIMEOUT_S, agent.kill)
-        watchdog.start()
-        try:
-            assert agent.stdout is not None
-            for line in agent.stdout:
-                telling.hear(json.loads(line))
-                if kill_after is not None and telling.steps and telling.steps[-1] >= kill_after:
-                    time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  any moment will do
+        assert agent.stdout is not None
+        for line in agent.stdout:
+            self.signals.check()
+            telling.hear(json.loads(line))
+            if kill_after is not None and telling.steps and telling.steps[-1] >= kill_after:
+                time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  any moment will do
+                with self.signals.held():
                     self._kill_both(agent)
-                    kill_after = None
-            agent.wait()
-        finally:
-            watchdog.cancel()
+                kill_after = None
+        agent.wait()
 
     def _kill_both(self, agent: subprocess.Popen[str]) -> None:
         kills = [agent.kill, self.daemon.kill]
@@ -133,22 +205,11 @@ class Stage:
         for kill in kills:
             kill()
 
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Puts off Ctrl-C and SIGTERM to its end, so that no process is started and then forgotten."""
-    caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: caught.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if caught:
-            signal.raise_signal(caught[0])
+    def _end_agent(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.communicate()  # closes the pipe, and waits
+            self._agent = None
 
 
 def _prepare(keep: Path | None) -> Path | None:
