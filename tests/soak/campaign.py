@@ -102,7 +102,9 @@ class Campaign:
         self._judge_memory()
         self._compare(ALL)
         self._judge_watchers()
-        self.disasters.kill_daemon()
+        stage.daemon.kill()
+        stage.counts["kills"] += 1
+        self.disasters.start_daemon()
         self._compare(ALL)
         stage.counts["travels"], stage.counts["forks of travellers"] = stage.traveller.compared, stage.traveller.forked
 

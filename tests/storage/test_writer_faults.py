@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull, ShuttingDown
+from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, OutcomeUnknown, QueueFull, ShuttingDown
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.writer import QUEUE_WRITES_MAX, Batch, Write, Writer
 
@@ -145,6 +146,22 @@ def test_a_failing_sync_is_unknown_for_everybody_and_the_end(rig: Rig, monkeypat
     assert len(rig.fatal) == 1
     with pytest.raises(ShuttingDown):
         rig.put(b"3")
+
+
+def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB says EIO where the disk took a part of a page: DISK_FULL, and writes go on when there is room."""
+    begin_failing(rig, monkeypatch)
+    full = os.statvfs_result((4096, 4096, 1000, 0, 0, 0, 0, 0, 0, 255))
+    write = rig.put(b"1")
+    with monkeypatch.context() as disk:
+        disk.setattr(rig.engine, "room_bytes", lambda: 1 << 20)
+        disk.setattr(os, "statvfs", lambda path: full)
+        rig.writer.start()
+        with pytest.raises(DiskFull):
+            write.wait()
+    monkeypatch.undo()
+    assert rig.put(b"2").wait()
+    assert (rig.stored(), rig.fatal) == ([b"2"], [])
 
 
 def begin_failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

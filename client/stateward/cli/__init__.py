@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 NEEDED = ("typer", "rich")
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -16,6 +17,10 @@ def main() -> None:
     try:
         import rich  # noqa: F401, PLC0415
         import typer  # noqa: F401, PLC0415
+
+        from stateward.cli.app import run  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
@@ -25,6 +30,4 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
-    from stateward.cli.app import run  # noqa: PLC0415
-
     sys.exit(run(sys.argv[1:]))

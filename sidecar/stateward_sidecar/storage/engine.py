@@ -26,6 +26,8 @@ DATA_FILE = "data.mdb"
 # Deletions and pruning need a few pages to free many.
 RESERVE_BYTES = 4 << 20
 RESERVE_SHARE = 1 / 16
+# With less than this a commit may have met the end of the disk.
+CUT_SHORT_BYTES = 1 << 20
 # More than is ever written in a tenth of a second.
 PLENTY_BYTES = 1 << 30
 
@@ -120,6 +122,17 @@ class Engine:
         """Closes the environment, then lets go of the directory."""
         self.env.close()
         self._lock.close()
+
+    def is_cut_short(self, error: BaseException) -> bool:
+        """True where a write that the full disk took only a part of failed a commit.
+
+        LMDB calls that EIO. It happens before the meta page is written, so nothing was applied; and if it was a real
+        disk error after all, the next commit says so.
+        """
+        if not isinstance(error, lmdb.Error) or os.strerror(errno.EIO) not in str(error):
+            return False
+        disk = os.statvfs(self.directory)
+        return disk.f_bavail * disk.f_frsize < CUT_SHORT_BYTES
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -245,7 +245,7 @@ class Writer:
             try:
                 txn.commit()
             except lmdb.Error as error:
-                if is_disk_full(error):
+                if is_disk_full(error) or self._engine.is_cut_short(error):
                     _call(batch.after_abort)
                     return False
                 raise

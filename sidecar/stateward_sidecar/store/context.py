@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.tokens import Tokens
 
+T = TypeVar("T")
 REQUEST_WINDOW_ENTRIES = 1024
 REQUEST_WINDOW_S = 3600
 
@@ -50,3 +54,15 @@ class Context:
     background: Executor
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
+
+    def settled(self, verb: Callable[[], T]) -> T:
+        """Runs what reads until what it saw in memory and on disk belongs together.
+
+        A commit between the two makes an entry look missing or pruned. Damage is damage when it is still seen with no
+        commit in between. Must not be nested.
+        """
+        try:
+            return verb()
+        except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
+            with self.writer.publishing:  # nothing is committed and nothing published meanwhile
+                return verb()

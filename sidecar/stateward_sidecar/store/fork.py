@@ -21,6 +21,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_TAG_SET,
     CheckpointBody,
+    EntryHeader,
     EntryMetadata,
     ThreadCreation,
 )
@@ -32,7 +33,7 @@ from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.codec.state import StateTree, to_snapshot
-from stateward_sidecar.errors import ThreadExists
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
@@ -45,7 +46,7 @@ from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, UID_BYTES, Draft, Identity, Thread, write_head, write_row
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_head
 
 # Entries name recent snapshots; those that name an older one are compressed without.
@@ -87,6 +88,11 @@ class Forker:
             if known is None:
                 raise
             return known
+        except (Corrupt, KeyUnavailable):
+            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            if source.is_deleted:  # while it was being read
+                raise not_found(request.namespace, request.thread) from None
+            raise
         except BaseException:
             self._deleter.purge(copy.identity.number, copy.identity.uid)
             raise
@@ -120,11 +126,13 @@ class Forker:
         return Draft(Thread(identity, head))
 
     def _copy_one(self, request: ForkThreadRequest, source: Thread, copy: Draft, version: int) -> None:
-        with self._context.engine.read() as txn:
-            entry = replay.read_version(txn, source, version)
-            metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
-            tree = replay.state_at(txn, source, version, self._context.cache)
-        body = metadata.checkpoint
+        def read() -> tuple[CheckpointBody, StateTree]:
+            with self._context.engine.read() as txn:
+                entry = replay.read_version(txn, source, version)
+                metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
+                return metadata.checkpoint, replay.state_at(txn, source, version, self._context.cache)
+
+        body, tree = self._context.settled(read)
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
         content = self._content(request, source, body, b"", None, is_first=True)
@@ -139,16 +147,7 @@ class Forker:
         for version in range(1, last + 1):
             if version in copy.pruned:
                 continue
-            with context.engine.read() as txn:
-                entry = replay.read_version(txn, source, version)
-                header = entry.header
-                metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
-                body = metadata.checkpoint
-                edits = replay.read_edits(txn, source.identity, entry, context.cache)
-                alone = header.parent_version in copy.pruned
-                tree = None
-                if version in wanted or alone:
-                    tree = replay.state_at(txn, source, version, context.cache)
+            header, body, edits, tree = context.settled(partial(self._read, source, version, wanted, copy.pruned))
             body.source_digest = header.digest
             dictionary = dictionaries.get(header.dictionary_version)
             content = self._content(request, source, body, edits, dictionary, is_first=is_first)
@@ -170,6 +169,20 @@ class Forker:
             if tagged > last or tagged in copy.pruned:
                 continue  # set since the copy was begun, on a version that it lacks
             self._submit(partial(self._put_tag, copy, name, tagged))
+
+    def _read(
+        self, source: Thread, version: int, wanted: frozenset[int], pruned: Ranges
+    ) -> tuple[EntryHeader, CheckpointBody, bytes, StateTree | None]:
+        """One version; with its state where the copy gets a snapshot of it."""
+        cache, identity = self._context.cache, source.identity
+        with self._context.engine.read() as txn:
+            entry = replay.read_version(txn, source, version)
+            body = entry.open_metadata(identity.cipher, identity.uid).checkpoint
+            edits = replay.read_edits(txn, identity, entry, cache)
+            tree = None
+            if version in wanted or entry.header.parent_version in pruned:
+                tree = replay.state_at(txn, source, version, cache)
+            return entry.header, body, edits, tree
 
     def _content(
         self,

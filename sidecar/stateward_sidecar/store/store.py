@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, StartError, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import Corrupt, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
@@ -140,16 +141,8 @@ class Store:
         self.context.engine.close()
 
     def read(self, verb: Callable[..., T], *arguments: Any) -> T:
-        """Runs a reading verb until what it saw in memory and on disk belongs together.
-
-        A commit between the two makes an entry look missing or pruned. Damage is damage when it is still seen with no
-        commit in between.
-        """
-        try:
-            return verb(*arguments)
-        except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
-            with self.context.writer.publishing:  # nothing is committed and nothing published meanwhile
-                return verb(*arguments)
+        """Runs a reading verb until what it saw in memory and on disk belongs together."""
+        return self.context.settled(partial(verb, *arguments))
 
     def count_threads(self) -> int:
         """Threads on this disk."""
