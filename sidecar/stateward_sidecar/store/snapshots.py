@@ -57,9 +57,10 @@ class Snapshots:
     def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
         try:
             snapshot = to_snapshot(tree)
-            self.store(thread, branch.version, branch.digest, snapshot, branch)
             if thread.saves and self._context.cache.fit_together(tree):
+                # Before the snapshot is there: the next save shall find both, and be small.
                 self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
+            self.store(thread, branch.version, branch.digest, snapshot, branch)
         except (ShuttingDown, DiskFull):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
