@@ -96,6 +96,8 @@ class Watcher(threading.Thread):
         count = 0
         for book in books:
             for known in book.threads.values():
+                if known.uid not in self._digests and book.pending_of("delete", known.name):
+                    continue  # asked for, never answered, and it happened: what was seen of it went with it
                 seen = self._digests.get(known.uid, {})
                 for version, saved in known.versions.items():
                     if saved.digest is not None and seen.get(version) != saved.digest:
