@@ -1,0 +1,247 @@
+"""A bucket in a local directory: the embedded default, also for several processes on one machine.
+
+An object is a file whose path is its key. It is written under a temporary name in the same directory, synced, and then
+given its name: by link() for ``create``, which never replaces, else by rename(). Files that begin with a dot are the
+bucket's own: ``.tmp-…`` are writes under way or cut off by a crash, ``.lock`` is held by flock while ``put``,
+``replace`` and ``delete`` compare and act. A file that has its name is never written again, so a reader that opened
+it sees one whole object.
+
+A call that returned survives a power cut. The first touch of a directory by a process syncs it and what leads to it: a
+process that was killed may have left names that are visible and not yet durable. If the sync of a directory fails, the
+outcome of that call is unclear and every later call is refused: what such a sync covered cannot be known any more.
+
+The etag is a hash of the content. It repeats when the bytes do; the write ids inside bodies do not.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
+from stateward_sidecar.bucket.errors import (
+    BucketDenied,
+    BucketError,
+    BucketFull,
+    BucketRefused,
+    BucketUnavailable,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+)
+from stateward_sidecar.errors import StartError
+
+LEFT_OVER_AFTER_S = 3600.0  # a temporary file of this age is a crash's: no write takes so long
+DIRECTORIES_MAX = 65_536  # how many directories are remembered as synced
+_TEMPORARY = ".tmp-"
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTSUP, errno.EMLINK)
+
+
+class DirectoryBucket(Bucket):
+    """Objects as files below ``root``, which is made if it is missing. Raises StartError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._settled: set[Path] = set()
+        self._settling = threading.Lock()
+        self._failure: str | None = None
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (root, *root.parents):
+                with suppress(PermissionError):
+                    _sync_directory(directory)
+                if os.path.ismount(directory):
+                    break
+        except OSError as error:
+            raise StartError(f"cannot use the directory {root} as a bucket: {error.strerror}") from None
+
+    def get(self, key: str) -> Object:
+        with self._call(key) as path, self._reading(key, path) as fd:
+            data = _read(fd, 0, os.fstat(fd).st_size)
+            return Object(data, _etag_of(data))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(offset, length)
+        with self._call(key) as path, self._reading(key, path) as fd:
+            return _read(fd, offset, min(length, max(0, os.fstat(fd).st_size - offset)))
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._call(key) as path, self._temporary(path, data) as temporary, _locked(path.parent):
+            temporary.rename(path)
+            self._sync(path.parent)
+
+    def create(self, key: str, data: bytes) -> str:
+        with self._call(key) as path, self._temporary(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise ObjectExists(key) from None
+            self._sync(path.parent)
+            return _etag_of(data)
+
+    def replace(self, key: str, data: bytes, etag: str) -> str:
+        with self._call(key) as path, self._temporary(path, data) as temporary, _locked(path.parent):
+            try:
+                current = path.read_bytes()
+            except FileNotFoundError:
+                raise ObjectChanged(key) from None
+            if _etag_of(current) != etag:
+                raise ObjectChanged(key)
+            temporary.rename(path)
+            self._sync(path.parent)
+            return _etag_of(data)
+
+    def delete(self, key: str) -> None:
+        with self._call(key) as path:
+            if not path.parent.is_dir():
+                return
+            with _locked(path.parent):
+                path.unlink(missing_ok=True)
+                self._sync(path.parent)  # also when it was missing: who removed it may not have lived to sync
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        check_prefix(prefix)
+        for folder, folders, names in os.walk(self._root / prefix):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            _remove_left_overs(Path(folder))
+            for name in sorted(names):
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    if not name.startswith(".") and stat.S_ISREG((found := path.lstat()).st_mode):
+                        yield str(path.relative_to(self._root)), found.st_size
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    @contextmanager
+    def _call(self, key: str) -> Iterator[Path]:
+        """Gives the path of a key, and turns errors of the system into the bucket's."""
+        path = self._root / check_key(key)
+        if self._failure:
+            raise BucketRefused(self._failure)
+        try:
+            yield path
+        except OSError as error:
+            raise _translate(error, path) from error
+
+    @contextmanager
+    def _reading(self, key: str, path: Path) -> Iterator[int]:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise ObjectNotFound(key) from None
+        try:
+            self._settle(path.parent)
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _temporary(self, path: Path, data: bytes) -> Iterator[Path]:
+        """A synced file with these bytes beside ``path``; gone at the end unless it was renamed."""
+        self._make_directories(path.parent)
+        temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def _make_directories(self, directory: Path) -> None:
+        if not directory.is_dir():
+            with self._settling:
+                self._settled.discard(directory)
+            for folder in reversed([directory, *directory.parents]):
+                if folder.is_relative_to(self._root):
+                    with suppress(FileExistsError):
+                        folder.mkdir(mode=0o700)
+        self._settle(directory)
+
+    def _settle(self, directory: Path) -> None:
+        """At this process's first touch: makes what stands in a directory and leads to it durable, and tidies up."""
+        chain = [folder for folder in (directory, *directory.parents) if folder.is_relative_to(self._root)]
+        with self._settling:
+            missing = [folder for folder in chain if folder not in self._settled]
+        for folder in missing:
+            self._sync(folder)
+            _remove_left_overs(folder)
+        with self._settling:
+            if len(self._settled) > DIRECTORIES_MAX:
+                self._settled.clear()
+            self._settled.update(missing)
+
+    def _sync(self, directory: Path) -> None:
+        try:
+            _sync_directory(directory)
+        except OSError as error:
+            self._failure = f"a sync of {directory} failed ({error.strerror}); check the disk, then restart"
+            raise BucketUnavailable(self._failure, is_unclear=True) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps all others, threads as well as processes, from replacing or deleting here. Ends with the process."""
+    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    """Exactly what is there: one read gives at most 2 GiB."""
+    parts = []
+    while length > 0 and (part := os.pread(fd, length, offset)):
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return b"".join(parts)
+
+
+def _remove_left_overs(directory: Path, now: Callable[[], float] = time.time) -> None:
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(_TEMPORARY):
+                with suppress(OSError):
+                    if now() - entry.stat(follow_symlinks=False).st_mtime > LEFT_OVER_AFTER_S:
+                        Path(entry.path).unlink()
+
+
+def _etag_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _translate(error: OSError, path: Path) -> BucketError:
+    """By what helps. Names are given last, in one step: until then nothing has happened."""
+    message = f"{path}: {error.strerror}"
+    if error.errno in _FULL:
+        return BucketFull(message)
+    if error.errno in _DENIED:
+        return BucketDenied(message)
+    if error.errno in _REFUSED:
+        return BucketRefused(message)
+    return BucketUnavailable(message, is_unclear=True)

@@ -1,0 +1,214 @@
+"""A bucket of S3 and what speaks like it, Google Cloud Storage or Azure, through obstore.
+
+Only obstore's blocking calls are used: its asynchronous ones can abort the interpreter at exit. They let go of the
+interpreter's lock. The store is made at the first call, because obstore hangs in a process forked after it was used;
+such a process is refused. obstore itself never tries again: an attempt after a lost answer would turn our own landed
+write into a conflict, so that belongs to the wrapper that reads back.
+
+Credentials come from where each provider's tools look: environment, web identity, instance metadata. For stores that
+speak S3: AWS_ENDPOINT_URL (plain http is taken as it is written), AWS_REGION, AWS_ACCESS_KEY_ID and so on; buckets are
+addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import from_url
+
+from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
+from stateward_sidecar.bucket.errors import (
+    BucketDenied,
+    BucketError,
+    BucketFull,
+    BucketRefused,
+    BucketUnavailable,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+)
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode, PutResult
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0  # from the first byte sent to the last byte received
+# What is read from the environment we are given; obstore reads the rest from the process's.
+_S3_SETTINGS = (
+    "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+)  # fmt: skip
+# obstore's exceptions have no fields. The first status in the text is its own; what the server wrote comes after it.
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_QUERY = re.compile(r"\?\S+")
+_NEVER_SENT = "kind: Connect,"
+_WRITES = {"put", "create", "replace", "delete"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientAccountStorage"}
+_LATER = {"RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict"}
+_DENIED = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
+
+
+class ObjectStoreBucket(Bucket):
+    """The bucket at ``s3://name/prefix``, ``gs://…`` or ``az://…``."""
+
+    def __init__(self, url: str, environment: Mapping[str, str], request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._url = url
+        self._is_s3 = url.startswith("s3://")
+        # Google compares generations, which obstore calls versions; the others compare etags.
+        self._etag_field = "version" if url.startswith("gs://") else "e_tag"
+        self._environment = dict(environment)
+        self._request_timeout_s = request_timeout_s
+        self._store: ObjectStore | None = None
+        self._process = 0
+        self._opening = threading.Lock()
+
+    def get(self, key: str) -> Object:
+        with self._call(key, "get") as store:
+            answer = store.get(key)
+            data = bytes(answer.bytes())
+            return Object(data, self._etag_of(answer.meta))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(offset, length)
+        try:
+            with self._call(key, "get_range") as store:
+                return bytes(store.get_range(key, start=offset, length=length))
+        except BucketRefused as error:
+            if error.metadata.get("status") == "416":  # the object ends before the range begins
+                return b""
+            raise
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._call(key, "put") as store:
+            store.put(key, data, use_multipart=False)
+
+    def create(self, key: str, data: bytes) -> str:
+        return self._put_if(key, data, "create", "create")
+
+    def replace(self, key: str, data: bytes, etag: str) -> str:
+        # Without the other field: obstore takes no None for it.
+        mode: Any = {self._etag_field: etag}
+        return self._put_if(key, data, mode, "replace")
+
+    def delete(self, key: str) -> None:
+        with self._call(key, "delete") as store, suppress(FileNotFoundError):
+            store.delete(key)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        check_prefix(prefix)
+        with self._translated(prefix, "list"):
+            pages = iter(self._opened().list(prefix or None))
+        while True:
+            with self._translated(prefix, "list"):
+                page = next(pages, None)
+            if page is None:
+                return
+            for found in page:
+                yield found["path"], found["size"]
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        with self._opening:
+            self._store = None
+
+    def _put_if(self, key: str, data: bytes, mode: PutMode, method: str) -> str:
+        with self._call(key, method) as store:
+            return self._etag_of(store.put(key, data, mode=mode, use_multipart=False))
+
+    def _etag_of(self, found: ObjectMeta | PutResult) -> str:
+        etag = found["version"] if self._etag_field == "version" else found["e_tag"]
+        if not etag:
+            raise BucketRefused(f"{self._url} gives objects no ETag", is_unclear=True)
+        return etag
+
+    @contextmanager
+    def _call(self, key: str, method: str) -> Iterator[ObjectStore]:
+        check_key(key)
+        with self._translated(key, method):
+            yield self._opened()
+
+    @contextmanager
+    def _translated(self, key: str, method: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError) as error:
+            raise _translate(error, key, self._url, method) from error
+
+    def _opened(self) -> ObjectStore:
+        with self._opening:
+            if self._store is None:
+                self._store, self._process = self._open(), os.getpid()
+            if self._process != os.getpid():
+                raise BucketRefused("the bucket was used before this process was forked; open it after the fork")
+            return self._store
+
+    def _open(self) -> ObjectStore:
+        given = {name: value for name in _S3_SETTINGS if (value := self._environment.get(name))} if self._is_s3 else {}
+        endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
+        config: Any = {name.lower(): value for name, value in given.items()}
+        if self._is_s3:
+            config["disable_bulk_delete"] = True  # one object at a time, which every store knows
+        client: ClientConfig = {
+            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+            "timeout": timedelta(seconds=self._request_timeout_s),
+        }
+        if endpoint.startswith("http://"):
+            client["allow_http"] = True
+        retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=self._request_timeout_s)}
+        try:
+            return from_url(self._url, config=config, client_options=client, retry_config=retries)
+        except BaseError as error:
+            raise BucketRefused(f"cannot open {self._url}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """The readable part of what obstore says, without queries: Azure's may hold a signature."""
+    return _QUERY.sub("?…", str(error).partition("\n\nDebug source:")[0])[:500]
+
+
+def _translate(error: Exception, key: str, url: str, method: str) -> BucketError:
+    """By obstore's class where it tells enough, else by the server's status and code."""
+    is_write = method in _WRITES
+    text = str(error)
+    status = int(found[1]) if (found := _STATUS.search(text)) else 0
+    code = found[1] if (found := _CODE.search(text)) else ""
+    message = f"{url}: {_said(error)}"
+    if code in _NO_BUCKET:
+        return BucketRefused(f"{url}: there is no such bucket", status=status)
+    if code in _LATER or (status == 409 and method != "create"):
+        # Below 500 nothing was stored: S3 answers 409 while another write is under way. obstore calls each 409
+        # "already exists", which is true for Azure's answer to a create.
+        return BucketUnavailable(message, status=status, is_unclear=is_write and status >= 500)
+    if isinstance(error, FileNotFoundError):
+        return BucketRefused(message, status=status) if is_write else ObjectNotFound(key)
+    if isinstance(error, AlreadyExistsError) and method == "create":
+        return ObjectExists(key)
+    if isinstance(error, PreconditionError) and method == "replace":
+        return ObjectChanged(key)
+    if status == 507 or code in _FULL:
+        return BucketFull(message, status=status)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403) or code in _DENIED:
+        return BucketDenied(message, status=status)
+    if status == 429:
+        return BucketUnavailable(message, status=status)
+    if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
+        return BucketRefused(message, status=status)
+    return BucketUnavailable(message, status=status, is_unclear=is_write and _NEVER_SENT not in text)

@@ -1,0 +1,109 @@
+"""Every kind of bucket under one name. The two servers are started once, and only if a test asks for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.bucket.weed import WeedMissing, find_weed, make_s3_bucket, running_weed
+
+from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.directory import DirectoryBucket
+from stateward_sidecar.bucket.memory import MemoryBucket
+from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
+from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
+from stateward_sidecar.clock import Clock
+
+KINDS = ("memory", "directory", "retrying", "moto", "weed")
+
+
+class FakeClock(Clock):
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.naps: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+
+
+def retrying(inner: Bucket, clock: FakeClock | None = None, patience: Patience | None = None) -> RetryingBucket:
+    """Tries again without any time passing."""
+    clock = clock or FakeClock()
+    return RetryingBucket(inner, clock, patience, clock.sleep, random.Random(7))
+
+
+def s3_environment(url: str) -> dict[str, str]:
+    """What points at a server that takes any credentials."""
+    return {
+        "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def weed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """SeaweedFS's S3 endpoint."""
+    try:
+        find_weed()
+    except WeedMissing as error:
+        pytest.skip(str(error))
+    with running_weed(tmp_path_factory.mktemp("weed")) as url:
+        make_s3_bucket(url, "stateward")
+        yield url
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    """The S3 endpoint of moto."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    make_s3_bucket(f"http://{host}:{port}", "stateward")
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def make_bucket(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Bucket]:
+    """Makes an empty bucket of a kind."""
+
+    def make(kind: str) -> Bucket:
+        if kind == "memory":
+            return MemoryBucket()
+        if kind == "directory":
+            return DirectoryBucket(tmp_path / "bucket")
+        if kind == "retrying":
+            return retrying(MemoryBucket())
+        url: str = request.getfixturevalue(f"{kind}_url")
+        return ObjectStoreBucket(f"s3://stateward/{random.randbytes(8).hex()}/p", s3_environment(url))
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def bucket(request: pytest.FixtureRequest, make_bucket: Callable[[str], Bucket]) -> Iterator[Bucket]:
+    """Each kind in turn, empty."""
+    made = make_bucket(request.param)
+    yield made
+    made.close()
+
+
+def raise_once(error: Exception, method: str, times: int = 1) -> Callable[[str, str], None]:
+    """A hook that raises at the first calls of one method."""
+    left = [times]
+
+    def hook(called: str, key: str) -> None:
+        if called == method and left[0] > 0:
+            left[0] -= 1
+            raise error
+
+    return hook
