@@ -113,6 +113,10 @@ async def run(settings: Settings) -> int:
         sys.stderr.flush()
         os._exit(EXIT_DISK_FAILED)
     await loop.run_in_executor(None, store.close)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # All is done: one more signal while the interpreter ends must not make it look like a violent end.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     log.info("stopped")
     return EXIT_OK
 

@@ -75,6 +75,17 @@ def test_an_open_watch_does_not_hold_up_the_stop(thread: str) -> None:
         wire.close()
 
 
+def test_impatient_supervisors_get_a_good_exit_code() -> None:
+    """SIGTERM again and again until the process is gone: it ends as if there had been one, also while Python ends."""
+    with run_daemon() as daemon:
+        process = daemon._process
+        assert process is not None
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.005)
+        assert process.returncode == 0
+
+
 def test_an_idle_daemon_stops_at_once() -> None:
     """Without calls in flight, with a connection open, SIGTERM and SIGINT end it within moments."""
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,6 +1,8 @@
 """How a bucket fails. One class for each reaction of the caller.
 
-StatewardError
+None of them leaves the daemon as it is: whoever uses a bucket says what the failure means for the call it serves.
+
+Exception
 └── BucketError             base; ``is_unclear`` says whether the call may have had its effect all the same
     ├── ObjectNotFound      no object of this name
     ├── ObjectExists        create: the name is taken
@@ -14,14 +16,14 @@ StatewardError
 
 from __future__ import annotations
 
-from stateward_sidecar.errors import StatewardError
 
-
-class BucketError(StatewardError):
+class BucketError(Exception):
     """Base of all. ``is_unclear``: a write may have happened, or may still happen, although the call failed."""
 
     def __init__(self, message: str, *, is_unclear: bool = False, **metadata: object) -> None:
-        super().__init__(message, **metadata)
+        super().__init__(message)
+        self.message = message
+        self.metadata = {key: str(value) for key, value in metadata.items()}
         self.is_unclear = is_unclear
 
 

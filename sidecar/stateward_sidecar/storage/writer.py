@@ -1,7 +1,8 @@
-"""The one thread that writes: group commit.
+"""The only way to write: one at a time, group commit.
 
-Whoever wants to write hands in a ``Write``. The writer takes whatever waits, runs each in a child transaction of ONE
-transaction, and commits once: two syncs for the whole batch. A write that fails leaves nothing behind and takes nobody
+Whoever wants to write hands in a ``Write``. The writer's thread takes whatever waits, runs each in a child transaction
+of ONE transaction, and commits once: two syncs for the whole batch. Where nobody waits, a caller that has gathered a
+batch may run it on its own thread (``run_now``). A write that fails leaves nothing behind and takes nobody
 with it. Nothing is answered before the commit returned.
 
 What a failure means:
