@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from stateward._sync import Thread as Thread
     from stateward.admin import ServerInfo as ServerInfo
     from stateward.admin import Stats as Stats
+    from stateward.errors import Fenced as Fenced
+    from stateward.errors import NotArchivedYet as NotArchivedYet
+    from stateward.errors import NotOwner as NotOwner
     from stateward.errors import ServerUnavailable as ServerUnavailable
     from stateward.errors import StatewardError as StatewardError
     from stateward.errors import ThreadNotFound as ThreadNotFound
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from stateward.errors import VersionNotFound as VersionNotFound
     from stateward.events import Event as Event
     from stateward.events import HistoryEntry as HistoryEntry
+    from stateward.models import Access as Access
     from stateward.models import Branch as Branch
     from stateward.models import Checkpoint as Checkpoint
     from stateward.models import Durability as Durability
@@ -54,6 +58,9 @@ _HOMES = {
     "stateward._sync": ("Client", "Thread"),
     "stateward.admin": ("ServerInfo", "Stats"),
     "stateward.errors": (
+        "Fenced",
+        "NotArchivedYet",
+        "NotOwner",
         "ServerUnavailable",
         "StatewardError",
         "ThreadNotFound",
@@ -62,6 +69,7 @@ _HOMES = {
     ),
     "stateward.events": ("Event", "HistoryEntry"),
     "stateward.models": (
+        "Access",
         "Branch",
         "Checkpoint",
         "Durability",
@@ -78,6 +86,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Access",
     "AsyncClient",
     "AsyncThread",
     "Blob",
@@ -86,9 +95,12 @@ __all__ = [
     "Client",
     "Durability",
     "Event",
+    "Fenced",
     "HistoryEntry",
     "Log",
     "MsgPack",
+    "NotArchivedYet",
+    "NotOwner",
     "PreparedSave",
     "RawValue",
     "Retention",

@@ -11,13 +11,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from stateward import _reading, _saving, _sync, _threads
+from stateward import _ownership, _reading, _saving, _sync, _threads
+from stateward._async_archive import AsyncArchive
 from stateward._async_io import AsyncStream, Connection, drive
-from stateward._operations import Await, Call, Operation, Pause, ThreadRef, projection
+from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
 from stateward._saving import PreparedSave, SaveOptions
 from stateward._shell import ClientShell, ThreadShell, documented_as
-from stateward._streams import HistoryReader, Reader, VerifyReader, WatchReader
+from stateward._streams import BlobReader, HistoryReader, Reader, VerifyReader, WatchReader
 from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
 from stateward.changes import Change
@@ -37,6 +38,10 @@ class AsyncClient(ClientShell[Connection]):
     request id. Each attempt may take `deadline` seconds.
 
     `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
+
+    `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
+    sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
+    is fenced by it, and what it had not archived becomes an orphan. Without it, NotOwner is raised.
     """
 
     _connect = Connection
@@ -57,7 +62,8 @@ class AsyncClient(ClientShell[Connection]):
             await connection.close()
 
     def thread(self, name: str, *, branch: str = "main") -> AsyncThread:
-        return AsyncThread(self, ThreadRef(self.namespace, name, branch))
+        access = AsyncThreadBlobs(self, name)
+        return AsyncThread(self, ThreadRef(self.namespace, name, branch, blobs=access))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
         return self._read_list(_threads.read_threads, _threads.list_threads(self.namespace, **filters))
@@ -65,6 +71,11 @@ class AsyncClient(ClientShell[Connection]):
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> AsyncIterator[Checkpoint]:
         request = _reading.list_checkpoints(self.namespace, "-", **filters)
         return self._read_list(_reading.read_checkpoints, request)
+
+    @property
+    def archive(self) -> AsyncArchive:
+        """Looks after the archive as a whole."""
+        return AsyncArchive(self)
 
     async def save_all(self, saves: Iterable[PreparedSave]) -> list[Checkpoint]:
         return await self._run(_saving.save_all(list(saves)))
@@ -91,8 +102,15 @@ class AsyncClient(ClientShell[Connection]):
 
     async def _perform(self, step: Call | Pause | Await) -> Any:
         match step:
+            case Upload():
+                answer = await self._connected().upload(step.request, step.content)  # type: ignore[arg-type]
+                self._has_met_daemon = True
+                return answer
+            case Download():
+                pieces = self._open(BlobReader(step.request))  # type: ignore[arg-type]
+                return b"".join([piece async for piece in pieces])
             case Call():
-                answer = await self._connected().call(step.method, step.request)
+                answer = await self._connected().call(step.method, step.request, step.deadline_s)
                 self._has_met_daemon = True
                 return answer
             case Pause():
@@ -113,6 +131,23 @@ class AsyncClient(ClientShell[Connection]):
                 yield item
             if not request.page_token:
                 return
+
+
+class AsyncThreadBlobs:
+    """Reads the blobs of a thread, for the states that name them."""
+
+    is_async = True
+
+    def __init__(self, client: AsyncClient, thread: str) -> None:
+        self._client = client
+        self._ref = ThreadRef(client.namespace, thread, "")
+        self.policy = client._blob_policy
+
+    async def read(self, digest: bytes, offset: int, length: int | None) -> bytes:
+        return b"".join([piece async for piece in self.chunks(digest, offset, length)])
+
+    def chunks(self, digest: bytes, offset: int, length: int | None) -> AsyncStream[bytes]:
+        return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
 
 
 @documented_as(_sync.Thread)
@@ -152,8 +187,17 @@ class AsyncThread(ThreadShell["AsyncClient"]):
     async def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
         return await self._run(_saving.append(self._ref, log, entries, options))
 
+    async def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
+        return await self._run(_uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
+
+    async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
+        request = _uploads.read_request(self._ref, _uploads.digest_of(blob), offset, length)
+        data: bytes = await self._run(_uploads.read_blob(request))
+        return data
+
     def branch(self, name: str, at: int | None = None) -> AsyncThread:
-        return AsyncThread(self._client, ThreadRef(self._ref.namespace, self._ref.thread, name, at))
+        ref = ThreadRef(self._ref.namespace, self._ref.thread, name, at, self._ref.blobs)
+        return AsyncThread(self._client, ref)
 
     def history(
         self,
@@ -223,8 +267,9 @@ class AsyncThread(ThreadShell["AsyncClient"]):
         *,
         expected_version: int | None = None,
         durability: Durability | str | None = None,
+        local_only: bool = False,
     ) -> bool:
-        return await self._run(_threads.delete(self._ref, missing_ok, expected_version, durability))
+        return await self._run(_threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
 
     def watch(
         self, *, after_sequence: int | None = None, after_cursor: str = "", include_diff: bool = False
@@ -236,6 +281,17 @@ class AsyncThread(ThreadShell["AsyncClient"]):
 
     async def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
         return await self._run(_threads.wait_durable(self._ref, sequence, durability))
+
+    async def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:  # noqa: ASYNC109  as in the blocking twin
+        return await self._run(_threads.wait_archived(self._ref, what, timeout))
+
+    async def attach(
+        self, *, take_over: bool = False, read_only: bool = False, wait: float | None = None
+    ) -> ThreadInfo:
+        return await self._run(_ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait))
+
+    async def detach(self) -> ThreadInfo:
+        return await self._run(_ownership.detach(self._ref))
 
     async def _run(self, operation: Operation[T]) -> T:
         return await self._client._run(operation)

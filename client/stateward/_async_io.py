@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._channel import Settings, bind_methods, channel_options, explain, grpc
+from stateward._blobs import Content, slices
+from stateward._channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
 from stateward._operations import Pause
 from stateward._streams import END, Open, Read, Reading
 from stateward.errors import StatewardError
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 if TYPE_CHECKING:
     from stateward._async import AsyncClient
@@ -59,12 +61,31 @@ class Connection:
         """Whether this process and this loop made it."""
         return self._pid == os.getpid() and self._loop is asyncio.get_running_loop()
 
-    async def call(self, method: str, request: Message) -> Any:
-        """One attempt of a unary call."""
+    async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
+        """One attempt of a unary call; without a deadline of its own it has the client's."""
+        timeout = self._settings.deadline_s if deadline_s is None else deadline_s
         try:
-            return await self._methods[method](request, timeout=self._settings.deadline_s)
+            return await self._methods[method](request, timeout=timeout)
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
+
+    async def upload(self, begin: BlobBegin, content: Content) -> Any:
+        """One attempt to write a blob. An error of whoever gives the bytes is raised as it is."""
+        call = self._methods["WriteBlob"](timeout=upload_deadline_s(self._settings, content))
+        try:
+            try:
+                await call.write(WriteBlobRequest(begin=begin))
+                async for piece in _each(content):
+                    for part in slices(piece):
+                        await call.write(WriteBlobRequest(data=part))
+                await call.done_writing()
+            except asyncio.InvalidStateError:
+                pass  # it was answered already
+            return await call
+        except grpc.RpcError as failure:
+            raise explain(failure, self._settings) from failure
+        finally:
+            call.cancel()
 
     def open(self, method: str, request: Message) -> Any:
         """A stream's call. Does not wait."""
@@ -72,6 +93,21 @@ class Connection:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+async def _each(content: Content) -> AsyncIterator[bytes]:
+    pieces = content.pieces()
+    if isinstance(pieces, AsyncIterable):
+        async for piece in pieces:
+            yield piece
+        return
+    iterator = iter(pieces)
+    while True:
+        # A file is not read on the event loop.
+        piece = await asyncio.to_thread(next, iterator, None) if content.is_blocking else next(iterator, None)
+        if piece is None:
+            return
+        yield piece
 
 
 class AsyncStream(Generic[T]):

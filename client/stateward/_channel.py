@@ -15,15 +15,19 @@ from typing import Any
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
+from stateward._blobs import Content
 from stateward.errors import ServerUnavailable, StatewardError, error_from_rpc
 from stateward.v1 import (
     admin_service_pb2_grpc,
+    blob_service_pb2_grpc,
+    archive_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     thread_service_pb2_grpc,
 )
 
 MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 MAX_SEND_BYTES = 64 * 1024 * 1024
+UPLOAD_BYTES_PER_S = 1024 * 1024  # an upload slower than this is given up
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
@@ -51,6 +55,8 @@ class Settings:
     """For how long a call is tried again while the daemon is away."""
     credentials: grpc.ChannelCredentials | None = None
     """TLS; None = plain text."""
+    take_over: bool = False
+    """Whether a write takes its thread from the sidecar that holds it."""
 
 
 def resolve_target(target: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -90,8 +96,15 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
         checkpoint_service_pb2_grpc.CheckpointServiceStub(channel),
         thread_service_pb2_grpc.ThreadServiceStub(channel),
         admin_service_pb2_grpc.AdminServiceStub(channel),
+        blob_service_pb2_grpc.BlobServiceStub(channel),
+        archive_service_pb2_grpc.ArchiveServiceStub(channel),
     )
     return {name: method for stub in stubs for name, method in vars(stub).items()}
+
+
+def upload_deadline_s(settings: Settings, content: Content) -> float | None:
+    """How long one attempt to write a blob may take; None = without limit, where the size is not known."""
+    return None if content.size_bytes is None else settings.deadline_s + content.size_bytes / UPLOAD_BYTES_PER_S
 
 
 def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stateward._blobs import StateBlobs, make_blob
 from stateward.v1 import diff_pb2, state_pb2
 
 if TYPE_CHECKING:
@@ -22,6 +23,18 @@ class Collected:
     """The objects that were looked at."""
     deleted_slots: set[str] = field(default_factory=set)
     logs: dict[str, CollectedLog] = field(default_factory=dict)
+    blob_threshold: int = 0
+    """Values with more bytes become blobs; 0 = none."""
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+    """Bytes of values that became blobs, by SHA-256. To be written before the save."""
+
+    def take(self, encoded: state_pb2.Value) -> state_pb2.Value:
+        """The value that is sent in place of one that may be large."""
+        made = make_blob(encoded, self.blob_threshold)
+        if made is None:
+            return encoded
+        self.blobs[made.blob.sha256] = encoded.data
+        return made
 
 
 @dataclass
@@ -37,9 +50,12 @@ class CollectedLog:
 
 
 class Gate:
-    """Closed while a save is under way, which another task could otherwise pull the ground from under."""
+    """What the parts of a state share. Closed while a save is under way, which another task could otherwise pull the
+    ground from under."""
 
     closed = False
+    blobs: StateBlobs | None = None
+    """How the blobs of the state's thread are read; None = the state has no thread yet."""
 
     def require_open(self) -> None:
         """RuntimeError while a save is under way."""

@@ -123,8 +123,7 @@ class Log:
         position = self._checked(position)
         if position >= len(self._stored):
             raise IndexError(f"logs.{self.name}[{position}] is not saved yet")
-        stored = self._stored[position]
-        return values.RawValue(stored.media_type, stored.data)
+        return values.raw(self._stored[position], self._gate.blobs)
 
     def append(self, value: Any) -> None:
         """Adds an entry at the end. It is saved as it is at the time of the save, and not looked at afterwards."""
@@ -177,7 +176,9 @@ class Log:
             return self._added[position - len(self._stored)]
         index = self._first + position
         if index not in self._watched:
-            self._watched[index] = values.decode(self._stored[position], f"logs.{self.name}[{position}]")
+            self._watched[index] = values.decode(
+                self._stored[position], f"logs.{self.name}[{position}]", self._gate.blobs
+            )
         return self._watched[index]
 
     def _checked(self, position: int) -> int:
@@ -243,6 +244,7 @@ class Log:
             position = index - self._first
             encoded = values.encode(self._watched[index], f"logs.{name}[{position}]")
             if not values.is_unchanged(encoded, self._stored[position]):
+                encoded = collected.take(encoded)
                 edit = edits.add().replace_entry
                 edit.log, edit.index = name, index
                 edit.value.CopyFrom(encoded)
@@ -254,7 +256,9 @@ class Log:
             trim = edits.add().trim_log
             trim.log, trim.before_index = name, self._trim_before
         start = len(self._stored)
-        added = [values.encode(value, f"logs.{name}[{start + at}]") for at, value in enumerate(self._added)]
+        added = [
+            collected.take(values.encode(value, f"logs.{name}[{start + at}]")) for at, value in enumerate(self._added)
+        ]
         if added:
             append = edits.add().append
             append.log = name

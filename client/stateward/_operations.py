@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from stateward._blobs import BlobAccess, Content
 from stateward._retry import Retry
 from stateward.errors import StatewardError
 from stateward.models import write_duration
@@ -34,6 +35,20 @@ class Call:
 
     method: str
     request: Message
+    deadline_s: float | None = None
+    """How long it may take, and at most be tried again while the daemon is away; None = what the client was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Call):
+    """One attempt to write a blob; `request` is the BlobBegin, and `content` what follows. Answered as WriteBlob."""
+
+    content: Content = Content(tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Download(Call):
+    """One attempt to read a blob, or a range of it, as a whole. Answered with its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +78,8 @@ def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Op
             try:
                 answer = yield step
             except StatewardError as error:
-                if isinstance(step, Call):
-                    retry = retry or Retry(patience_s)
+                if isinstance(step, Call) and (not isinstance(step, Upload) or step.content.is_repeatable):
+                    retry = retry or Retry(_patience_of(step, patience_s))
                     delay_s = retry.delay_after(error)
                 if delay_s is None:
                     step, retry = operation.throw(error), None
@@ -79,6 +94,11 @@ def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Op
         operation.close()  # an interrupted call must not leave its state marked as being saved
 
 
+def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], float]:
+    limit_s = call.deadline_s
+    return patience_s if limit_s is None else lambda: min(patience_s(), limit_s)
+
+
 @dataclass(frozen=True)
 class ThreadRef:
     """Names a branch of a thread. `at` is the version a branch starts from if it does not exist yet; None = empty."""
@@ -87,6 +107,8 @@ class ThreadRef:
     thread: str
     branch: str
     at: int | None = None
+    blobs: BlobAccess | None = field(default=None, compare=False, repr=False)
+    """How the blobs of the thread are read, and what becomes one; None = nothing becomes one."""
 
 
 def new_request_id() -> str:
@@ -130,3 +152,8 @@ def timestamp(time: datetime | None) -> Timestamp | None:
 def duration(delta: timedelta | None) -> Duration | None:
     """The message for a duration."""
     return None if delta is None else write_duration(delta)
+
+
+def duration_s(seconds: float) -> Duration:
+    """The message for so many seconds."""
+    return write_duration(timedelta(seconds=seconds))

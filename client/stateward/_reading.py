@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from stateward._log import Log
 from stateward._operations import Call, Operation, ThreadRef, projection, version_ref
+from stateward._uploads import fetch_blobs
 from stateward.changes import Change, changes_from_proto
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, status_numbers
@@ -45,21 +46,22 @@ def hydrate(
         projection=projection(slots, logs),
     )
     pinned = request.HasField("version")
+    empty = State(origin=Origin(ref.namespace, ref.thread, ref.branch))
     try:
-        return (yield from _read_pages(request, pinned))
+        state = yield from _read_pages(request, pinned)
     except VersionNotFound:
-        if pinned:
+        if pinned or (must_exist and ref.at is None):
             raise
-        if ref.at is not None:
-            request.branch = ""
-            request.version.version = ref.at
-            return (yield from _read_pages(request, pinned=False))
-        if must_exist:
-            raise
+        if ref.at is None:
+            return empty
+        request.branch = ""
+        request.version.version = ref.at
+        state = yield from _read_pages(request, pinned=False)
     except ThreadNotFound:
         if pinned or must_exist or ref.at is not None:
             raise
-    return State(origin=Origin(ref.namespace, ref.thread, ref.branch))
+        return empty
+    return (yield from fetch_blobs(ref, state))
 
 
 def _read_pages(request: checkpoints.HydrateRequest, pinned: bool) -> Operation[State]:
@@ -103,7 +105,7 @@ class _Pages:
             log.entries.append(value)
 
     def join(self, request: checkpoints.HydrateRequest, last: checkpoints.HydrateResponse, pinned: bool) -> State:
-        return read_state(
+        state = read_state(
             last.checkpoint,
             self._slots,
             self._logs,
@@ -111,6 +113,8 @@ class _Pages:
             partial=last.state.partial,
             pinned=pinned,
         )
+        state.owner_id = last.owner_id
+        return state
 
 
 def read_state(

@@ -14,6 +14,7 @@ from stateward._collected import Collected
 from stateward._log import Log
 from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._reading import hydrate
+from stateward._uploads import learn_support, write_blobs
 from stateward.errors import NotArchivedYet, VersionMismatch
 from stateward.models import (
     Checkpoint,
@@ -49,7 +50,8 @@ class SaveOptions(TypedDict, total=False):
     schema_version: int
     """The agent's number for the shape of its state; 0 = not said."""
     durability: Durability | str | None
-    """What must be reached before the answer; None = the daemon's default."""
+    """What must be reached before the answer; None = the daemon's default. "archived" may raise NotArchivedYet: the
+    version is saved all the same."""
     request_id: str | None
     """Makes a save free to repeat even by another process; None = a new one for this call and all its retries."""
     create: ThreadOptions | None
@@ -89,6 +91,9 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
             if unnumbered:
                 yield from _learn_numbers(each.ref, each.state, unnumbered)
             request, part = _save_request(each)
+            if part.blobs and not (yield from learn_support(each.ref)):
+                request, part = _save_request(each)
+            yield from write_blobs(each.ref, part.blobs, _creation(each))
             requests.append(request)
             collected.append(part)
         try:
@@ -118,24 +123,28 @@ def _accept(
     responses: Sequence[checkpoints.SaveResponse],
 ) -> list[Checkpoint]:
     """Rebases every state; then NotArchivedYet for the first save that is less durable than asked."""
-    made, short = [], None
+    made: list[Checkpoint] = []
+    short: Checkpoint | None = None
     for each, part, request, response in zip(saves, collected, requests, responses, strict=True):
         checkpoint = _read_checkpoint(request, response)
         origin = Origin(each.ref.namespace, each.ref.thread, each.ref.branch)
         each.state.rebase(part, checkpoint, origin, whole=request.overwrite)
+        each.state.read_blobs_through(each.ref.blobs)
+        each.state.keep_blobs(part.blobs)
         made.append(checkpoint)
         if response.durability < request.durability:
             short = short or checkpoint
     if short:
-        raise NotArchivedYet(short)
+        raise NotArchivedYet(short.thread, short.sequence, short, made)
     return made
 
 
 def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
     request = _bare_request(ref, options)
+    threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
     if request.overwrite:
-        collected = state.collect()
+        collected = state.collect(blob_threshold=threshold)
         request.state.CopyFrom(state.whole(collected))
         return request, collected
     origin = state.origin
@@ -154,7 +163,14 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Coll
             f'thread.branch("{ref.branch}", at={state.version}).save(state)'
         )
     request.diff.SetInParent()  # a version may change nothing
-    return request, state.collect(request.diff)
+    return request, state.collect(request.diff, threshold)
+
+
+def _creation(prepared: PreparedSave) -> ThreadOptions | None:
+    """What a thread is made with by the blobs of its first save; None where there must be one already."""
+    if prepared.state.version and not prepared.options.get("overwrite"):
+        return None
+    return prepared.options.get("create") or ThreadOptions()
 
 
 # What the request says in another form than the caller.
@@ -253,9 +269,16 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     request = _bare_request(ref, options)
     edit = request.diff.edits.add().append
     edit.log = log
-    edit.entries.extend(values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries))
+    encoded = [values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries)]
+    collected = Collected(request.diff, blob_threshold=ref.blobs.policy.threshold_bytes if ref.blobs else 0)
+    taken = [collected.take(value) for value in encoded]
+    if collected.blobs and not (yield from learn_support(ref)):
+        taken = encoded
+    else:
+        yield from write_blobs(ref, collected.blobs, options.get("create") or ThreadOptions())
+    edit.entries.extend(taken)
     response = yield Call("Save", request)
     checkpoint = _read_checkpoint(request, response)
     if response.durability < request.durability:
-        raise NotArchivedYet(checkpoint)
+        raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])
     return checkpoint

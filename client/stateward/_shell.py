@@ -8,8 +8,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
+from stateward._blobs import DEFAULT_THRESHOLD_BYTES, BlobPolicy
 from stateward._channel import Settings, grpc, resolve_target
 from stateward._operations import Operation, ThreadRef, with_retries
+from stateward._ownership import with_take_over
 from stateward._saving import PreparedSave, SaveOptions
 from stateward._streams import Reader, Reading
 from stateward.state import State
@@ -41,8 +43,13 @@ class ClientShell(Generic[K]):
         deadline: float = 60.0,
         retry_timeout: float = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
+        take_over: bool = False,
+        blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
     ) -> None:
-        self._settings = Settings(resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials)
+        self._settings = Settings(
+            resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over
+        )
+        self._blob_policy = BlobPolicy(blob_threshold)
         self._has_met_daemon = False
         self._closed = False
         self._lock = threading.Lock()
@@ -92,7 +99,7 @@ class ClientShell(Generic[K]):
         return self._settings.retry_timeout_s if self._has_met_daemon else self._settings.ready_timeout_s
 
     def _with_retries(self, operation: Operation[T]) -> Operation[T]:
-        return with_retries(operation, self._patience_s)
+        return with_retries(with_take_over(operation) if self._settings.take_over else operation, self._patience_s)
 
     def _reading(self, reader: Reader[T]) -> Reading[T]:
         return Reading(reader, self._patience_s)

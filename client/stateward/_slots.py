@@ -30,7 +30,7 @@ class Slots(MutableMapping[str, Any]):
         if name not in self._watched:
             if name in self._deleted or name not in self._stored:
                 raise KeyError(f"{name} (this state is partial: was it asked for?)" if self._partial else name)
-            self._watched[name] = values.decode(self._stored[name], f"slots.{name}")
+            self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
         return self._watched[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -60,8 +60,7 @@ class Slots(MutableMapping[str, Any]):
 
     def raw(self, name: str) -> values.RawValue:
         """The value as it is stored at this version, not decoded, and not watched."""
-        stored = self._stored[name]
-        return values.RawValue(stored.media_type, stored.data)
+        return values.raw(self._stored[name], self._gate.blobs)
 
     def _collect(self, collected: Collected) -> None:
         edits = collected.diff.edits
@@ -72,12 +71,13 @@ class Slots(MutableMapping[str, Any]):
             value, stored = self._watched[name], self._stored.get(name)
             encoded = values.encode(value, f"slots.{name}")
             collected.watched_slots[name] = value
-            if stored is None:
-                _set_slot(edits.add(), name, encoded)
-            elif values.is_unchanged(encoded, stored):
+            if stored is not None and values.is_unchanged(encoded, stored):
                 continue
-            else:
-                _replace_slot(edits.add(), name, stored, encoded)
+            edit = edits.add()
+            if stored is None or not _splice_slot(edit, name, stored, encoded):
+                encoded = collected.take(encoded)
+                edit.set_slot.slot = name
+                edit.set_slot.value.CopyFrom(encoded)
             collected.slots[name] = encoded
 
     def _rebase(self, collected: Collected) -> None:
@@ -90,13 +90,8 @@ class Slots(MutableMapping[str, Any]):
                 del self._watched[name]
 
 
-def _set_slot(edit: diff_pb2.Edit, name: str, encoded: state_pb2.Value) -> None:
-    edit.set_slot.slot = name
-    edit.set_slot.value.CopyFrom(encoded)
-
-
-def _replace_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encoded: state_pb2.Value) -> None:
-    """Makes `edit` a SetSlot, or a SpliceSlot where that takes at most half the bytes."""
+def _splice_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encoded: state_pb2.Value) -> bool:
+    """Makes `edit` a SpliceSlot where that takes at most half the bytes; False where it does not."""
     old, new = stored.data, encoded.data
     if stored.media_type == encoded.media_type and min(len(old), len(new)) >= SPLICE_MIN_BYTES:
         prefix = _common_prefix(old, new)
@@ -105,8 +100,8 @@ def _replace_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encod
         if len(insert) <= len(new) // 2:
             edit.splice_slot.slot, edit.splice_slot.base_sha256 = name, sha256(old).digest()
             edit.splice_slot.splices.add(offset=prefix, delete=len(old) - prefix - suffix, insert=insert)
-            return
-    _set_slot(edit, name, encoded)
+            return True
+    return False
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:

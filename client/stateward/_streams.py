@@ -23,6 +23,7 @@ from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import blob_service_pb2 as blobs
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
 
@@ -107,6 +108,7 @@ class HistoryReader(Reader[HistoryEntry]):
             direction=direction,
             projection=projection,
         )
+        self._ref = ref
         self._newest_first = newest_first
         self._last = 0  # the version that was given last
         self._skipping = False
@@ -133,7 +135,35 @@ class HistoryReader(Reader[HistoryEntry]):
         if not message.HasField("state"):
             return None
         found, asked = message.state, self._request.projection
-        return read_state(message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True)
+        state = read_state(
+            message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True
+        )
+        state.read_blobs_through(self._ref.blobs)
+        return state
+
+
+class BlobReader(Reader[bytes]):
+    """The bytes of a blob, or of a range of it."""
+
+    method = "ReadBlob"
+
+    def __init__(self, request: blobs.ReadBlobRequest) -> None:
+        self._request = blobs.ReadBlobRequest()
+        self._request.CopyFrom(request)
+
+    def request(self) -> Message:
+        return self._request
+
+    def take(self, message: blobs.ReadBlobResponse) -> list[bytes]:
+        if not message.data:
+            return []
+        self._request.offset = message.offset + len(message.data)
+        if self._request.HasField("length"):
+            self._request.length -= len(message.data)
+        return [message.data]
+
+    def can_resume(self) -> bool:
+        return True
 
 
 class VerifyReader(Reader[VerifyProgress]):

@@ -11,12 +11,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from stateward import _reading, _saving, _threads
-from stateward._operations import Await, Call, Operation, Pause, ThreadRef, projection
+from stateward import _ownership, _reading, _saving, _threads
+from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
 from stateward._saving import PreparedSave, SaveOptions
 from stateward._shell import ClientShell, ThreadShell
-from stateward._streams import HistoryReader, Reader, VerifyReader, WatchReader
+from stateward._streams import BlobReader, HistoryReader, Reader, VerifyReader, WatchReader
+from stateward._sync_archive import Archive
 from stateward._sync_io import Connection, Stream, drive
 from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
@@ -36,6 +37,10 @@ class Client(ClientShell[Connection]):
     request id. Each attempt may take `deadline` seconds.
 
     `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
+
+    `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
+    sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
+    is fenced by it, and what it had not archived becomes an orphan. Without it, NotOwner is raised.
     """
 
     _connect = Connection
@@ -58,7 +63,8 @@ class Client(ClientShell[Connection]):
 
     def thread(self, name: str, *, branch: str = "main") -> Thread:
         """A handle on a thread, which need not exist. Asks nothing of the daemon."""
-        return Thread(self, ThreadRef(self.namespace, name, branch))
+        access = ThreadBlobs(self, name)
+        return Thread(self, ThreadRef(self.namespace, name, branch, blobs=access))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> Iterator[ThreadInfo]:
         """The namespace's threads, the most recently changed first, read page by page."""
@@ -68,6 +74,11 @@ class Client(ClientShell[Connection]):
         """Versions of all threads of the namespace, newest first, read page by page."""
         request = _reading.list_checkpoints(self.namespace, "-", **filters)
         return self._read_list(_reading.read_checkpoints, request)
+
+    @property
+    def archive(self) -> Archive:
+        """Looks after the archive as a whole."""
+        return Archive(self)
 
     def save_all(self, saves: Iterable[PreparedSave]) -> list[Checkpoint]:
         """One version in each of several threads, all or none on this disk: `save_all([a.prepare(x), b.prepare(y)])`.
@@ -106,8 +117,14 @@ class Client(ClientShell[Connection]):
 
     def _perform(self, step: Call | Pause | Await) -> Any:
         match step:
+            case Upload():
+                answer = self._connected().upload(step.request, step.content)  # type: ignore[arg-type]
+                self._has_met_daemon = True
+                return answer
+            case Download():
+                return b"".join(self._open(BlobReader(step.request)))  # type: ignore[arg-type]
             case Call():
-                answer = self._connected().call(step.method, step.request)
+                answer = self._connected().call(step.method, step.request, step.deadline_s)
                 self._has_met_daemon = True
                 return answer
             case Pause():
@@ -129,6 +146,23 @@ class Client(ClientShell[Connection]):
             yield from self._run(read(request))
             if not request.page_token:
                 return
+
+
+class ThreadBlobs:
+    """Reads the blobs of a thread, for the states that name them."""
+
+    is_async = False
+
+    def __init__(self, client: Client, thread: str) -> None:
+        self._client = client
+        self._ref = ThreadRef(client.namespace, thread, "")
+        self.policy = client._blob_policy
+
+    def read(self, digest: bytes, offset: int, length: int | None) -> bytes:
+        return b"".join(self.chunks(digest, offset, length))
+
+    def chunks(self, digest: bytes, offset: int, length: int | None) -> Stream[bytes]:
+        return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
 
 
 class Thread(ThreadShell["Client"]):
@@ -181,9 +215,23 @@ class Thread(ThreadShell["Client"]):
         """Adds entries to a log on top of whatever is the head, without reading it: never a VersionMismatch."""
         return self._run(_saving.append(self._ref, log, entries, options))
 
+    def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
+        """Writes bytes that are too large for the state, and returns what names them: put it into a slot or a log.
+
+        `source` is bytes, a path, a file opened for reading bytes, or an iterator of bytes. A thread that does not exist
+        is made. The same bytes are kept once. What no saved version names goes after a day.
+        """
+        return self._run(_uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
+
+    def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a blob (or of what has this SHA-256), from `offset` on; `length` None = to the end."""
+        request = _uploads.read_request(self._ref, _uploads.digest_of(blob), offset, length)
+        data: bytes = self._run(_uploads.read_blob(request))
+        return data
+
     def branch(self, name: str, at: int | None = None) -> Thread:
         """A handle on another branch. One that does not exist yet starts from version `at` with its first save."""
-        return Thread(self._client, ThreadRef(self._ref.namespace, self._ref.thread, name, at))
+        return Thread(self._client, ThreadRef(self._ref.namespace, self._ref.thread, name, at, self._ref.blobs))
 
     def history(
         self,
@@ -267,9 +315,14 @@ class Thread(ThreadShell["Client"]):
         *,
         expected_version: int | None = None,
         durability: Durability | str | None = None,
+        local_only: bool = False,
     ) -> bool:
-        """Removes the thread for good. False if there was none, which without `missing_ok` is ThreadNotFound."""
-        return self._run(_threads.delete(self._ref, missing_ok, expected_version, durability))
+        """Removes the thread for good. False if there was none, which without `missing_ok` is ThreadNotFound.
+
+        With an archive it goes there too, which must be reached; `local_only` removes what is on this disk and leaves
+        the archive alone, so that the thread can be had again from there.
+        """
+        return self._run(_threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
 
     def watch(
         self, *, after_sequence: int | None = None, after_cursor: str = "", include_diff: bool = False
@@ -289,6 +342,26 @@ class Thread(ThreadShell["Client"]):
     def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
         """Waits until a place in the journal has reached a level, for up to the client's deadline."""
         return self._run(_threads.wait_durable(self._ref, sequence, durability))
+
+    def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:
+        """Waits until a version, or a place in the journal, is in the archive, with all before it.
+
+        NotArchivedYet after `timeout` seconds; None = the client's deadline. Waiting again is fine.
+        """
+        return self._run(_threads.wait_archived(self._ref, what, timeout))
+
+    def attach(self, *, take_over: bool = False, read_only: bool = False, wait: float | None = None) -> ThreadInfo:
+        """Makes this sidecar the owner of a thread that is in the archive; NotOwner where another one holds it.
+
+        Writes do that by themselves where the thread is free: detached, or not changed for the lease time. `wait` waits
+        so many seconds for that, at most an hour. `take_over` does not ask: for who knows that the other machine is
+        dead. `read_only` takes a copy of what is archived, whoever holds it. NoArchive where the daemon has none.
+        """
+        return self._run(_ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait))
+
+    def detach(self) -> ThreadInfo:
+        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once."""
+        return self._run(_ownership.detach(self._ref))
 
     def _run(self, operation: Operation[T]) -> T:
         return self._client._run(operation)

@@ -7,18 +7,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._channel import Settings, bind_methods, channel_options, explain, grpc
+from stateward._blobs import Content, slices
+from stateward._channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
 from stateward._operations import Pause
 from stateward._streams import END, Open, Read, Reading
 from stateward.errors import StatewardError
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 if TYPE_CHECKING:
     from stateward._sync import Client
@@ -63,12 +65,41 @@ class Connection:
         """Whether this process made it."""
         return self._pid == os.getpid()
 
-    def call(self, method: str, request: Message) -> Any:
-        """One attempt of a unary call."""
+    def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
+        """One attempt of a unary call; without a deadline of its own it has the client's."""
+        timeout = self._settings.deadline_s if deadline_s is None else deadline_s
         try:
-            return self._methods[method](request, timeout=self._settings.deadline_s)
+            return self._methods[method](request, timeout=timeout)
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
+
+    def upload(self, begin: BlobBegin, content: Content) -> Any:
+        """One attempt to write a blob. An error of whoever gives the bytes is raised as it is."""
+        failures: list[BaseException] = []
+        is_open = threading.Event()
+
+        def messages() -> Iterator[WriteBlobRequest]:  # on a thread of gRPC's
+            yield WriteBlobRequest(begin=begin)
+            is_open.wait()
+            try:
+                for piece in content.pieces():  # type: ignore[union-attr]
+                    yield from map(_data, slices(piece))
+            except Exception as failure:  # noqa: BLE001  raised below
+                failures.append(failure)
+                call.cancel()
+
+        call = self._methods["WriteBlob"].future(messages(), timeout=upload_deadline_s(self._settings, content))
+        is_open.set()
+        try:
+            return call.result()
+        except grpc.RpcError as failure:
+            if failures:
+                raise failures[0] from None
+            raise explain(failure, self._settings) from failure
+        except grpc.FutureCancelledError:
+            raise failures[0] from None
+        finally:
+            call.cancel()
 
     def pause(self, wait: Callable[[float], Any], seconds: float) -> None:
         """Waits while gRPC goes on connecting.
@@ -88,6 +119,10 @@ class Connection:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _data(piece: bytes) -> WriteBlobRequest:
+    return WriteBlobRequest(data=piece)
 
 
 class Stream(Generic[T]):

@@ -10,7 +10,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from stateward._operations import Call, Operation, ThreadRef, duration, new_request_id, timestamp, version_ref
 from stateward.admin import ServerInfo, Stats
+from stateward.errors import DeadlineExceeded, NotArchivedYet
 from stateward.models import (
+    Checkpoint,
     Durability,
     DurableResult,
     PruneResult,
@@ -23,6 +25,7 @@ from stateward.models import (
     status_numbers,
 )
 from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import checkpoint_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
 
@@ -137,17 +140,23 @@ def prune(
 
 
 def delete(
-    ref: ThreadRef, missing_ok: bool, expected_version: int | None, durability: Durability | str | None
+    ref: ThreadRef,
+    missing_ok: bool,
+    expected_version: int | None,
+    durability: Durability | str | None,
+    local_only: bool,
 ) -> Operation[bool]:
-    """Whether there was a thread. To make a retry free, what is deleted is the uid that was seen first."""
+    """Whether there was a thread. To make a retry free, what is deleted is the uid that was seen first; but where only
+    this disk is meant, to look first could ask an archive that is away."""
     request = threads.DeleteThreadRequest(
         namespace=ref.namespace,
         thread=ref.thread,
         expected_version=expected_version,
-        allow_missing=True,
+        allow_missing=missing_ok or not local_only,
         durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+        local_only=local_only,
     )
-    if missing_ok:
+    if missing_ok or local_only:
         return bool((yield Call("DeleteThread", request)).uid)
     request.expected_uid = (yield from get_thread(ref)).uid
     yield Call("DeleteThread", request)
@@ -202,6 +211,26 @@ def wait_durable(ref: ThreadRef, sequence: int, durability: Durability | str | N
         durability=choice_number(Durability, durability),  # type: ignore[arg-type]
     )
     return DurableResult.from_proto((yield Call("WaitDurable", request)))
+
+
+def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout_s: float | None) -> Operation[DurableResult]:
+    """Waits for a version, or a place in the journal, to be in the archive."""
+    checkpoint = what if isinstance(what, Checkpoint) else None
+    if checkpoint is not None and (checkpoint.namespace, checkpoint.thread) != (ref.namespace, ref.thread):
+        raise ValueError(f"this version belongs to thread {checkpoint.thread!r}, not {ref.thread!r}")
+    sequence = what.sequence if isinstance(what, Checkpoint) else what
+    request = threads.WaitDurableRequest(
+        namespace=ref.namespace, thread=ref.thread, sequence=sequence, durability=checkpoint_pb2.DURABILITY_ARCHIVED
+    )
+    made = () if checkpoint is None else (checkpoint,)
+    late = NotArchivedYet(ref.thread, sequence, checkpoint, made)
+    try:
+        result = DurableResult.from_proto((yield Call("WaitDurable", request, timeout_s)))
+    except DeadlineExceeded:
+        raise late from None
+    if (result.durability or 0) < Durability.ARCHIVED:
+        raise late
+    return result
 
 
 def server_info() -> Operation[ServerInfo]:

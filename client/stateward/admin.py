@@ -43,6 +43,37 @@ class ServerInfo:
 
 
 @dataclass(frozen=True)
+class ArchiveStats:
+    """How far the archive is behind this disk, and what it cost since the daemon's start."""
+
+    dirty_threads: int
+    """Threads with entries that are not archived."""
+    lag_entries: int
+    lag_bytes: int
+    lag: timedelta | None
+    """How long ago the oldest of them was committed; None = everything is archived."""
+    away: bool
+    """True where the bucket does not answer at present."""
+    error: str
+    """What it said last; empty = nothing is wrong."""
+    heads: int
+    objects: int
+    head_bytes: int
+    object_bytes: int
+    entry_bytes: int
+    requests: int
+    owned_threads: int
+    orphans: int
+    rolled_back: int
+    """Threads whose HEAD was found older than what had been archived."""
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.ArchiveStats) -> ArchiveStats:
+        values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
+        return cls(**{**values, "lag": message.lag.ToTimedelta() if message.HasField("lag") else None})
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counts since the daemon's start, and sizes now."""
 
@@ -60,10 +91,14 @@ class Stats:
     cache_bytes: int
     cache_limit_bytes: int
     watches: int
+    archive: ArchiveStats | None
+    """None = there is no archive."""
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
+        values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
+        archive = ArchiveStats.from_proto(message.archive) if message.HasField("archive") else None
+        return cls(**{**values, "archive": archive})
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,20 @@
     │   └── CheckpointIdReused one checkpoint id for two different checkpoints
     ├── EditConflict           an edit does not fit the stored state; `.edit` is its index
     ├── OwnershipLost          somebody else may write this thread now
-    │   ├── LeaseHeld  NotOwner  Fenced  WriterAborted
+    │   ├── NotOwner           another sidecar holds it; nothing was written: wait, or `attach(take_over=True)`
+    │   ├── Fenced             another sidecar took it; what only this disk had is kept as the thread `.orphan`
+    │   ├── LeaseHeld  WriterAborted
     ├── StaleAnswer            the question is no longer asked
     ├── KeyUnavailable         the data is there, its key is not
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
-    ├── NotArchivedYet         the version IS saved, but only on this disk so far; `.checkpoint`
+    ├── NotArchivedYet         the version IS saved, on this disk only so far: `wait_archived(.checkpoint)`
     ├── Exhausted              something is full
     │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
     ├── Corrupt                stored bytes are missing or were changed
     ├── Unavailable            try again later; the client itself already did for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
-    │   ├── ShuttingDown  OutcomeUnknown  ArchiveUnavailable
+    │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
+    │   ├── ShuttingDown  OutcomeUnknown
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
     ├── Unauthenticated  PermissionDenied
     └── Internal               a fault of the daemon; its log has more
@@ -35,14 +38,13 @@ React to the class (or `.reason`), never to the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
+
+from stateward._details import read_details
 
 if TYPE_CHECKING:
     from stateward.models import Checkpoint
-
-DOMAIN = "stateward"
-_DETAILS_KEY = "grpc-status-details-bin"
 
 
 class StatewardError(Exception):
@@ -74,6 +76,12 @@ class StatewardError(Exception):
     def _number(self, key: str) -> int | None:
         text = self.metadata.get(key, "")
         return int(text) if text.lstrip("-").isdigit() else None
+
+    def _seconds(self, key: str) -> float | None:
+        try:
+            return float(self.metadata[key])
+        except (KeyError, ValueError):
+            return None
 
 
 class VersionMismatch(StatewardError):
@@ -171,17 +179,53 @@ class EditConflict(StatewardError):
 class OwnershipLost(StatewardError):
     """Base of: somebody else may write this thread now. Stop, or take the thread over on purpose."""
 
+    @property
+    def owner_id(self) -> str:
+        """The --owner-id of the sidecar that has the thread; empty = not said."""
+        return self.metadata.get("owner_id", "")
+
+    @property
+    def epoch(self) -> int | None:
+        """That sidecar's owner epoch; None = not said."""
+        return self._number("epoch")
+
 
 class LeaseHeld(OwnershipLost):
     """Someone else holds the thread's lease. Wait for its end."""
 
 
 class NotOwner(OwnershipLost):
-    """Another sidecar owns the thread. Go there, or take it over."""
+    """Another sidecar holds the thread; nothing was written. Go there, or wait with `thread.attach(wait=seconds)`.
+
+    Where that sidecar's machine is known to be dead: `thread.attach(take_over=True)`, then the call again.
+    """
+
+    @property
+    def unchanged_s(self) -> float | None:
+        """For how long it has been seen to archive nothing; None = not said."""
+        return self._seconds("unchanged_s")
+
+    @property
+    def free_in_s(self) -> float | None:
+        """When the thread is free if it stays like that; None = not said."""
+        return self._seconds("free_in_s")
 
 
 class Fenced(OwnershipLost):
-    """Another sidecar took the thread over. What was not archived is kept in the orphan that the metadata names."""
+    """Another sidecar took the thread over. Hydrate to see the history as it is now.
+
+    What was committed here and not archived is kept: `client.thread(error.orphan)` can be read and forked.
+    """
+
+    @property
+    def orphan(self) -> str:
+        """Name of the thread that keeps what only this disk had; empty = there was nothing."""
+        return self.metadata.get("orphan", "")
+
+    @property
+    def common_sequence(self) -> int | None:
+        """The newest place in the journal that both histories share; None = not said."""
+        return self._number("common_sequence")
 
 
 class WriterAborted(OwnershipLost):
@@ -197,22 +241,32 @@ class KeyUnavailable(StatewardError):
 
 
 class NoArchive(StatewardError):
-    """ARCHIVED was asked for and the daemon has no archive. Configure one, or ask for COMMITTED."""
+    """The call needs an archive and the daemon has none. Start it with --archive URL, or ask for COMMITTED."""
 
 
 class NotArchivedYet(StatewardError):
-    """The version is saved on this disk, and was not yet in the archive when the deadline came near.
+    """The version IS saved on this disk, and was not in the archive when the deadline came near.
 
-    `checkpoint` is the version; the saved state continues from it. `wait_durable(checkpoint.sequence)` waits on.
+    Do not save again: the state continues from the version, and `thread.wait_archived(checkpoint)` waits on. Raised
+    only where ARCHIVED was asked for. `checkpoints` are all versions that the call made, `checkpoint` the first that is
+    not archived (None after `wait_archived(sequence)`), `sequence` its place in the journal.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, thread: str, sequence: int, checkpoint: Checkpoint | None = None, checkpoints: Sequence[Checkpoint] = ()
+    ) -> None:
+        what, known = (
+            (f"version {checkpoint.version}", "checkpoint") if checkpoint else (f"sequence {sequence}", sequence)
+        )
         super().__init__(
-            f"version {checkpoint.version} of thread {checkpoint.thread!r} is saved on this disk and not yet archived; "
-            f"wait_durable({checkpoint.sequence}) waits on",
+            f"{what} of thread {thread!r} is saved on this disk and not archived yet; "
+            f"do not save it again, wait on with: thread.wait_archived({known})",
             reason="NOT_ARCHIVED_YET",
         )
+        self.thread = thread
+        self.sequence = sequence
         self.checkpoint = checkpoint
+        self.checkpoints = tuple(checkpoints)
 
 
 class Exhausted(StatewardError):
@@ -270,7 +324,7 @@ class OutcomeUnknown(Unavailable):
 
 
 class ArchiveUnavailable(Unavailable):
-    """The archive cannot be reached, and the call needs it. Nothing was written."""
+    """The bucket does not answer, and the call needs it: nothing was written, and no thread is called new meanwhile."""
 
 
 class DeadlineExceeded(StatewardError):
@@ -341,19 +395,6 @@ _BY_CODE: Mapping[str, type[StatewardError]] = {
 
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
     """The exception for a failed call, from its status code, message and trailing metadata."""
-    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415  only a failing program needs them
-
-    reason, metadata, delay_s = "", {}, None
-    for key, value in trailers:
-        if key != _DETAILS_KEY or not isinstance(value, bytes):
-            continue
-        for detail in status_pb2.Status.FromString(value).details:
-            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-                info = error_details_pb2.ErrorInfo.FromString(detail.value)
-                if info.domain == DOMAIN:
-                    reason, metadata = info.reason, dict(info.metadata)
-            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-                delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
-                delay_s = delay.seconds + delay.nanos / 1e9
+    reason, metadata, delay_s = read_details(trailers)
     kind = BY_REASON.get(reason) or _BY_CODE.get(code, StatewardError)
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay_s=delay_s)

@@ -37,7 +37,18 @@ class Durability(IntEnum):
     ARCHIVED = 2
 
 
-_Choice = TypeVar("_Choice", Status, Durability)
+class Access(IntEnum):
+    """How this sidecar stands to a thread of the archive."""
+
+    OWNED = 1
+    """It writes it."""
+    REMOTE = 2
+    """Another sidecar wrote it last, or this one gave it up. What is here is a copy, and the first write attaches."""
+    ORPHAN = 3
+    """Was committed here and never became history: another sidecar had taken the thread. Can be read and forked."""
+
+
+_Choice = TypeVar("_Choice", Status, Durability, Access)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
@@ -240,6 +251,22 @@ class ForkSource:
 
 
 @dataclass(frozen=True)
+class Orphan:
+    """Where an orphan comes from."""
+
+    thread: str
+    """The thread that another sidecar took."""
+    common_sequence: int
+    """The newest place in the journal that both histories share."""
+    epoch: int
+    """The owner epoch in which its own entries were written."""
+
+    @classmethod
+    def from_proto(cls, message: thread_pb2.Orphan) -> Orphan:
+        return cls(message.thread, message.common_sequence, message.epoch)
+
+
+@dataclass(frozen=True)
 class ThreadInfo:
     """What is known about a thread. Version, status, step and metrics are those of the head of branch `main`."""
 
@@ -267,11 +294,24 @@ class ThreadInfo:
     """Only `get` fills it."""
     stored_bytes: int
     wait_id: str
+    access: Access | int | None
+    """None = there is no archive, or the thread was never claimed in it."""
+    owner_id: str
+    """The --owner-id of the sidecar that wrote it last; empty = nobody, or no archive."""
+    owner_epoch: int
+    orphan: Orphan | None
+    """None = it is no orphan."""
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The thread's labels."""
         return self.options.labels
+
+    @property
+    def unarchived_entries(self) -> int:
+        """How many journal entries only this disk has; 0 too where they are to stay here: without archive, of an
+        orphan."""
+        return max(self.sequence - self.archived_sequence, 0) if self.access == Access.OWNED else 0
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Thread) -> ThreadInfo:
@@ -298,6 +338,10 @@ class ThreadInfo:
             tags=tuple(map(Tag.from_proto, message.tags)),
             stored_bytes=message.stored_bytes,
             wait_id=message.wait_id,
+            access=read_member(Access, message.access),
+            owner_id=message.owner_id,
+            owner_epoch=message.owner_epoch,
+            orphan=Orphan.from_proto(message.orphan) if message.HasField("orphan") else None,
         )
 
 
@@ -312,7 +356,7 @@ class PruneResult:
 
 @dataclass(frozen=True)
 class DurableResult:
-    """What `wait_durable` reached."""
+    """What `wait_durable` or `wait_archived` reached."""
 
     durability: Durability | int | None
     sequence: int

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stateward._blobs import BlobAccess, StateBlobs, is_made
 from stateward._collected import Collected, Gate
 from stateward._log import Log
 from stateward._slots import Slots
@@ -125,6 +126,8 @@ class State:
         self.origin = origin
         self.pinned = pinned
         """True where a version was asked for, which need not be the head of its branch."""
+        self.owner_id = ""
+        """Set where another sidecar, of this --owner-id, writes the thread: this is what it had archived."""
 
     @property
     def version(self) -> int:
@@ -148,12 +151,13 @@ class State:
     def __repr__(self) -> str:
         return f"State(version={self.version}, {self.slots!r}, {self.logs!r})"
 
-    def collect(self, diff: diff_pb2.Diff | None = None) -> Collected:
-        """What changed since `version`, its edits added to `diff` (None = a new one).
+    def collect(self, diff: diff_pb2.Diff | None = None, blob_threshold: int = 0) -> Collected:
+        """What changed since `version`, its edits added to `diff` (None = a new one). Values with more than
+        `blob_threshold` bytes become blobs; 0 = none.
 
         Changes nothing in the state. TypeError or ValueError names what cannot be stored.
         """
-        collected = Collected(diff_pb2.Diff() if diff is None else diff)
+        collected = Collected(diff_pb2.Diff() if diff is None else diff, blob_threshold=blob_threshold)
         self.slots._collect(collected)
         for name in sorted(self.logs._logs):
             self.logs._logs[name]._collect(collected)
@@ -167,6 +171,30 @@ class State:
         logs = {name: each.log._collect_whole(each) for name, each in collected.logs.items() if name in self.logs}
         return state_pb2.State(slots=slots, logs=logs)
 
+    def read_blobs_through(self, access: BlobAccess | None) -> None:
+        """Says how the blobs of this state are read, if nothing said it before."""
+        if self._gate.blobs is None and access is not None:
+            self._gate.blobs = StateBlobs(access)
+
+    def blobs_to_fetch(self) -> list[state_pb2.BlobRef]:
+        """The blobs that must be here before the values they were made of can be read without waiting."""
+        blobs = self._gate.blobs
+        if blobs is None or not blobs.access.is_async:
+            return []
+        return [value.blob for value in self._stored_values() if is_made(value)]
+
+    def keep_blobs(self, fetched: Mapping[bytes, bytes]) -> None:
+        """Keeps bytes of such blobs as long as this state names them."""
+        blobs = self._gate.blobs
+        if blobs is not None and blobs.access.is_async and (fetched or blobs.fetched):
+            named = {ref.sha256 for ref in self.blobs_to_fetch()}
+            blobs.fetched = {key: data for key, data in {**blobs.fetched, **fetched}.items() if key in named}
+
+    def _stored_values(self) -> Iterator[state_pb2.Value]:
+        yield from self.slots._stored.values()
+        for log in self.logs._logs.values():
+            yield from log._stored
+
     def logs_without_numbers(self) -> list[Log]:
         """Logs whose indexes must be learnt from the daemon before the changes can be said."""
         return [log for log in self.logs._logs.values() if log._needs_numbers()]
@@ -178,4 +206,4 @@ class State:
         if whole:  # the stored logs may have begun elsewhere
             for log in self.logs._logs.values():
                 log._numbered = False
-        self.checkpoint, self.origin, self.pinned = checkpoint, origin, False
+        self.checkpoint, self.origin, self.pinned, self.owner_id = checkpoint, origin, False, ""

@@ -41,11 +41,13 @@ _SHORT = Path("/tmp")  # noqa: S108  made with mkdtemp
 class Daemon:
     """A daemon process with its own data directory, socket and key."""
 
-    def __init__(self, directory: Path, data_dir: Path | None = None, **flags: Any) -> None:
+    def __init__(
+        self, directory: Path, data_dir: Path | None = None, key_file: Path | None = None, **flags: Any
+    ) -> None:
         self._directory = directory
         self.data_dir = data_dir or directory / "data"
         self.socket = directory / "s.sock"
-        self._key_file = self.data_dir.with_name(self.data_dir.name + ".key")
+        self._key_file = key_file or self.data_dir.with_name(self.data_dir.name + ".key")
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
         self._stderr = directory / "stderr.log"
@@ -54,6 +56,11 @@ class Daemon:
     def target(self) -> str:
         """Where it listens, in the form `Client` takes."""
         return f"unix://{self.socket}"
+
+    @property
+    def key_file(self) -> Path:
+        """Its key, for another daemon that is to share its archive."""
+        return self._key_file
 
     @property
     def pid(self) -> int:
@@ -126,13 +133,21 @@ class Daemon:
 
 
 @contextmanager
-def run_daemon(data_dir: str | Path | None = None, **flags: Any) -> Iterator[Daemon]:
+def run_daemon(
+    data_dir: str | Path | None = None, *, key_file: str | Path | None = None, **flags: Any
+) -> Iterator[Daemon]:
     """A running daemon. `flags` become command-line flags: `default_durability="committed"`; True for a bare flag.
 
-    With `data_dir` given, data stay there, and its key beside it in `<data_dir>.key`.
+    With `data_dir` given, data stay there, and its key beside it in `<data_dir>.key`. Daemons that share an archive
+    need the same key: give a second one the first one's `key_file`. A file that does not exist is made.
     """
     directory = Path(tempfile.mkdtemp(prefix="sw-", dir=_SHORT if _SHORT.is_dir() else None))
-    daemon = Daemon(directory, Path(data_dir).absolute() if data_dir is not None else None, **flags)
+    daemon = Daemon(
+        directory,
+        Path(data_dir).absolute() if data_dir is not None else None,
+        Path(key_file).absolute() if key_file is not None else None,
+        **flags,
+    )
     try:
         daemon.start()
         yield daemon

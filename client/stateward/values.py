@@ -11,6 +11,7 @@ type, `decode` the Python type from the media type, and `decode(encode(x)) == x`
     protobuf messages                        application/x-protobuf; type=<full name>
     MsgPack(value)                           application/msgpack       (needs the package msgpack)
     RawValue(media_type, data)               as it says; also what an unknown media type comes back as
+    Blob                                     names bytes that `thread.write_blob` wrote
 
 `register_codec` adds further types. Nothing is ever pickled: reading a state must not run code.
 """
@@ -26,6 +27,8 @@ from typing import Any
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
+from stateward._blobs import Blob as Blob
+from stateward._blobs import StateBlobs, is_blob_of, is_made, restored
 from stateward.v1 import state_pb2
 
 JSON = "application/json"
@@ -52,16 +55,6 @@ class RawValue:
 
     media_type: str
     data: bytes
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Blob:
-    """A reference to bytes that are kept apart from the state. `size_bytes` is the length of the blob."""
-
-    media_type: str
-    sha256: bytes
-    size_bytes: int
-    preview: bytes = b""
 
 
 class MsgPack:
@@ -122,9 +115,9 @@ def encode(value: Any, path: str) -> state_pb2.Value:
             return state_pb2.Value(media_type=JSON, data=_encode_json(value, path))
 
 
-def decode(value: state_pb2.Value, path: str) -> Any:
+def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -> Any:
     """Python form of a stored value. ValueError naming `path` if the bytes are not what the media type says; they can
-    still be had with `raw`."""
+    still be had with `raw`. `blobs` reads what the client made a blob of; without, that stays a Blob."""
     if value.media_type == JSON and JSON not in _decoders:
         # Nearly every value, and half the time that json.loads takes for a short one. What is not UTF-8, or has space
         # or garbage around it, is seen to below.
@@ -136,7 +129,7 @@ def decode(value: state_pb2.Value, path: str) -> Any:
         except (ValueError, RecursionError):
             pass
     if value.WhichOneof("content") == "blob":
-        return Blob(value.media_type, value.blob.sha256, value.blob.size_bytes, value.blob.preview)
+        return _decode_blob(value, path, blobs)
     media_type, _, parameters = value.media_type.partition(";")
     media_type, data = media_type.strip().lower(), value.data
     try:
@@ -173,12 +166,30 @@ def is_unchanged(encoded: state_pb2.Value, stored: state_pb2.Value) -> bool:
     Another client may have written the same JSON with other spaces or key escapes, so that equal bytes are the quick
     answer and not the only one: what differs is decoded and encoded once more.
     """
-    if encoded == stored:
+    if encoded == stored or is_blob_of(stored, encoded):
         return True
     try:
         return encode(decode(stored, ""), "") == encoded
     except (TypeError, ValueError):
         return False
+
+
+def _decode_blob(value: state_pb2.Value, path: str, blobs: StateBlobs | None) -> Any:
+    if blobs is not None and is_made(value):
+        data = blobs.fetch(value.blob)
+        if data is not None:
+            return decode(restored(value, data), path)
+    access = blobs.access if blobs is not None else None
+    return Blob(value.media_type, value.blob.sha256, value.blob.size_bytes, value.blob.preview, access)
+
+
+def raw(value: state_pb2.Value, blobs: StateBlobs | None) -> RawValue:
+    """A stored value without being decoded; of a blob its bytes, where they can be read."""
+    if value.WhichOneof("content") == "blob" and blobs is not None:
+        data = blobs.fetch(value.blob)
+        if data is not None:
+            value = restored(value, data)
+    return RawValue(value.media_type, value.data)
 
 
 def _encode_json(value: Any, path: str) -> bytes:

@@ -10,14 +10,24 @@ import signal
 import sys
 from pathlib import Path
 
-from stateward.v1 import admin_service_pb2, checkpoint_service_pb2, thread_service_pb2
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1 import admin_service_pb2, blob_service_pb2, checkpoint_service_pb2, thread_service_pb2
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward_sidecar.archive.archive import Archive
+from stateward_sidecar.archive.desk import Options
+from stateward_sidecar.archive.start import fetch_root, join
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.open import open_bucket
+from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admin import AdminService, ServerFacts
+from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls, Delivery
 from stateward_sidecar.service.checkpoints import CheckpointService
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
+from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.settings import Settings, version
@@ -32,6 +42,8 @@ from stateward_sidecar.telemetry import log
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # New objects between two looks for garbage cycles; Python's 700 is a few saves.
 GC_THRESHOLD = 5_000
+# For one request with its retries; ships are tried again by their own schedule, and calls by their callers.
+BUCKET_PATIENCE = Patience(deadline_s=8.0)
 # File systems that die with the machine or the container.
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
@@ -55,9 +67,13 @@ async def run(settings: Settings) -> int:
         feed.on_commit(store.context.writer.commits)
 
     key = _load_key(settings)
+    bucket = _open_bucket(settings)
+    wire = Wire(bucket, Clock()) if bucket is not None else None
+    has_keys = (settings.data_dir / KEYS_FILE).exists()
+    root = fetch_root(wire) if wire is not None and not has_keys else b""
     store = Store(
         StoreOptions(
-            directory=settings.data_dir, key=key, map_bytes=settings.map_bytes,
+            directory=settings.data_dir, key=key, root=root, map_bytes=settings.map_bytes,
             cache_bytes=settings.cache_bytes or default_cache_bytes(),
             limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
         ),
@@ -65,15 +81,19 @@ async def run(settings: Settings) -> int:
     )  # fmt: skip
     feed = Feed(loop, 0)
     calls = Calls(store)
-    warnings = _warnings(settings.data_dir)
+    archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
+    durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
+    calls.holding = Holding(store, archive, durability)
+    warnings = _warnings(settings)
     facts = ServerFacts(
-        version=version(), key_id=fingerprint(key), default_durability=DURABILITY_COMMITTED, warnings=warnings,
+        version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(),
     )  # fmt: skip
     server = Server(
         {
             checkpoint_service_pb2.DESCRIPTOR.services_by_name["CheckpointService"]: CheckpointService(calls),
             thread_service_pb2.DESCRIPTOR.services_by_name["ThreadService"]: ThreadService(calls, feed),
+            blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"]: BlobService(calls),
             admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]: AdminService(
                 calls, facts, lambda: feed.listeners
             ),
@@ -84,8 +104,13 @@ async def run(settings: Settings) -> int:
     try:
         targets = [server.listen(url) for url in settings.listen]
         store.start()
+        if archive is not None and bucket is not None:
+            await loop.run_in_executor(None, join, store, archive.desk.wire, bucket, key)
+            archive.start()
         await server.start()
     except BaseException:
+        if archive is not None:
+            archive.close()
         store.close()
         raise
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +137,8 @@ async def run(settings: Settings) -> int:
         # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
         sys.stderr.flush()
         os._exit(EXIT_DISK_FAILED)
+    if archive is not None:
+        await loop.run_in_executor(None, _leave, archive, settings.grace_s)
     await loop.run_in_executor(None, store.close)
     for number in (signal.SIGTERM, signal.SIGINT):
         # All is done: one more signal while the interpreter ends must not make it look like a violent end.
@@ -119,6 +146,26 @@ async def run(settings: Settings) -> int:
         signal.signal(number, signal.SIG_IGN)
     log.info("stopped")
     return EXIT_OK
+
+
+def _leave(archive: Archive, grace_s: float) -> None:
+    """Ships what is committed and gives threads up; what is left is shipped by the next start on this disk."""
+    given, dirty = archive.ship_all(grace_s)
+    if dirty:
+        log.warning("the grace time is over and threads have entries that are not archived", threads=dirty)
+    log.info("left the archive", detached=given, dirty=dirty)
+    archive.close()
+
+
+def _open_bucket(settings: Settings) -> Bucket | None:
+    return open_bucket(settings.archive, os.environ, Clock(), BUCKET_PATIENCE) if settings.archive else None
+
+
+def _archive_options(settings: Settings) -> Options:
+    return Options(
+        url=settings.archive, owner_id=settings.owner_id, interval_s=settings.archive_interval_s,
+        puts_per_s=settings.archive_puts_per_s, lease_s=settings.archive_lease_s,
+    )  # fmt: skip
 
 
 async def _sweep(store: Store, interval_s: float) -> None:
@@ -136,6 +183,13 @@ def _load_key(settings: Settings) -> bytes:
     sync_path(settings.key_file.parent)  # it may be from an earlier start that died before it was durable
     if not is_new:
         return key
+    if settings.archive and not settings.archive.startswith("file:") and not settings.accept_local_key:
+        settings.key_file.unlink()
+        raise StartError(
+            f"there is no key file {settings.key_file}, and one that is made here would be lost with this machine, and "
+            "the archive with it: make one with `stateward keys new`, keep a copy, and give it with --key-file; or "
+            "start with --accept-local-key"
+        )
     log.warning(
         "made a new key file; without a copy of it the data is lost with this machine",
         key_file=settings.key_file, key=fingerprint(key),
@@ -154,9 +208,9 @@ def _keep_keys_out_of_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _warnings(directory: Path) -> tuple[str, ...]:
-    kind = _file_system(directory)
-    if kind in VOLATILE:
+def _warnings(settings: Settings) -> tuple[str, ...]:
+    kind = _file_system(settings.data_dir)
+    if kind in VOLATILE and not settings.archive:
         return (
             f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive",
         )

@@ -19,6 +19,10 @@ it into a gRPC status is ``service/status.py``.
     ├── Corrupt                 stored bytes are missing or were changed
     ├── KeyUnavailable          the key that opens the data is not there
     ├── NoArchive               ARCHIVED was asked for, none is configured
+    ├── ArchiveUnavailable      the archive cannot be asked, and the call needs it
+    ├── NotOwner                another sidecar holds the thread
+    ├── Fenced                  another sidecar took the thread over
+    ├── HistoryElsewhere        only the archive has it: fetched, and the call made again, before anybody hears of it
     ├── FeatureUnavailable      this server cannot do that
     ├── ShuttingDown            the daemon is stopping
     ├── DeadlineExceeded        the deadline passed before the write was taken
@@ -156,6 +160,30 @@ class NoArchive(StatewardError):
     """ARCHIVED was asked for and no archive is configured. Configure one, or ask for COMMITTED."""
 
     reason = "NO_ARCHIVE"
+
+
+class ArchiveUnavailable(StatewardError):
+    """The archive cannot be reached, and the call needs it. Nothing was written; retry when it is back."""
+
+    reason = "ARCHIVE_UNAVAILABLE"
+
+
+class NotOwner(StatewardError):
+    """Another sidecar holds the thread. Wait until it is free, or attach it with TAKE_OVER."""
+
+    reason = "NOT_OWNER"
+
+
+class Fenced(StatewardError):
+    """Another sidecar took the thread over. What was committed here since is kept as an orphan: read it, fork it."""
+
+    reason = "FENCED"
+
+
+class HistoryElsewhere(StatewardError):
+    """The archive has it and this disk has not. Whoever serves the call fetches it and tries again."""
+
+    reason = "ARCHIVE_UNAVAILABLE"
 
 
 class FeatureUnavailable(StatewardError):

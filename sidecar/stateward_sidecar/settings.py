@@ -25,6 +25,10 @@ _LISTEN_HELP = (
     "unix:///path or 127.0.0.1:port; may be given several times "
     "(default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
 )
+_ARCHIVE_HELP = (
+    "object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or file:///directory; "
+    "credentials come from the environment"
+)
 _KEY_HELP = (
     "the key that protects all others; made if neither it nor data exist (default: $XDG_CONFIG_HOME/stateward/key)"
 )
@@ -53,6 +57,11 @@ class Settings:
     sweep_interval_s: float
     log_level: str
     log_format: str
+    archive: str  # its URL; empty = none
+    archive_interval_s: float
+    archive_puts_per_s: float
+    archive_lease_s: float
+    accept_local_key: bool
 
 
 def default_socket(environment: Mapping[str, str]) -> str:
@@ -76,7 +85,20 @@ def make_parser() -> argparse.ArgumentParser:
     add("--data-dir", metavar="DIR", help="where data lives (default: $XDG_DATA_HOME/stateward)")
     add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
     add("--key-file", metavar="FILE", help=_KEY_HELP)
-    add("--archive", metavar="URL", help="object storage; not in this version")
+    add("--archive", metavar="URL", help=_ARCHIVE_HELP)
+    add("--archive-interval", metavar="SECONDS", help="how often a busy thread is archived (default: 1)")
+    add("--archive-puts", metavar="N", help="archive writes a second, for all threads together (default: 50)")
+    add(
+        "--archive-lease",
+        metavar="SECONDS",
+        help="how long another sidecar must be seen idle before its thread may be taken (default: 10)",
+    )
+    add(
+        "--accept-local-key",
+        action="store_const",
+        const="yes",
+        help="start with a shared archive although the key file was made here, and its loss is the archive's loss",
+    )
     add(
         "--default-durability", choices=DURABILITIES, help="what a save that asks for nothing gets (default: committed)"
     )
@@ -105,10 +127,14 @@ def version() -> str:
         return "0.0.0"
 
 
-_NUMBERS = ("grace", "map_size", "cache_size", "max_state_size", "sweep_interval")
+_NUMBERS = (
+    "grace", "map_size", "cache_size", "max_state_size", "sweep_interval", "archive_interval", "archive_puts",
+    "archive_lease",
+)  # fmt: skip
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
-    "max_state_size", "sweep_interval", "log_level", "log_format",
+    "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts", "archive_lease",
+    "accept_local_key",
 )  # fmt: skip
 
 
@@ -150,11 +176,10 @@ def _from_file(path: str | None) -> dict[str, Any]:
 
 
 def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-    if given.get("archive"):
-        raise StartError("--archive: this version has no archive yet; leave it out")
     durability = _choice(given, "default_durability", DURABILITIES, "committed")
-    if durability == "archived":
-        raise StartError("--default-durability archived needs an archive, which this version does not have")
+    archive = str(given.get("archive") or "")
+    if durability == "archived" and not archive:
+        raise StartError("--default-durability archived needs an --archive")
     home = Path(environment.get("HOME") or "/")
     data_home = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
     config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
@@ -177,12 +202,30 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
-        log_format=_choice(given, "log_format", LOG_FORMATS, "auto"),
+        log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,
+        archive_interval_s=_seconds(given, "archive_interval", 1.0),
+        archive_puts_per_s=_at_least_one(given, "archive_puts", 50.0),
+        archive_lease_s=_seconds(given, "archive_lease", 10.0),
+        accept_local_key=_is_yes(given, "accept_local_key"),
     )  # fmt: skip
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _is_yes(given: Mapping[str, Any], name: str) -> bool:
+    value = str(given.get(name) or "no").strip().lower()
+    if value not in ("yes", "no", "true", "false", "1", "0"):
+        raise StartError(f"{_flag(name)}: {value!r} is neither yes nor no")
+    return value in ("yes", "true", "1")
+
+
+def _at_least_one(given: Mapping[str, Any], name: str, default: float) -> float:
+    value = _seconds(given, name, default)
+    if value < 1:
+        raise StartError(f"{_flag(name)}: {value:g} is less than 1")
+    return value
 
 
 def _choice(given: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.sidecars import Pair, run_pair
 
 from stateward import Client
 from stateward.testing import Daemon, missing_daemon, run_daemon
@@ -132,6 +133,24 @@ def own_daemon() -> Iterator[Daemon]:
     if reason := missing_daemon():
         pytest.skip(reason)
     with run_daemon() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two daemons that share an archive, for tests that harm neither."""
+    if reason := missing_daemon():
+        pytest.skip(reason)
+    with run_pair(tmp_path_factory.mktemp("pair")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two daemons that may be killed, with a bucket that may be harmed."""
+    if reason := missing_daemon():
+        pytest.skip(reason)
+    with run_pair(tmp_path) as running:
         yield running
 
 

@@ -30,6 +30,7 @@ def test_names_of_threads(press_tab, client):
         client.thread(name).append("l", 1)
     assert press_tab("show", "run/") == ["run/1", "run/2"]
     assert press_tab("rm", "run/1", "o") == ["other"]
+    assert press_tab("archive", "repair", "o") == ["other"]
     assert press_tab("diff", "x") == []
 
 
@@ -38,6 +39,7 @@ def test_commands_and_options(press_tab):
     nowhere = "unix:///nowhere.sock"
     assert press_tab("th", target=nowhere) == ["threads"]
     assert press_tab("show", "--sl", target=nowhere) == ["--slot"]
+    assert press_tab("archive", "re", target=nowhere) == ["restore", "repair"]
     assert press_tab("completion", "", target=nowhere) == ["bash", "zsh", "fish"]
 
 
@@ -91,4 +93,4 @@ echo "${{COMPREPLY[@]}}"
 def test_every_command_is_in_the_catalog_once():
     """A name stands for one command, whatever section it is in."""
     names = [name for entries in SECTIONS.values() for name in entries]
-    assert len(names) == len(set(names)) == 16
+    assert len(names) == len(set(names)) == 20

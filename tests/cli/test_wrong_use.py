@@ -10,6 +10,7 @@ from tests.cli.conftest import environment, make_run, run
 
 from stateward.cli.catalog import SECTIONS
 
+ARCHIVE_COMMANDS = ("status", "list", "verify", "gc", "index", "restore", "repair")
 # Runs a command line in a process where some packages cannot be imported.
 WITHOUT = """
 import sys
@@ -86,6 +87,16 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["completion", "tcsh"], "fish"),
         (["stats", "x"], "x"),
         (["verify", "--quick"], "--quick"),
+        (["verify", "--read-data", "5%"], "--archive"),
+        (["archive", "verify", "--read-data", "all"], "100"),
+        (["archive", "verify", "--read-data", "101"], "--read-data"),
+        (["archive", "gc", "--grace", "soon"], "--grace"),
+        (["archive", "repair"], "THREAD"),
+        (["archive", "reset"], "reset"),
+        (["attach"], "THREAD"),
+        (["attach", "x", "--take-over", "--wait", "1m"], "only one"),
+        (["attach", "x", "--wait", "long"], "--wait"),
+        (["detach", "x", "y"], "y"),
     ],
 )
 def test_wrong_usage(arguments, told):
@@ -156,6 +167,34 @@ def test_what_is_not_there(stateward, client, arguments, told):
     answer = stateward(*arguments)
     assert answer.code == 1
     assert told in answer.error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attach", "t"],
+        ["detach", "t"],
+        ["restore"],
+        ["verify", "--archive"],
+        *(["archive", name] for name in ARCHIVE_COMMANDS if name != "repair"),
+        ["archive", "repair", "t"],
+    ],
+)
+def test_no_archive(stateward, client, arguments):
+    """Without an archive each command about it is one line that says how to start a daemon with one."""
+    client.thread("t").append("messages", 1)
+    answer = stateward(*arguments)
+    assert answer.code == 1
+    assert "stateward-sidecar --archive URL" in answer.error
+
+
+def test_local_without_an_archive(stateward, client):
+    """Where there is nothing but this disk, to remove only what is on it is refused."""
+    client.thread("t").append("messages", 1)
+    answer = stateward("rm", "t", "--local-only", "--yes")
+    assert answer.code == 1
+    assert "no archive" in answer.error
+    assert client.thread("t").get().version == 1
 
 
 def test_arguments_that_are_no_utf_8(stateward):
@@ -280,7 +319,12 @@ def test_demo_without_the_daemon(tmp_path):
 def test_help_needs_no_daemon():
     """Every command explains itself with examples; --version tells the version."""
     names = [name for entries in SECTIONS.values() for name in entries]
-    for command in ([], *([name] for name in names), ["keys", "new"]):
+    for command in (
+        [],
+        *([name] for name in names),
+        ["keys", "new"],
+        *(["archive", name] for name in ARCHIVE_COMMANDS),
+    ):
         answer = run(*command, "--help", COLUMNS="80")
         assert answer.code == 0
         assert "Examples:\n" in answer.out

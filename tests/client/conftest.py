@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 from tests.client.fake_server import FakeServer
+from tests.client.sidecars import Pair, run_pair
 
 from stateward import AsyncClient, Client
 from stateward.testing import Daemon, missing_daemon, run_daemon
@@ -31,7 +32,7 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return (lambda *a, **k: self._finish(found(*a, **k))) if inspect.ismethod(found) else found
+        return (lambda *a, **k: self._finish(found(*a, **k))) if inspect.ismethod(found) else self._finish(found)
 
     def __iter__(self) -> Driven:
         return self
@@ -66,6 +67,31 @@ def real_daemon() -> Iterator[Daemon | str]:
             yield daemon
     except RuntimeError as error:
         yield f"stateward_sidecar cannot be started: {str(error)[-300:]}"
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two sidecars that share an archive, for tests that harm neither."""
+    yield from _make_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def own_pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two sidecars that may be killed, with a bucket that may be harmed."""
+    yield from _make_pair(tmp_path)
+
+
+def _make_pair(directory: Path) -> Iterator[Pair]:
+    if reason := missing_daemon():
+        pytest.skip(reason)
+    with run_pair(directory) as made:
+        yield made
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name of a thread that no other test uses."""
+    return f"t{abs(hash(request.node.nodeid)) % 10**9}"
 
 
 @pytest.fixture

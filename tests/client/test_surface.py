@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import stateward
-from stateward import _async, _sync, errors
+from stateward import _async, _async_archive, _sync, _sync_archive, errors
 from stateward._channel import resolve_target
 from stateward.v1.error_reason_pb2 import ErrorReason
 
@@ -40,7 +40,11 @@ def test_contract_does_not_load_the_client():
 
 @pytest.mark.parametrize(
     ("blocking", "asyncio"),
-    [(_sync.Client, _async.AsyncClient), (_sync.Thread, _async.AsyncThread)],
+    [
+        (_sync.Client, _async.AsyncClient),
+        (_sync.Thread, _async.AsyncThread),
+        (_sync_archive.Archive, _async_archive.AsyncArchive),
+    ],
 )
 def test_clients_are_twins(blocking, asyncio):
     """Both clients have the same methods with the same parameters."""

@@ -16,8 +16,13 @@ from stateward.cli.catalog import CONTEXT, Catalog
 from stateward.cli.connect import Globals, NamespaceOption, TargetOption
 from stateward.cli.output import CommandError, fail
 from stateward.errors import (
+    ArchiveUnavailable,
     Corrupt,
+    FeatureUnavailable,
+    Fenced,
     InvalidField,
+    NoArchive,
+    NotOwner,
     StatewardError,
     ThreadExists,
     ThreadNotFound,
@@ -127,6 +132,22 @@ def _advise(error: StatewardError) -> str:
             advice = "`stateward threads` lists what there is"
         case VersionNotFound() | VersionPruned():
             advice = "`stateward history THREAD --all` lists the versions, `stateward tag THREAD` the tags"
+        case NotOwner():
+            advice = (
+                "`stateward attach THREAD --wait 2m` waits for it, --take-over takes it from a machine that is dead"
+            )
+        case Fenced() if error.orphan:
+            advice = (
+                f"`stateward show '{error.orphan}'` shows what was not archived, `stateward fork` makes it a thread"
+            )
+        case Fenced():
+            advice = "`stateward show THREAD` has the history as it is now"
+        case NoArchive():
+            advice = "start it with: stateward-sidecar --archive URL"
+        case ArchiveUnavailable():
+            advice = "`stateward archive status` says how it does; what is on this disk can be read meanwhile"
+        case FeatureUnavailable() if not error.reason:  # gRPC's own answer to a method that it does not know
+            advice = "the daemon is older than this command; `stateward stats` says which it is"
         case ThreadExists():
             advice = "take another name, or remove that one with `stateward rm`"
         case Corrupt():

@@ -40,6 +40,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "import": Entry("import_:import_", "Import recorded runs, or exported versions."),
         "export": Entry("export:export", "Write threads to a file that import reads."),
     },
+    "Archive": {
+        "archive": Entry("archive:archive", "Look after the archive in object storage."),
+        "restore": Entry("archive_restore:restore", "Copy threads from the archive to this disk."),
+        "attach": Entry("attach:attach", "Make this daemon the owner of a thread in the archive."),
+        "detach": Entry("attach:detach", "Archive a thread and give it up to any other daemon."),
+    },
     "Daemon": {
         "stats": Entry("stats:stats", "Show what the daemon is, holds and has done."),
         "verify": Entry("verify:verify", "Read stored records back and report damage."),

@@ -18,6 +18,8 @@ READY_TIMEOUT_S = 3.0
 # Somebody who presses Tab waits for less, and a shell that hangs is worse than one that completes nothing.
 COMPLETION_TIMEOUT_S = 0.5
 COMPLETIONS_MAX = 200
+# What a client of all namespaces has in place of one, for commands that look after a whole store or archive.
+EVERY_NAMESPACE = ""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,11 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
         from stateward import Client  # noqa: PLC0415
 
         options: dict[str, Any] = {}
-        for context in (ctx.parent, ctx):
-            options |= {name: value for name, value in (context.params if context else {}).items() if value}
+        chain: list[Any] = [ctx]
+        while (parent := chain[-1].parent) is not None:  # a command may stand in a group
+            chain.append(parent)
+        for context in reversed(chain):
+            options |= {name: value for name, value in context.params.items() if value}
         with Client(
             options.get("target"),
             namespace=options.get("namespace") or "default",
@@ -79,6 +84,9 @@ NamespaceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 ThreadArgument = Annotated[
     str, typer.Argument(metavar="THREAD", help="Name of the thread.", autocompletion=complete_thread)
+]
+OneThreadArgument = Annotated[
+    str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.", autocompletion=complete_thread)
 ]
 BranchOption = Annotated[str, typer.Option("--branch", "-b", metavar="NAME", help="Branch of the thread.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from stateward.cli.output import is_terminal, shorten
+from stateward.cli.output import counted, is_terminal, shorten
+from stateward.models import Access
 from stateward.values import Blob, MsgPack, RawValue
 
 if TYPE_CHECKING:
@@ -32,11 +34,28 @@ def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
         "stored_bytes": info.stored_bytes,
         "sequence": info.sequence,
         "archived_sequence": info.archived_sequence,
+        "access": status_word(info.access),
+        "owner_id": info.owner_id,
+        "owner_epoch": info.owner_epoch,
+        "orphan": None if info.orphan is None else asdict(info.orphan),
     }
 
 
+def held_by(info: ThreadInfo) -> str:
+    """Who writes a thread, and how far the archive is behind; empty without an archive."""
+    if info.orphan is not None:
+        return f"an orphan of {info.orphan.thread}, to be read and forked"
+    if info.access == Access.OWNED:
+        entries = info.unarchived_entries
+        behind = f"{counted(entries, 'entry', 'entries')} not archived yet" if entries else "all archived"
+        return f"written by this sidecar (epoch {info.owner_epoch}), {behind}"
+    if info.access == Access.REMOTE:
+        return f"a copy of what sidecar {info.owner_id} archived"
+    return ""
+
+
 def status_word(status: Any) -> str:
-    """A status as it is typed; its number where it is newer than this command."""
+    """A status (or another choice) as it is typed; its number where it is newer than this command."""
     return status.name.lower() if hasattr(status, "name") else str(status or "")
 
 

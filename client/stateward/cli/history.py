@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
-from stateward.cli.describe import checkpoint_as_json, pairs, status_word
+from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, size
 from stateward.cli.times import time_ago
+from stateward.models import Access, Durability
 
 if TYPE_CHECKING:
     from stateward import Checkpoint
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000
-COLUMNS = ("", "VERSION", "PARENT", "BRANCH", "STEP", "STATUS", "SAVED", "ID", "EDITS", "STORED", "TAGS", "LABELS")
-# Without anything in them they only take room; "" is the drawing, BRANCH is left out where there is one only.
-OPTIONAL = ("", "BRANCH", "STEP", "ID", "TAGS", "LABELS")
+COLUMNS = (
+    "",
+    "VERSION",
+    "PARENT",
+    "BRANCH",
+    "STEP",
+    "STATUS",
+    "SAVED",
+    "ID",
+    "EDITS",
+    "STORED",
+    "ARCHIVED",
+    "TAGS",
+    "LABELS",
+)
+# Without anything in them they only take room; "" is the drawing, BRANCH is left out where there is one only, ARCHIVED
+# where there is no archive.
+OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS")
 
 
 def history(
@@ -64,7 +80,9 @@ def history(
     if as_json:
         print_json([{**checkpoint_as_json(each), "tags": tags.get(each.version, [])} for each in found])
     else:
-        _print(found, tags, is_drawn=all_branches)
+        _print(found, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
+        if info.access in (Access.REMOTE, Access.ORPHAN):
+            note(f"this is {held_by(info)}")
     if has_more:
         note(f"there are more than {limit} versions; --limit 0 lists all")
     others = [name for name in names if name != branch]
@@ -72,18 +90,19 @@ def history(
         note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
 
 
-def _print(found: list[Checkpoint], tags: dict[int, list[str]], *, is_drawn: bool) -> None:
+def _print(found: list[Checkpoint], tags: dict[int, list[str]], *, is_drawn: bool, is_archived: bool) -> None:
     forks = draw([(each.version, each.parent_version) for each in found]) if is_drawn else [""] * len(found)
     has_branches = len({each.branch for each in found}) > 1
     rows = [
-        _row(each, fork, each.branch if has_branches else "", tags.get(each.version, []))
+        _row(each, fork, each.branch if has_branches else "", tags.get(each.version, []), is_archived=is_archived)
         for each, fork in zip(found, forks, strict=True)
     ]
     columns, shown = filled(COLUMNS, rows, OPTIONAL)
     print_table(columns, shown, right=("VERSION", "PARENT", "STEP", "EDITS", "STORED"), below=("ID", "TAGS", "LABELS"))
 
 
-def _row(each: Checkpoint, fork: str, branch: str, tags: Any) -> tuple[str, ...]:
+def _row(each: Checkpoint, fork: str, branch: str, tags: Any, *, is_archived: bool) -> tuple[str, ...]:
+    archived = "yes" if each.durability == Durability.ARCHIVED else "not yet"
     return (
         fork,
         str(each.version),
@@ -95,6 +114,7 @@ def _row(each: Checkpoint, fork: str, branch: str, tags: Any) -> tuple[str, ...]
         each.checkpoint_id,
         size(each.edit_bytes),
         size(each.stored_bytes),
+        archived if is_archived else "",
         " ".join(tags),
         pairs(each.labels),
     )

@@ -26,6 +26,10 @@ def rm(
         str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
     ] = None,
     missing_ok: Annotated[bool, typer.Option("--missing-ok", help="It is fine if there is no such thread.")] = False,
+    local_only: Annotated[
+        bool,
+        typer.Option("--local-only", help="Only from this disk; the archive keeps them, and need not be reached."),
+    ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -41,27 +45,30 @@ def rm(
       stateward rm booking-42
       stateward rm --prefix test/ --yes
       stateward rm booking-42 booking-43 --missing-ok --yes
+      stateward rm --prefix 2025/ --local-only --yes    the archive keeps them
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if bool(names) == (prefix is not None):
         raise typer.BadParameter("give names, or --prefix TEXT", param_hint="THREAD")
     if prefix == "":
         raise typer.BadParameter("an empty one would be every thread of the namespace", param_hint="--prefix")
     with connect(context, target, namespace) as client:
-        found = _find(client, names or [], prefix, missing_ok)
+        if local_only and client.stats().archive is None:
+            raise CommandError("--local-only would lose them for good: this daemon has no archive; leave it out")
+        found = _find(client, names or [], prefix, missing_ok, local_only)
         removed = []
         if found:
-            confirm(_question(found, client.namespace), yes=yes)
+            confirm(_question(found, client.namespace, local_only), yes=yes)
         for info in found:
             # Somebody else may have removed it while the question was open.
-            if client.thread(info.name).delete(missing_ok=True):
+            if client.thread(info.name).delete(missing_ok=True, local_only=local_only):
                 removed.append(info.name)
                 if not as_json:
-                    say(f"removed {clean(info.name)}")
+                    say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
     if as_json:
         print_json({"removed": removed})
 
 
-def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool) -> list[ThreadInfo]:
+def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool, local_only: bool) -> list[ThreadInfo]:
     if prefix is not None:
         found = sorted(client.threads(name_prefix=prefix, page_size=PAGE_MAX), key=lambda each: each.name)
         if not found and not missing_ok:
@@ -72,7 +79,7 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(client.thread(name).get())
+            found.append(_find_here(client, name) if local_only else client.thread(name).get())
         except ThreadNotFound as error:
             if not missing_ok:
                 raise CommandError(
@@ -81,7 +88,19 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
     return found
 
 
-def _question(found: list[ThreadInfo], namespace: str) -> str:
+def _find_here(client: Client, name: str) -> ThreadInfo:
+    """The thread, if it is on this disk. Lists are of this disk only, where `get` may have to ask the archive."""
+    for info in client.threads(name_prefix=name, page_size=PAGE_MAX):
+        if info.name == name:
+            return info
+    raise ThreadNotFound(f"there is no thread {name!r} on this disk")
+
+
+def _question(found: list[ThreadInfo], namespace: str, local_only: bool) -> str:
     versions = sum(each.retained_versions for each in found)
     which = f"thread {found[0].name!r}" if len(found) == 1 else f"{len(found):,} threads"
+    if local_only:
+        entries = sum(each.unarchived_entries for each in found)
+        lost = f", and lose {counted(entries, 'entry', 'entries')} that only it has" if entries else ""
+        return f"Remove {which} of namespace {namespace} from this disk{lost}?"
     return f"Remove {which} of namespace {namespace} with {counted(versions, 'version')} for good?"

@@ -71,7 +71,7 @@ def show(
     if as_json:
         print_json(state_as_json(state, last))
         return
-    _print_checkpoint(state.checkpoint)
+    _print_checkpoint(state.checkpoint, state.owner_id)
     if len(state.slots):
         say()
         say("slots", style="bold")
@@ -106,6 +106,7 @@ def state_as_json(state: State, last: int | None) -> dict[str, Any]:
     assert state.checkpoint is not None
     return {
         "checkpoint": checkpoint_as_json(state.checkpoint),
+        "owner_id": state.owner_id,
         "slots": {name: plain(slot_of(state, name)) for name in state.slots},
         "logs": {name: [plain(entry) for entry in _end(state.logs[name], last)] for name in state.logs},
     }
@@ -117,7 +118,7 @@ def _end(log: Log, last: int | None) -> list[Any]:
     return [entry_of(log, position) for position in range(first, len(log))]
 
 
-def _print_checkpoint(checkpoint: Checkpoint) -> None:
+def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
     metadata = metadata_of(checkpoint)
     detail = f" ({checkpoint.status_detail})" if checkpoint.status_detail else ""
     print_facts(
@@ -129,6 +130,8 @@ def _print_checkpoint(checkpoint: Checkpoint) -> None:
             ("status", status_word(checkpoint.status) + detail),
             ("step", "" if checkpoint.step is None else str(checkpoint.step)),
             ("saved", clock_time(checkpoint.create_time)),
+            ("durability", status_word(checkpoint.durability)),
+            ("written by", f"sidecar {owner_id}; this is what it had archived" if owner_id else ""),
             ("digest", checkpoint.digest.hex()),
             ("size", f"{size(checkpoint.edit_bytes)} of edits, {size(checkpoint.stored_bytes)} at rest"),
             ("labels", pairs(checkpoint.labels)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from stateward.cli.archive_facts import archive_cost, archive_facts, stats_as_json
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.describe import status_word
 from stateward.cli.output import print_facts, print_json, say, size
@@ -29,7 +30,9 @@ def stats(
     with connect(context, target, namespace) as client:
         server, now, where = client.server_info(), client.stats(), client.target
     if as_json:
-        print_json({"target": where, "server": _server_as_json(server), "stats": asdict(now)})
+        archive = None if now.archive is None else stats_as_json(now.archive)
+        shown = {"target": where, "server": _server_as_json(server), "stats": {**asdict(now), "archive": archive}}
+        print_json(shown)
         return
     print_facts(
         [
@@ -56,6 +59,10 @@ def stats(
             ("  open watches", f"{now.watches:,}"),
         ]
     )
+    if now.archive is not None:
+        say()
+        say("in the archive", style="bold")
+        print_facts([(f"  {name}", value) for name, value in archive_facts(now.archive)])
     say()
     say("since its start", style="bold")
     print_facts(
@@ -64,6 +71,7 @@ def stats(
             ("  commits", f"{now.commits:,}"),
             ("  journal", f"{now.entries:,} entries, {size(now.entry_bytes)} compressed and sealed"),
             ("  snapshots", f"{now.snapshots:,}, {size(now.snapshot_bytes)} compressed and sealed"),
+            ("  archive", "" if now.archive is None else archive_cost(now.archive)),
         ]
     )
     for warning in server.warnings:

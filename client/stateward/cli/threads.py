@@ -11,8 +11,9 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.describe import pairs, status_word, thread_as_json
-from stateward.cli.output import is_terminal, note, print_json, print_table, say, size
+from stateward.cli.output import counted, filled, is_terminal, note, print_json, print_table, say, size
 from stateward.cli.times import read_time, time_ago
+from stateward.models import Access
 
 if TYPE_CHECKING:
     from stateward import ThreadInfo
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000
+COLUMNS = ("THREAD", "VERSION", "STEP", "STATUS", "CHANGED", "STORED", "TO ARCHIVE", "WRITTEN BY", "LABELS")
 
 
 class StatusName(StrEnum):
@@ -103,15 +105,17 @@ def threads(
     if as_json:
         print_json([thread_as_json(each) for each in infos])
     elif infos:
-        columns = ("THREAD", "VERSION", "STEP", "STATUS", "CHANGED", "STORED", "LABELS")
-        print_table(columns, map(_row, infos), right=("VERSION", "STEP", "STORED"), below=("LABELS",))
+        is_all_ours = all(each.access in (None, Access.OWNED) for each in infos)
+        rows = [_row(each, "" if is_all_ours else _writer(each)) for each in infos]
+        columns, shown = filled(COLUMNS, rows, ("WRITTEN BY", "TO ARCHIVE"))
+        print_table(columns, shown, right=("VERSION", "STEP", "STORED", "TO ARCHIVE"), below=("LABELS",))
     elif is_terminal():
         say(f"no threads in namespace {where}" + (" that match" if is_filtered else ""))
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
 
 
-def _row(info: ThreadInfo) -> tuple[str, ...]:
+def _row(info: ThreadInfo, writer: str) -> tuple[str, ...]:
     step = "" if info.step is None else str(info.step)
     status = status_word(info.status) + (f" ({info.status_detail})" if info.status_detail else "")
     return (
@@ -121,8 +125,16 @@ def _row(info: ThreadInfo) -> tuple[str, ...]:
         status,
         time_ago(info.update_time),
         size(info.stored_bytes),
+        counted(info.unarchived_entries, "entry", "entries") if info.unarchived_entries else "",
+        writer,
         pairs(info.labels),
     )
+
+
+def _writer(info: ThreadInfo) -> str:
+    if info.orphan is not None:
+        return f"orphan of {info.orphan.thread}"
+    return "this sidecar" if info.access == Access.OWNED else info.owner_id
 
 
 def read_labels(given: Sequence[str]) -> dict[str, str]:

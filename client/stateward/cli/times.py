@@ -49,6 +49,17 @@ def time_ago(time: datetime) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
+def length(delta: timedelta) -> str:
+    """A length of time for people: 0.5 s, 90 s, 12 min, 3 h, 2 d."""
+    seconds = delta.total_seconds()
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    for unit, length_s, most in (("min", 60, 120), ("h", 3600, 48)):
+        if seconds < most * length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
 def clock_time(time: datetime) -> str:
     """A time in full, local, to the millisecond."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

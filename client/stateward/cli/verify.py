@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
-from stateward.cli.output import fail, filled, print_json, print_table, say
+from stateward.cli import archive_verify
+from stateward.cli.connect import (
+    EVERY_NAMESPACE,
+    JsonOption,
+    NamespaceOption,
+    OneThreadArgument,
+    TargetOption,
+    connect,
+)
+from stateward.cli.findings import print_findings
+from stateward.cli.output import fail, print_json, say
 from stateward.cli.ticker import Ticker
 
 if TYPE_CHECKING:
     from stateward.admin import Finding
 
-EVERY_NAMESPACE = ""
-
 
 def verify(
     context: typer.Context,
-    thread: Annotated[
-        str | None,
-        typer.Argument(metavar="THREAD", help="Only this thread; default: all.", autocompletion=complete_thread),
-    ] = None,
+    thread: OneThreadArgument = None,
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Look at the archive instead: the same as `stateward archive verify`.")
+    ] = False,
+    read_data: archive_verify.ReadDataOption = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -36,7 +44,13 @@ def verify(
       stateward verify
       stateward verify booking-42
       stateward verify --json | jq .findings
+      stateward verify --archive --read-data 5%
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if archive:
+        archive_verify.verify(context, thread, read_data, as_json, target, namespace)
+        return
+    if read_data is not None:
+        raise typer.BadParameter("it goes with --archive; this disk is always read whole", param_hint="--read-data")
     findings: list[Finding] = []
     records = threads = 0
     with connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client:
@@ -51,12 +65,7 @@ def verify(
     if as_json:
         print_json({"records": records, "threads": threads, "findings": [asdict(each) for each in findings]})
     elif findings:
-        columns, rows = filled(
-            ("REASON", "NAMESPACE", "THREAD", "VERSION", "SEQUENCE", "WHAT IS WRONG"),
-            list(map(_row, findings)),
-            optional=("NAMESPACE", "THREAD", "VERSION", "SEQUENCE"),
-        )
-        print_table(columns, rows, right=("VERSION", "SEQUENCE"), below=("WHAT IS WRONG",))
+        print_findings(findings)
     else:
         say(f"all is well: {records:,} records of {threads:,} threads were read back", style="green")
     if findings:
@@ -65,8 +74,3 @@ def verify(
             "is named may be whole: `stateward history THREAD`, `stateward show THREAD --at VERSION`"
         )
         raise typer.Exit(1)
-
-
-def _row(each: Finding) -> tuple[str, ...]:
-    version, sequence = str(each.version or ""), str(each.sequence or "")
-    return each.reason, each.namespace, each.thread or each.uid, version, sequence, each.message

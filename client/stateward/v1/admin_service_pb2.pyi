@@ -46,7 +46,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches")
+    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches", "archive")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class GetStatsResponse(_message.Message):
     CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CACHE_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     WATCHES_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     threads: int
     saves: int
     entries: int
@@ -75,7 +76,42 @@ class GetStatsResponse(_message.Message):
     cache_bytes: int
     cache_limit_bytes: int
     watches: int
-    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ...) -> None: ...
+    archive: ArchiveStats
+    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ..., archive: _Optional[_Union[ArchiveStats, _Mapping]] = ...) -> None: ...
+
+class ArchiveStats(_message.Message):
+    __slots__ = ("dirty_threads", "lag_entries", "lag_bytes", "lag", "away", "error", "heads", "objects", "head_bytes", "object_bytes", "entry_bytes", "requests", "owned_threads", "orphans", "rolled_back")
+    DIRTY_THREADS_FIELD_NUMBER: _ClassVar[int]
+    LAG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    OWNED_THREADS_FIELD_NUMBER: _ClassVar[int]
+    ORPHANS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    dirty_threads: int
+    lag_entries: int
+    lag_bytes: int
+    lag: _duration_pb2.Duration
+    away: bool
+    error: str
+    heads: int
+    objects: int
+    head_bytes: int
+    object_bytes: int
+    entry_bytes: int
+    requests: int
+    owned_threads: int
+    orphans: int
+    rolled_back: int
+    def __init__(self, dirty_threads: _Optional[int] = ..., lag_entries: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., away: bool = ..., error: _Optional[str] = ..., heads: _Optional[int] = ..., objects: _Optional[int] = ..., head_bytes: _Optional[int] = ..., object_bytes: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., owned_threads: _Optional[int] = ..., orphans: _Optional[int] = ..., rolled_back: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("namespace", "thread")

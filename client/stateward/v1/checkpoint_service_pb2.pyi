@@ -161,18 +161,20 @@ class HydrateRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class HydrateResponse(_message.Message):
-    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence")
+    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence", "owner_id")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
     state: _state_pb2.State
     chunk: ValueChunk
     next_page_token: str
     archived_sequence: int
-    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    owner_id: str
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ..., owner_id: _Optional[str] = ...) -> None: ...
 
 class ValueChunk(_message.Message):
     __slots__ = ("slot", "log", "media_type", "index", "offset", "size_bytes", "data")

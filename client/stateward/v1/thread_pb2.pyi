@@ -4,12 +4,24 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Access(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACCESS_UNSPECIFIED: _ClassVar[Access]
+    ACCESS_OWNED: _ClassVar[Access]
+    ACCESS_REMOTE: _ClassVar[Access]
+    ACCESS_ORPHAN: _ClassVar[Access]
+ACCESS_UNSPECIFIED: Access
+ACCESS_OWNED: Access
+ACCESS_REMOTE: Access
+ACCESS_ORPHAN: Access
 
 class Retention(_message.Message):
     __slots__ = ("keep_last", "keep_for")
@@ -70,8 +82,18 @@ class ForkSource(_message.Message):
     version: int
     def __init__(self, thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
+class Orphan(_message.Message):
+    __slots__ = ("thread", "common_sequence", "epoch")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    COMMON_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    common_sequence: int
+    epoch: int
+    def __init__(self, thread: _Optional[str] = ..., common_sequence: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class Thread(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id")
+    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id", "access", "owner_id", "owner_epoch", "orphan")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +134,10 @@ class Thread(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ORPHAN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     uid: str
@@ -138,4 +164,8 @@ class Thread(_message.Message):
     tags: _containers.RepeatedCompositeFieldContainer[Tag]
     stored_bytes: int
     wait_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ...) -> None: ...
+    access: Access
+    owner_id: str
+    owner_epoch: int
+    orphan: Orphan
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ..., access: _Optional[_Union[Access, str]] = ..., owner_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., orphan: _Optional[_Union[Orphan, _Mapping]] = ...) -> None: ...

@@ -7,12 +7,24 @@ from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import diff_pb2 as _diff_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class AttachMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTACH_MODE_UNSPECIFIED: _ClassVar[AttachMode]
+    ATTACH_MODE_IF_FREE: _ClassVar[AttachMode]
+    ATTACH_MODE_TAKE_OVER: _ClassVar[AttachMode]
+    ATTACH_MODE_READ_ONLY: _ClassVar[AttachMode]
+ATTACH_MODE_UNSPECIFIED: AttachMode
+ATTACH_MODE_IF_FREE: AttachMode
+ATTACH_MODE_TAKE_OVER: AttachMode
+ATTACH_MODE_READ_ONLY: AttachMode
 
 class GetThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread")
@@ -122,38 +134,44 @@ class VersionList(_message.Message):
     def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PruneThreadResponse(_message.Message):
-    __slots__ = ("pruned_versions", "retained_versions", "sequence")
+    __slots__ = ("pruned_versions", "retained_versions", "sequence", "archived_sequence")
     PRUNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     pruned_versions: _containers.RepeatedScalarFieldContainer[int]
     retained_versions: int
     sequence: int
-    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    archived_sequence: int
+    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class DeleteThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability")
+    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     ALLOW_MISSING_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ONLY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     expected_version: int
     expected_uid: str
     allow_missing: bool
     durability: _checkpoint_pb2.Durability
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    local_only: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ...) -> None: ...
 
 class DeleteThreadResponse(_message.Message):
-    __slots__ = ("uid", "forks")
+    __slots__ = ("uid", "forks", "everywhere")
     UID_FIELD_NUMBER: _ClassVar[int]
     FORKS_FIELD_NUMBER: _ClassVar[int]
+    EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     forks: int
-    def __init__(self, uid: _Optional[str] = ..., forks: _Optional[int] = ...) -> None: ...
+    everywhere: bool
+    def __init__(self, uid: _Optional[str] = ..., forks: _Optional[int] = ..., everywhere: bool = ...) -> None: ...
 
 class UpdateThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "options", "update_mask", "expected_version", "expected_uid", "request_id")
@@ -200,12 +218,14 @@ class SetTagRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class SetTagResponse(_message.Message):
-    __slots__ = ("tag", "sequence")
+    __slots__ = ("tag", "sequence", "archived_sequence")
     TAG_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     tag: _thread_pb2.Tag
     sequence: int
-    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    archived_sequence: int
+    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class DeleteTagRequest(_message.Message):
     __slots__ = ("namespace", "thread", "tag", "expected_uid", "request_id")
@@ -222,12 +242,14 @@ class DeleteTagRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., tag: _Optional[str] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class DeleteTagResponse(_message.Message):
-    __slots__ = ("tag", "sequence")
+    __slots__ = ("tag", "sequence", "archived_sequence")
     TAG_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     tag: _thread_pb2.Tag
     sequence: int
-    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    archived_sequence: int
+    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels")
@@ -315,3 +337,35 @@ class WaitDurableResponse(_message.Message):
     sequence: int
     archived_sequence: int
     def __init__(self, durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "mode", "wait")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    mode: AttachMode
+    wait: _duration_pb2.Duration
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., mode: _Optional[_Union[AttachMode, str]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.Thread
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+
+class DetachRequest(_message.Message):
+    __slots__ = ("namespace", "thread")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+
+class DetachResponse(_message.Message):
+    __slots__ = ("thread",)
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.Thread
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...

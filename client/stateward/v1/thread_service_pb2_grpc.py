@@ -30,7 +30,8 @@ class ThreadServiceStub(object):
 
     `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
     `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    Attach (number 12) and Detach (13) come with the feature "archive".
+    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
+    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
     """
 
     def __init__(self, channel):
@@ -89,6 +90,16 @@ class ThreadServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.FromString,
                 _registered_method=True)
+        self.Attach = channel.unary_unary(
+                '/stateward.v1.ThreadService/Attach',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.AttachRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.AttachResponse.FromString,
+                _registered_method=True)
+        self.Detach = channel.unary_unary(
+                '/stateward.v1.ThreadService/Detach',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.DetachRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.DetachResponse.FromString,
+                _registered_method=True)
 
 
 class ThreadServiceServicer(object):
@@ -96,7 +107,8 @@ class ThreadServiceServicer(object):
 
     `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
     `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    Attach (number 12) and Detach (13) come with the feature "archive".
+    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
+    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
     """
 
     def GetThread(self, request, context):
@@ -170,6 +182,21 @@ class ThreadServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attach(self, request, context):
+        """Makes this sidecar the owner of a thread that exists in the archive, or reads it. Writes do it by themselves, with
+        IF_FREE and without waiting. NO_ARCHIVE where there is none; NOT_OWNER where somebody else holds it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detach(self, request, context):
+        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ThreadServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -223,6 +250,16 @@ def add_ThreadServiceServicer_to_server(servicer, server):
                     request_deserializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.SerializeToString,
             ),
+            'Attach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.AttachRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.AttachResponse.SerializeToString,
+            ),
+            'Detach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detach,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.DetachRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.DetachResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'stateward.v1.ThreadService', rpc_method_handlers)
@@ -236,7 +273,8 @@ class ThreadService(object):
 
     `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
     `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    Attach (number 12) and Detach (13) come with the feature "archive".
+    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
+    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
     """
 
     @staticmethod
@@ -499,6 +537,60 @@ class ThreadService(object):
             '/stateward.v1.ThreadService/WaitDurable',
             stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.SerializeToString,
             stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/Attach',
+            stateward_dot_v1_dot_thread__service__pb2.AttachRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.AttachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/Detach',
+            stateward_dot_v1_dot_thread__service__pb2.DetachRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.DetachResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from stateward_sidecar.bucket.base import Bucket, check_key
 from stateward_sidecar.bucket.directory import DirectoryBucket
-from stateward_sidecar.bucket.retrying import RetryingBucket
+from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 
@@ -16,7 +16,7 @@ _PLACES = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://c
 _EXAMPLES = "write file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
 
 
-def open_bucket(url: str, environment: Mapping[str, str], clock: Clock) -> Bucket:
+def open_bucket(url: str, environment: Mapping[str, str], clock: Clock, patience: Patience | None = None) -> Bucket:
     """The bucket at this URL, which tries again where that helps. Nothing is asked of a remote one yet.
 
     Raises StartError, saying what to write, and never repeats a URL that may hold a password.
@@ -32,12 +32,12 @@ def open_bucket(url: str, environment: Mapping[str, str], clock: Clock) -> Bucke
     if parts.query or parts.fragment:
         raise StartError(f"the archive's URL takes nothing after ? or #; {_EXAMPLES}")
     if parts.scheme == "file":
-        return RetryingBucket(DirectoryBucket(_directory(parts, url)), clock)
+        return RetryingBucket(DirectoryBucket(_directory(parts, url)), clock, patience)
     if parts.scheme in _PLACES:
         # Here and not above: obstore takes a tenth of the daemon's start, which one without an archive need not pay.
         from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
-        return RetryingBucket(ObjectStoreBucket(_place(parts, url), environment), clock)
+        return RetryingBucket(ObjectStoreBucket(_place(parts, url), environment), clock, patience)
     raise StartError(f"{url!r} is no archive; {_EXAMPLES}")
 
 

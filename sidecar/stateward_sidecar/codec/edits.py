@@ -26,7 +26,7 @@ from stateward.v1.diff_pb2 import (
     SpliceSlot,
     TrimLog,
 )
-from stateward.v1.state_pb2 import State, Value
+from stateward.v1.state_pb2 import BlobRef, State, Value
 from stateward_sidecar.codec.state import (
     EMPTY_ENTRIES,
     EntriesDraft,
@@ -42,18 +42,23 @@ from stateward_sidecar.errors import EditConflict, InvalidField
 MAX_EDITS = 100_000
 MAX_NAME_BYTES = 1024
 MAX_MEDIA_TYPE_BYTES = 255
+MAX_PREVIEW_BYTES = 1024
 SHA256_BYTES = 32
 # Each splice copies its whole slot: 100,000 of them on a slot of a few megabytes would keep a core busy for an hour.
 # The edit that passes this sum is still applied, so that one splice of any slot always is.
 MAX_SPLICED_BYTES = 1 << 28
+
+# A blob that a request names, after the path of the field that does.
+Named = tuple[str, BlobRef]
 
 # C0, DEL and C1: they would corrupt terminals and logs.
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
 _COMMUTATIVE = frozenset(("set_slot", "delete_slot", "append"))
 
 
-def check_diff(diff: Diff, field: str = "diff") -> None:
-    """Checks a client's edits. Raises InvalidField."""
+def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
+    """Checks a client's edits, and returns the blobs they name. Raises InvalidField."""
+    named: list[Named] = []
     if len(diff.edits) > MAX_EDITS:
         raise InvalidField(f"{field}.edits", f"{len(diff.edits):,} edits, more than {MAX_EDITS:,}")
     for index, edit in enumerate(diff.edits):
@@ -61,11 +66,16 @@ def check_diff(diff: Diff, field: str = "diff") -> None:
         path = f"{field}.edits[{index}]"
         if kind is None:
             raise InvalidField(path, "no edit is set, or one that this server does not know")
-        _CHECKS[kind](getattr(edit, kind), f"{path}.{kind}")
+        if kind in _VALUE_CHECKS:
+            _VALUE_CHECKS[kind](getattr(edit, kind), f"{path}.{kind}", named)
+        else:
+            _CHECKS[kind](getattr(edit, kind), f"{path}.{kind}")
+    return named
 
 
-def check_state(state: State, field: str = "state") -> None:
-    """Checks a full state from a client. Raises InvalidField."""
+def check_state(state: State, field: str = "state") -> list[Named]:
+    """Checks a full state from a client, and returns the blobs it names. Raises InvalidField."""
+    named: list[Named] = []
     if state.partial:
         raise InvalidField(
             f"{field}.partial", "a partial state cannot be saved as a whole one: what it leaves out would be deleted"
@@ -73,12 +83,13 @@ def check_state(state: State, field: str = "state") -> None:
     for name, value in state.slots.items():
         check_name(name, f"{field}.slots")
         if not _is_plain(value):
-            check_value(value, f"{field}.slots[{name}]")
+            check_value(value, f"{field}.slots[{name}]", named)
     for name, log in state.logs.items():
         check_name(name, f"{field}.logs")
         if log.first_index < 0:
             raise InvalidField(f"{field}.logs[{name}].first_index", f"{log.first_index} is below 0")
-        _check_entries(log.entries, f"{field}.logs[{name}].entries")
+        _check_entries(log.entries, f"{field}.logs[{name}].entries", named)
+    return named
 
 
 def check_name(name: str, field: str) -> None:
@@ -91,15 +102,27 @@ def check_name(name: str, field: str) -> None:
         raise InvalidField(field, f"a name has the control character U+{ord(found[0]):04X} at position {found.start()}")
 
 
-def check_value(value: Value, field: str) -> None:
-    """Checks one value. Raises InvalidField."""
+def check_value(value: Value, field: str, named: list[Named] | None = None) -> None:
+    """Checks one value. A blob is added to ``named``; without, none is allowed. Raises InvalidField."""
     content = value.WhichOneof("content")
     if content is None:
         raise InvalidField(field, "no content is set; for an empty value set data to empty bytes")
     if content == "blob":
-        raise InvalidField(f"{field}.blob", "this server has no blobs yet; send the bytes as data")
+        if named is None:
+            raise InvalidField(f"{field}.blob", "no blob may stand here; send the bytes as data")
+        _check_blob(value.blob, f"{field}.blob")
+        named.append((f"{field}.blob", value.blob))
     if (size := byte_length(value.media_type)) > MAX_MEDIA_TYPE_BYTES:
         raise InvalidField(f"{field}.media_type", f"{size:,} bytes of UTF-8, more than {MAX_MEDIA_TYPE_BYTES}")
+
+
+def _check_blob(blob: BlobRef, field: str) -> None:
+    if len(blob.sha256) != SHA256_BYTES:
+        raise InvalidField(f"{field}.sha256", f"{len(blob.sha256)} bytes, it must have {SHA256_BYTES}")
+    if blob.size_bytes < 0:
+        raise InvalidField(f"{field}.size_bytes", f"{blob.size_bytes} is below 0")
+    if len(blob.preview) > MAX_PREVIEW_BYTES:
+        raise InvalidField(f"{field}.preview", f"{len(blob.preview):,} bytes, more than {MAX_PREVIEW_BYTES:,}")
 
 
 def only_commutative(diff: Diff) -> int | None:
@@ -131,16 +154,16 @@ def _is_plain(value: Value) -> bool:
     return value.WhichOneof("content") == "data" and len(value.media_type) * 4 <= MAX_MEDIA_TYPE_BYTES
 
 
-def _check_entries(entries: Iterable[Value], field: str) -> None:
+def _check_entries(entries: Iterable[Value], field: str, named: list[Named]) -> None:
     for position, value in enumerate(entries):
         # As ``_is_plain``: a call for each of thousands of entries is a third of the time.
         if value.WhichOneof("content") != "data" or len(value.media_type) * 4 > MAX_MEDIA_TYPE_BYTES:
-            check_value(value, f"{field}[{position}]")
+            check_value(value, f"{field}[{position}]", named)
 
 
-def _check_set_slot(edit: SetSlot, field: str) -> None:
+def _check_set_slot(edit: SetSlot, field: str, named: list[Named]) -> None:
     check_name(edit.slot, f"{field}.slot")
-    check_value(edit.value, f"{field}.value")
+    check_value(edit.value, f"{field}.value", named)
 
 
 def _check_delete_slot(edit: DeleteSlot, field: str) -> None:
@@ -163,20 +186,20 @@ def _check_splice_slot(edit: SpliceSlot, field: str) -> None:
         end = splice.offset + splice.delete
 
 
-def _check_append(edit: Append, field: str) -> None:
+def _check_append(edit: Append, field: str, named: list[Named]) -> None:
     check_name(edit.log, f"{field}.log")
     if not edit.entries:
         raise InvalidField(f"{field}.entries", "at least one entry is required")
     if edit.at_index < 0:
         raise InvalidField(f"{field}.at_index", f"{edit.at_index} is below 0")
-    _check_entries(edit.entries, f"{field}.entries")
+    _check_entries(edit.entries, f"{field}.entries", named)
 
 
-def _check_replace_entry(edit: ReplaceEntry, field: str) -> None:
+def _check_replace_entry(edit: ReplaceEntry, field: str, named: list[Named]) -> None:
     check_name(edit.log, f"{field}.log")
     if edit.index < 0:
         raise InvalidField(f"{field}.index", f"{edit.index} is below 0")
-    check_value(edit.value, f"{field}.value")
+    check_value(edit.value, f"{field}.value", named)
 
 
 def _check_trim_log(edit: TrimLog, field: str) -> None:
@@ -193,13 +216,15 @@ def _check_delete_log(edit: DeleteLog, field: str) -> None:
 
 
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
-    "set_slot": _check_set_slot,
     "delete_slot": _check_delete_slot,
     "splice_slot": _check_splice_slot,
-    "append": _check_append,
-    "replace_entry": _check_replace_entry,
     "trim_log": _check_trim_log,
     "delete_log": _check_delete_log,
+}
+_VALUE_CHECKS: dict[str, Callable[[Any, str, list[Named]], None]] = {
+    "set_slot": _check_set_slot,
+    "append": _check_append,
+    "replace_entry": _check_replace_entry,
 }
 
 

@@ -159,6 +159,13 @@ class Entry:
         return _part_nonce(self.record[self._clear_end : self._clear_end + NONCE_BYTES], part)
 
 
+def sequence_of(record: Bytes) -> int:
+    """The sequence that a record's own header names. Raises Corrupt."""
+    check_prefix(record, MAGIC, _PREFIX.size + NONCE_BYTES + TAG_BYTES)
+    end = _PREFIX.size + _PREFIX.unpack_from(record)[3]
+    return _parse(EntryHeader, bytes(record[_PREFIX.size : end])).sequence
+
+
 def unpack(record: Bytes, sequence: int) -> Entry:
     """Takes a record apart. Raises Corrupt unless it is an entry of this sequence."""
     check_prefix(record, MAGIC, _PREFIX.size + NONCE_BYTES + TAG_BYTES)

@@ -22,6 +22,8 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
 
+FEATURES = ("blobs",)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
@@ -51,6 +53,7 @@ class AdminService:
             version=facts.version, format=FORMAT, max_state_bytes=limits.state_bytes,
             max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
+            features=FEATURES,
         )  # fmt: skip
         answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
         answer.start_time.FromMicroseconds(facts.start_time_us)
@@ -60,12 +63,14 @@ class AdminService:
         store = self._store.context
         counters = store.counters
         used, file_bytes = store.engine.sizes()
+        archive = self._calls.holding.archive
         return GetStatsResponse(
             threads=await self._calls.read(self._store.count_threads), saves=counters.saves, entries=counters.entries,
             commits=store.writer.commits, entry_bytes=counters.entry_bytes, snapshot_bytes=counters.snapshot_bytes,
             snapshots=counters.snapshots, used_bytes=used, file_bytes=file_bytes, map_bytes=store.engine.map_bytes,
             queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
+            archive=await self._calls.read(archive.stats) if archive is not None else None,
         )  # fmt: skip
 
     async def verify(self, request: VerifyRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[VerifyResponse]:

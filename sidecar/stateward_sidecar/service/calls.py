@@ -19,6 +19,7 @@ import lmdb
 
 from stateward_sidecar.errors import DeadlineExceeded
 from stateward_sidecar.service.gather import Gather
+from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.store import Store
 
@@ -49,6 +50,7 @@ class Calls:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.gather: Gather  # wired by ``app``
+        self.holding: Holding  # wired by ``app``
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
@@ -65,15 +67,15 @@ class Calls:
     async def write(
         self,
         run: Callable[[lmdb.Transaction, Batch], T],
-        context: grpc.aio.ServicerContext,
+        context: grpc.aio.ServicerContext | None,
         *,
         size_bytes: int = 0,
         frees_space: bool = False,
         is_alone: bool = False,
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
     ) -> T:
-        """Queues a write and waits until it is committed. Raises what the write raised."""
-        remaining = context.time_remaining()
+        """Queues a write and waits until it is committed. Raises what the write raised. No context: no deadline."""
+        remaining = context.time_remaining() if context is not None else None
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
         if remaining is not None and remaining <= 0:
             raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from stateward.v1.blob_service_pb2 import BlobBegin
 from stateward.v1.checkpoint_pb2 import (
-    DURABILITY_ARCHIVED,
     Durability,
     Status,
     VersionRef,
@@ -22,8 +22,17 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveRequest,
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
-from stateward_sidecar.codec.edits import check_diff, check_name, check_state, check_value, only_commutative
-from stateward_sidecar.errors import FeatureUnavailable, InvalidField, NoArchive, StatewardError
+from stateward_sidecar.codec.edits import (
+    MAX_MEDIA_TYPE_BYTES,
+    SHA256_BYTES,
+    Named,
+    check_diff,
+    check_name,
+    check_state,
+    check_value,
+    only_commutative,
+)
+from stateward_sidecar.errors import FeatureUnavailable, InvalidField, StatewardError
 
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
@@ -92,10 +101,13 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
         check_name(getattr(ref, kind), f"{field}.{kind}")
 
 
-def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> None:
-    """Checks a save; ``is_known`` as for ``check_place``. Raises InvalidField, NoArchive or FeatureUnavailable."""
+def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:
+    """Checks a save, and returns the blobs it names; ``is_known`` as for ``check_place``.
+
+    Raises InvalidField or FeatureUnavailable.
+    """
     try:
-        _check_save(request, is_known=is_known)
+        return _check_save(request, is_known=is_known)
     except StatewardError as error:
         raise in_item(error, prefix) from None
 
@@ -113,7 +125,7 @@ def in_item(error: StatewardError, prefix: str) -> StatewardError:
     return error
 
 
-def _check_save(request: SaveRequest, *, is_known: bool) -> None:
+def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
     check_place(request, is_known=is_known)
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
@@ -130,7 +142,7 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> None:
     _check_description(request)
     if request.HasField("create"):
         check_options(request.create, "create")
-    _check_content(request, is_based=is_expected or has_parent)
+    return _check_content(request, is_based=is_expected or has_parent)
 
 
 def _check_expectation(request: SaveRequest) -> None:
@@ -140,8 +152,8 @@ def _check_expectation(request: SaveRequest) -> None:
         raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
 
 
-def _check_content(request: SaveRequest, *, is_based: bool) -> None:
-    """Checks state or diff; ``is_based``: the caller says what the version is made from."""
+def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
+    """Checks state or diff, and returns the blobs it names; ``is_based``: the caller says what is built upon."""
     content = request.WhichOneof("content")
     if content is None:
         raise InvalidField("content", "is required: set state or diff")
@@ -150,9 +162,8 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> None:
             raise InvalidField(
                 "expected_version", "is required with a full state; set overwrite to replace whatever is there"
             )
-        check_state(request.state)
-        return
-    check_diff(request.diff)
+        return check_state(request.state)
+    named = check_diff(request.diff)
     if not is_based:
         index = only_commutative(request.diff)
         if index is not None:
@@ -162,6 +173,7 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> None:
             )
     if request.overwrite:
         raise InvalidField("overwrite", "goes with a full state only")
+    return named
 
 
 def _check_features(request: SaveRequest) -> None:
@@ -199,24 +211,24 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
             raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
 
 
-def check_batch(request: BatchSaveRequest) -> None:
-    """Checks a batch and each of its saves."""
+def check_batch(request: BatchSaveRequest) -> list[list[Named]]:
+    """Checks a batch and each of its saves, and returns the blobs that each names."""
+    named = []
     if not 1 <= len(request.saves) <= BATCH_MAX:
         raise InvalidField("saves", f"has {len(request.saves)} items; 1 to {BATCH_MAX} are allowed")
     seen: set[tuple[str, str]] = set()
     for index, save in enumerate(request.saves):
-        check_save(save, f"saves[{index}]")
+        named.append(check_save(save, f"saves[{index}]"))
         if (save.namespace, save.thread) in seen:
             raise InvalidField(f"saves[{index}].thread", f"{save.thread!r} is in the batch twice")
         seen.add((save.namespace, save.thread))
+    return named
 
 
 def check_durability(durability: int, field: str = "durability") -> None:
-    """Checks a level. Raises NoArchive for ARCHIVED: this server has none."""
+    """Checks a level."""
     if durability not in DURABILITIES:
         raise InvalidField(field, f"{durability} is unknown")
-    if durability == DURABILITY_ARCHIVED:
-        raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
 
 
 def check_text(text: str, field: str, bytes_max: int) -> None:
@@ -296,6 +308,27 @@ def check_projection(projection: Projection) -> None:
         check_name(log.log, f"projection.logs[{index}].log")
         if log.last < 0:
             raise InvalidField(f"projection.logs[{index}].last", f"{log.last} is negative")
+
+
+def check_sha256(digest: bytes, field: str) -> None:
+    """Checks the SHA-256 that names a blob."""
+    if len(digest) != SHA256_BYTES:
+        raise InvalidField(field, f"has {len(digest)} bytes, not {SHA256_BYTES}")
+
+
+def check_blob_begin(begin: BlobBegin) -> None:
+    """Checks what announces a blob."""
+    try:
+        check_place(begin)
+        check_text(begin.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
+        if begin.sha256:
+            check_sha256(begin.sha256, "sha256")
+        if begin.size_bytes < 0:
+            raise InvalidField("size_bytes", f"{begin.size_bytes} is negative")
+        if begin.HasField("create"):
+            check_options(begin.create, "create")
+    except StatewardError as error:
+        raise in_item(error, "begin") from None
 
 
 def check_statuses(statuses: Iterable[int]) -> None:

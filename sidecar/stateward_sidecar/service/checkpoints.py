@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 import lmdb
@@ -23,6 +23,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveRequest,
     SaveResponse,
 )
+from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
@@ -44,19 +45,59 @@ class CheckpointService:
         thread = self._store.threads.cached(request.namespace or check.DEFAULT_NAMESPACE, request.thread)
         is_small = request.ByteSize() <= INLINE_BYTES_MAX
         if is_small:
-            check.check_save(request, is_known=thread is not None)
+            named = check.check_save(request, is_known=thread is not None)
         else:
-            await self._calls.read(check.check_save, request)
-        save = SaveWrite(self._store.context, self._store.threads, request)
-        if thread is None or not is_small or not save.prepare_hot(thread):
-            await self._prepare(save)
-        answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry)
-        self._consider_snapshot(save)
+            named = await self._calls.read(check.check_save, request)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def save_now() -> SaveResponse:
+            known = self._store.threads.cached(request.namespace, request.thread)
+            save = SaveWrite(self._store.context, self._store.threads, request, named)
+            if known is None or not is_small or not save.prepare_hot(known):
+                await self._prepare(save)
+            answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry)
+            self._consider_snapshot(save)
+            return answer
+
+        if holding.archive is None:
+            return await save_now()
+        answer = await holding.write(request.namespace, request.thread, save_now)
+        if is_archived:
+            await self._archive(answer, request, context)
         return answer
 
+    async def _archive(self, answer: SaveResponse, request: SaveRequest, context: grpc.aio.ServicerContext) -> None:
+        """Waits until a save is archived, or as long as its caller can."""
+        answer.durability, answer.archived_sequence = await self._calls.holding.archived(
+            request.namespace, request.thread, answer.sequence, context
+        )
+
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
-        check.check_batch(request)
-        saves = [SaveWrite(self._store.context, self._store.threads, item) for item in request.saves]
+        named = check.check_batch(request)
+        holding = self._calls.holding
+        wanted = [holding.is_wanted(item.durability) for item in request.saves]
+
+        async def save_all(left: int = len(request.saves)) -> BatchSaveResponse:
+            """Holds one thread after the other, then saves."""
+            if left == 0:
+                return await self._batch_save(request, named, context)
+            item = request.saves[left - 1]
+            return await holding.write(item.namespace, item.thread, lambda: save_all(left - 1))
+
+        answer = await (save_all() if holding.archive is not None else save_all(0))
+        for index, item in enumerate(request.saves):
+            if wanted[index]:
+                await self._archive(answer.saves[index], item, context)
+        return answer
+
+    async def _batch_save(
+        self, request: BatchSaveRequest, named: Sequence[Sequence[Named]], context: grpc.aio.ServicerContext
+    ) -> BatchSaveResponse:
+        store = self._store
+        saves = [
+            SaveWrite(store.context, store.threads, item, each) for item, each in zip(request.saves, named, strict=True)
+        ]
         for index, save in enumerate(saves):
             try:
                 thread = self._store.threads.cached(save.namespace, save.request.thread)
@@ -85,9 +126,12 @@ class CheckpointService:
 
     async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes:
         check.check_hydrate(request)
-        if self._store.reader.is_hot(request):
+        holding = self._calls.holding
+        if self._store.reader.is_hot(request) and holding.is_held(request.namespace, request.thread):
             return self._store.read(self._store.reader.hydrate, request)
-        return await self._calls.read(self._store.reader.hydrate, request)
+        return await holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.reader.hydrate, request)
+        )
 
     async def get_checkpoint(
         self, request: GetCheckpointRequest, context: grpc.aio.ServicerContext
@@ -95,7 +139,10 @@ class CheckpointService:
         check.check_place(request)
         if request.HasField("version"):
             check.check_ref(request.version, "version")
-        return GetCheckpointResponse(checkpoint=await self._calls.read(self._store.reader.get, request))
+        found = await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.reader.get, request)
+        )
+        return GetCheckpointResponse(checkpoint=found)
 
     async def list_checkpoints(
         self, request: ListCheckpointsRequest, context: grpc.aio.ServicerContext
@@ -108,7 +155,11 @@ class CheckpointService:
             check.check_ref(request.before, "before")
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("before", "names a version of one thread and does not go with all threads")
-        return await self._calls.read(self._store.lister.checkpoints, request)
+        if request.thread == check.ALL_THREADS:
+            return await self._calls.read(self._store.lister.checkpoints, request)
+        return await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.lister.checkpoints, request)
+        )
 
     async def read_history(
         self, request: ReadHistoryRequest, context: grpc.aio.ServicerContext
@@ -123,8 +174,16 @@ class CheckpointService:
         if request.HasField("projection"):
             check.check_projection(request.projection)
         steps = self._store.reader.history(request, self._store.read)
-        while (answer := await self._calls.step(steps)) is not None:
+
+        async def begin() -> ReadHistoryResponse | None:
+            nonlocal steps
+            steps = self._store.reader.history(request, self._store.read)
+            return await self._calls.step(steps)
+
+        answer = await self._calls.holding.read(request.namespace, request.thread, begin)
+        while answer is not None:
             yield answer
+            answer = await self._calls.step(steps)
 
     async def diff_checkpoints(
         self, request: DiffCheckpointsRequest, context: grpc.aio.ServicerContext
@@ -135,7 +194,9 @@ class CheckpointService:
         if request.HasField("to"):
             check.check_ref(request.to, "to")
         check.check_max_bytes(request.max_bytes)
-        return await self._calls.read(self._store.reader.diff, request)
+        return await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.reader.diff, request)
+        )
 
     async def _prepare(self, save: SaveWrite) -> None:
         """Prepares a save that takes reading or long work."""

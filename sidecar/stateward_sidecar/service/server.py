@@ -170,6 +170,10 @@ def _clear_stale_socket(path: Path) -> None:
 def _handler(method: MethodDescriptor, service: object, calls: _OpenCalls) -> grpc.RpcMethodHandler:
     verb = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
     request_class = GetMessageClass(method.input_type)
+    if method.client_streaming:
+        return grpc.stream_unary_rpc_method_handler(
+            _taking(verb, request_class, method.full_name, calls), response_serializer=_serialize
+        )
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
             _streaming(verb, request_class, method.full_name, calls), response_serializer=_serialize
@@ -190,6 +194,24 @@ def _unary(
             await _abort(context, error, name)
 
     return handle
+
+
+def _taking(
+    verb: Callable[..., Awaitable[Message]], request_class: type[Message], name: str, calls: _OpenCalls
+) -> Callable[..., Awaitable[Message]]:
+    async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Message:
+        try:
+            with calls:
+                return await verb(_parse_all(request_class, stream), context)
+        except Exception as error:  # noqa: BLE001  (the boundary)
+            await _abort(context, error, name)
+
+    return handle
+
+
+async def _parse_all(request_class: type[Message], stream: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async for data in stream:
+        yield _parse(request_class, data)
 
 
 def _streaming(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import grpc.aio
 
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
+    ATTACH_MODE_READ_ONLY,
+    ATTACH_MODE_TAKE_OVER,
+    AttachMode,
+    AttachRequest,
+    AttachResponse,
     DeleteTagRequest,
     DeleteTagResponse,
     DeleteThreadRequest,
     DeleteThreadResponse,
+    DetachRequest,
+    DetachResponse,
     ForkThreadRequest,
     ForkThreadResponse,
     GetThreadRequest,
@@ -34,10 +42,13 @@ from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.store.views import view_thread
+from stateward_sidecar.store.watch import Watch
 
 # About what a small entry takes, with the pages it touches.
 SMALL_WRITE_BYTES = 16384
+WAIT_S_MAX = 3600.0
 
 
 class ThreadService:
@@ -56,7 +67,11 @@ class ThreadService:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
             return GetThreadResponse(thread=view_thread(thread))
 
-        return await self._calls.read(get)
+        return await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(get))
+
+    @property
+    def _holding(self) -> Holding:
+        return self._calls.holding
 
     async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
@@ -79,7 +94,16 @@ class ThreadService:
             raise InvalidField("whole", "copies all versions: leave version and branch out")
         if request.HasField("create"):
             check.check_options(request.create, "create")
-        return ForkThreadResponse(thread=await self._calls.work(self._store.forker.fork, request))
+
+        async def fork() -> ThreadMessage:
+            return await self._calls.work(self._store.forker.fork, request)
+
+        async def fork_readable() -> ThreadMessage:
+            return await self._holding.read(request.namespace, request.thread, fork)
+
+        return ForkThreadResponse(
+            thread=await self._holding.write(request.namespace, request.new_thread, fork_readable)
+        )
 
     async def prune_thread(self, request: PruneThreadRequest, context: grpc.aio.ServicerContext) -> PruneThreadResponse:
         check.check_place(request)
@@ -92,14 +116,24 @@ class ThreadService:
             check.check_duration(request.older_than, "older_than")
         if what == "keep_latest_per_branch" and request.keep_latest_per_branch < 1:
             raise InvalidField("keep_latest_per_branch", f"{request.keep_latest_per_branch} is less than 1")
-        return await self._calls.write(self._store.pruner.prune(request), context, frees_space=True)
+
+        async def prune() -> PruneThreadResponse:
+            if (archive := self._holding.archive) is not None and not request.dry_run:
+                await self._holding.block(archive.flush, request.namespace, request.thread)
+            return await self._calls.write(self._store.pruner.prune(request), context, frees_space=True)
+
+        return await self._holding.write(request.namespace, request.thread, prune, must_exist=True)
 
     async def delete_thread(
         self, request: DeleteThreadRequest, context: grpc.aio.ServicerContext
     ) -> DeleteThreadResponse:
         check.check_place(request)
         check.check_durability(request.durability)
-        return await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
+        if (archive := self._holding.archive) is not None and not request.local_only:
+            await self._holding.block(archive.delete, request)
+        answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
+        answer.everywhere = archive is None or not request.local_only
+        return answer
 
     async def update_thread(
         self, request: UpdateThreadRequest, context: grpc.aio.ServicerContext
@@ -107,7 +141,11 @@ class ThreadService:
         check.check_place(request)
         check.check_mask(request.update_mask.paths)
         check.check_options(request.options, "options")
-        return await self._calls.write(self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
+
+        async def update() -> UpdateThreadResponse:
+            return await self._calls.write(self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
+
+        return await self._holding.write(request.namespace, request.thread, update, must_exist=True)
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
         check.check_place(request)
@@ -116,12 +154,20 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.HasField("expected_tagged_version") and request.expected_tagged_version < 0:
             raise InvalidField("expected_tagged_version", f"{request.expected_tagged_version} is negative")
-        return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
+
+        async def set_tag() -> SetTagResponse:
+            return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
+
+        return await self._holding.write(request.namespace, request.thread, set_tag, must_exist=True)
 
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
         check.check_place(request)
         check.check_tag(request.tag)
-        return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)
+
+        async def delete_tag() -> DeleteTagResponse:
+            return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)
+
+        return await self._holding.write(request.namespace, request.thread, delete_tag, must_exist=True)
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
@@ -132,7 +178,7 @@ class ThreadService:
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("after_sequence", "counts in one thread; use after_cursor with all threads")
         with self._feed.listen() as listener:
-            watch = await self._calls.read(self._store.watcher.open, request)
+            watch = await self._open_watch(request)
             yield WatchResponse(cursor=watch.position)
             while not watch.is_over:
                 seen = listener.committed
@@ -153,10 +199,65 @@ class ThreadService:
             with self._store.context.engine.read() as txn:
                 return self._store.threads.get(txn, request.namespace, request.thread).head.tip_sequence
 
-        tip = await self._calls.read(look)
+        wanted = self._holding.is_wanted(request.durability)
+        tip = await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(look))
         if request.sequence > tip:
             raise VersionNotFound(
                 f"thread {request.thread!r} has no journal entry {request.sequence}; its newest is {tip}",
                 thread=request.thread, sequence=request.sequence,
             )  # fmt: skip
-        return WaitDurableResponse(durability=DURABILITY_COMMITTED, sequence=tip)
+        answer = WaitDurableResponse(durability=DURABILITY_COMMITTED, sequence=tip)
+        if self._holding.archive is not None:
+            thread = self._store.threads.cached(request.namespace, request.thread)
+            answer.archived_sequence = thread.archived_sequence if thread is not None else 0
+        if wanted:
+            answer.durability, answer.archived_sequence = await self._holding.archived(
+                request.namespace, request.thread, request.sequence, context
+            )
+        elif request.sequence <= answer.archived_sequence:
+            answer.durability = DURABILITY_ARCHIVED
+        return answer
+
+    async def attach(self, request: AttachRequest, context: grpc.aio.ServicerContext) -> AttachResponse:
+        check.check_place(request)
+        if request.mode not in AttachMode.values():
+            raise InvalidField("mode", f"{request.mode} is unknown")
+        wait_s = 0.0
+        if request.HasField("wait"):
+            check.check_duration(request.wait, "wait")
+            wait_s = request.wait.ToMicroseconds() / 1e6
+            if wait_s > WAIT_S_MAX:
+                raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s")
+        archive, name = self._holding.need(), (request.namespace, request.thread)
+
+        def take() -> None:
+            if request.mode == ATTACH_MODE_READ_ONLY:
+                archive.know(*name)
+            elif request.mode == ATTACH_MODE_TAKE_OVER:
+                archive.own(*name, take_over=True, must_exist=True)
+            else:
+                archive.attacher.wait_for(name, wait_s)
+
+        await self._holding.block(take)
+        return AttachResponse(thread=await self._view(request.namespace, request.thread))
+
+    async def detach(self, request: DetachRequest, context: grpc.aio.ServicerContext) -> DetachResponse:
+        check.check_place(request)
+        archive = self._holding.need()
+        await self._holding.block(archive.detach, request.namespace, request.thread)
+        return DetachResponse(thread=await self._view(request.namespace, request.thread))
+
+    async def _view(self, namespace: str, name: str) -> ThreadMessage:
+        def view() -> ThreadMessage:
+            with self._store.context.engine.read() as txn:
+                return view_thread(self._store.threads.get(txn, namespace, name))
+
+        return await self._calls.read(view)
+
+    async def _open_watch(self, request: WatchRequest) -> Watch:
+        def open_now() -> Awaitable[Watch]:
+            return self._calls.read(self._store.watcher.open, request)
+
+        if request.thread == check.ALL_THREADS:
+            return await open_now()
+        return await self._holding.read(request.namespace, request.thread, open_now)

@@ -102,11 +102,14 @@ class Engine:
         stat = self.env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         in_map = self.map_bytes - used * self.page_bytes - self._reserve(self.map_bytes)
-        disk = os.statvfs(self.directory)
         # Pages that were freed inside the file are on the disk already.
         inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
-        on_disk = disk.f_bavail * disk.f_frsize + inside - self._reserve(disk.f_blocks * disk.f_frsize)
-        return int(min(in_map, on_disk))
+        return int(min(in_map, self.disk_room_bytes() + inside))
+
+    def disk_room_bytes(self) -> int:
+        """The same for files beside the map."""
+        disk = os.statvfs(self.directory)
+        return disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
 
     @staticmethod
     def _reserve(total_bytes: int) -> int:

@@ -57,12 +57,13 @@ class NamespaceKeys:
 class KeyStore:
     """Finds, makes and destroys keys."""
 
-    def __init__(self, path: Path, key: bytes) -> None:
+    def __init__(self, path: Path, key: bytes, root: bytes = b"") -> None:
+        """``root``: the slot of a root that others use already, for a file that is made now."""
         self._path = path
         self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
         try:
             if not path.exists():
-                create_file(path, self._new_file(key))
+                create_file(path, self._new_file(key, root))
             self._fd = os.open(path, os.O_RDWR)
         except OSError as error:
             raise StartError(f"cannot open the key store {path}: {error.strerror}") from None
@@ -74,19 +75,18 @@ class KeyStore:
         self._needed: set[bytes] = set()  # namespaces that wrapped a thread's key
         self._leaving: set[bytes] = set()
         self._read_slots()
-        root = self._unwrap(1, ROOT, b"\0" * 16, key)
-        if root is None:
+        opened = self._unwrap(1, ROOT, b"\0" * 16, key)
+        if opened is None:
             raise StartError(
                 f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the data in {path.parent}; "
                 "start with the --key-file it was made with"
             )
-        self._root_key = root[:KEY_BYTES]
-        self._root_names = NameKey(root[KEY_BYTES:])
+        self._root_key = opened[:KEY_BYTES]
+        self._root_names = NameKey(opened[KEY_BYTES:])
 
-    def _new_file(self, key: bytes) -> bytes:
-        root = os.urandom(2 * KEY_BYTES)
+    def _new_file(self, key: bytes, root: bytes) -> bytes:
         first = (_MAGIC + bytes((FORMAT,))).ljust(SLOT_BYTES, b"\0")
-        return first + _wrap(ROOT, b"\0" * 16, self._key_id, key, root)
+        return first + (root or _wrap(ROOT, b"\0" * 16, self._key_id, key, os.urandom(2 * KEY_BYTES)))
 
     def _read_slots(self) -> None:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
@@ -175,6 +175,52 @@ class KeyStore:
         self._needed.add(namespace.id)
         self.mark_leaving(uid, is_leaving=True)
 
+    # -- slots that travel: the archive holds the same wrapped keys ------------------------------------------------
+
+    def root_slot(self) -> bytes:
+        """The root as it is wrapped."""
+        return os.pread(self._fd, SLOT_BYTES, SLOT_BYTES)
+
+    def is_root(self, slot: bytes, key: bytes) -> bool:
+        """Whether a root slot from elsewhere holds this store's root. False where the key does not open it."""
+        root = _open(slot, ROOT, b"\0" * 16, key)
+        return root is not None and hmac.compare_digest(root[:KEY_BYTES], self._root_key)
+
+    def new_namespace_slot(self, name: str) -> bytes:
+        """Keys for a namespace, wrapped, and stored nowhere yet."""
+        return _wrap(NAMESPACE, self.namespace_id(name), b"\0" * 16, self._root_key, os.urandom(2 * KEY_BYTES))
+
+    def open_namespace(self, identity: bytes, slot: bytes) -> NamespaceKeys:
+        """The keys in a namespace's slot. Raises KeyUnavailable."""
+        keys = _open(slot, NAMESPACE, identity, self._root_key)
+        if keys is None:
+            raise KeyUnavailable("the key of a namespace does not open", namespace_id=identity.hex())
+        return NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
+
+    def namespace_slot(self, identity: bytes) -> bytes | None:
+        """A namespace's keys as they are wrapped; None where it has none here."""
+        slot = self._slots.get((NAMESPACE, identity))
+        return os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES) if slot is not None else None
+
+    def adopt_namespace(self, identity: bytes, slot: bytes) -> None:
+        """Stores the keys that others use for a namespace. Durable after ``sync``. Writer only. Raises DiskFull."""
+        if (NAMESPACE, identity) not in self._slots:
+            self._put(NAMESPACE, identity, slot)
+
+    @staticmethod
+    def wrap_thread(uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> bytes:
+        """A thread's data key, wrapped, and stored nowhere yet."""
+        return _wrap(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+
+    @staticmethod
+    def open_thread(slot: bytes, namespace: NamespaceKeys) -> tuple[bytes, bytes]:
+        """The uid and data key in a thread's slot. Raises KeyUnavailable."""
+        uid = bytes(_HEAD.unpack_from(slot)[2]) if len(slot) >= _HEAD.size else b""
+        key = _open(slot, THREAD, uid, namespace.wrapping_key)
+        if key is None:
+            raise KeyUnavailable("the thread's data key in the archive does not open")
+        return uid, key
+
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
         """A thread's data key; None where there is none or it was erased. Raises KeyUnavailable where damaged."""
         slot = self._slots.get((THREAD, uid))
@@ -227,13 +273,16 @@ class KeyStore:
         os.close(self._fd)
 
     def _write(self, kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> None:
+        self._put(kind, owner, _wrap(kind, owner, wrapping_id, wrapping_key, keys))
+
+    def _put(self, kind: int, owner: bytes, data: bytes) -> None:
         try:
             if not self._free:
                 size = os.fstat(self._fd).st_size
                 os.posix_fallocate(self._fd, size, GROW_SLOTS * SLOT_BYTES)
                 self._free = list(range(size // SLOT_BYTES + GROW_SLOTS - 1, size // SLOT_BYTES - 1, -1))
             slot = self._free.pop()
-            os.pwrite(self._fd, _wrap(kind, owner, wrapping_id, wrapping_key, keys), slot * SLOT_BYTES)
+            os.pwrite(self._fd, data, slot * SLOT_BYTES)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull("there is no room for another thread's key") from None
@@ -242,17 +291,19 @@ class KeyStore:
         self._slots[kind, owner] = slot
 
     def _unwrap(self, slot: int, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
-        data = os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES)
-        if len(data) < SLOT_BYTES or data[0] != kind:
-            return None
-        head, rest = data[: _HEAD.size], data[_HEAD.size :]
-        wrapped_bytes = NONCE_BYTES + (1 if kind == THREAD else 2) * KEY_BYTES + 16
-        try:
-            return AESGCM(wrapping_key).decrypt(
-                rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head)
-            )
-        except InvalidTag:
-            return None
+        return _open(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES), kind, owner, wrapping_key)
+
+
+def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
+    """The keys in a slot; None where it is another one's, damaged, or wrapped by another key."""
+    if len(data) != SLOT_BYTES or data[0] != kind or _HEAD.unpack_from(data)[2] != owner:
+        return None
+    head, rest = data[: _HEAD.size], data[_HEAD.size :]
+    wrapped_bytes = NONCE_BYTES + (1 if kind == THREAD else 2) * KEY_BYTES + 16
+    try:
+        return AESGCM(wrapping_key).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head))
+    except InvalidTag:
+        return None
 
 
 def _wrap(kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> bytes:

@@ -9,13 +9,17 @@
         G tag_hash(16)                         tag
         J sequence(8)                          journal entry
         P parts_id(8) index(4)                 pieces of large edits
+        Q blob_hash(16)                        blob
         R request_hash(8)                      request id → sequence, second
         S version(8) index(4)                  pieces of a snapshot
         V version(8)                           sequence - version, where it changes
         X                                      pruned versions
+        Z                                      what is known of the thread in the archive
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
+    O number(4)                              outbox: threads with entries that are not archived
+    Q number(4)                              threads with blobs
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
     W cursor(8)                              every entry of the store in the order of commit → number, sequence
     D cursor(8)                              what was deleted
@@ -44,6 +48,7 @@ ROW_FORMAT = 1
 
 FORMAT_KEY = b"Mformat"
 NEXT_THREAD_KEY = b"Mthread"
+ARCHIVE_KEY = b"Marchive"
 # A row that says nothing by its value still begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 
@@ -142,6 +147,9 @@ class ThreadKeys:
     def edits_pieces(self, parts_id: int) -> bytes:
         return self.prefix + b"P" + _U64.pack(parts_id)
 
+    def blob(self, blob_hash: bytes) -> bytes:
+        return self.prefix + b"Q" + blob_hash
+
     def request(self, request_hash: bytes) -> bytes:
         return self.prefix + b"R" + request_hash
 
@@ -156,6 +164,9 @@ class ThreadKeys:
 
     def pruned(self) -> bytes:
         return self.prefix + b"X"
+
+    def archive(self) -> bytes:
+        return self.prefix + b"Z"
 
     def all_of(self, tag: bytes) -> bytes:
         """Begins all rows of one tag."""
@@ -219,6 +230,26 @@ def retention_key(thread: int) -> bytes:
 
 
 def retention_of(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
+def blobs_key(thread: int) -> bytes:
+    """Marks a thread with blobs."""
+    return b"Q" + _U32.pack(thread)
+
+
+def blobs_of(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
+def outbox_key(thread: int) -> bytes:
+    """Marks a thread with entries that are not archived."""
+    return b"O" + _U32.pack(thread)
+
+
+def outbox_thread(key: bytes | memoryview) -> int:
     """Thread number of such a key."""
     return int(_U32.unpack_from(key, 1)[0])
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
+from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Writer
@@ -39,6 +41,27 @@ class Counters:
     snapshot_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A name that this sidecar holds in the archive, for a thread that has no entries yet."""
+
+    uid: bytes
+    data_key: bytes
+    row: ArchiveRow
+
+
+@dataclass(slots=True)
+class ArchiveHooks:
+    """What the store needs of an archive. All is used in the writer only."""
+
+    # By namespace and name. A thread is made only where there is one.
+    claims: dict[tuple[str, str], Claim]
+    # Gets the thread, and the sealed bytes of an entry that was committed.
+    on_entry: Callable[[Any, int], None]
+    # Brings a thread that was read from disk up to date with what is archived: its row is written now and then.
+    refresh: Callable[[Any], None]
+
+
 @dataclass(slots=True)
 class Context:
     """Components of an open store."""
@@ -52,8 +75,10 @@ class Context:
     writer: Writer
     # What nobody waits for, or what takes long: snapshots, copies, sweeps. Never what a read needs.
     background: Executor
+    blob_files: BlobFiles
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
+    archive: ArchiveHooks | None = None
 
     def settled(self, verb: Callable[[], T]) -> T:
         """Runs what reads until what it saw in memory and on disk belongs together.

@@ -14,12 +14,14 @@ from contextlib import suppress
 import lmdb
 
 from stateward.storage.v1.head_pb2 import DeletionRecord
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.blobsweep import clear_leftovers
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US, expire_second, next_place
 from stateward_sidecar.store.settings import check_main_version
@@ -87,17 +89,22 @@ class Deleter:
         txn.delete(layout.name_key(namespace.names.thread(identity.name)))
         txn.delete(layout.updated_key(namespace.tag, head.update_time_us // SECOND_US, number))
         txn.delete(layout.retention_key(number))
+        txn.delete(layout.outbox_key(number))
         if second := expire_second(head):
             txn.delete(layout.expiry_key(second, number))
         txn.delete(identity.keys.head())
         uid, thread = identity.uid, draft.thread
+        batch.drafts[identity.namespace, identity.name] = None
+        if draft.thread.access == ACCESS_ORPHAN and _is_shared(txn, uid):
+            batch.after_commit.append(lambda: self._threads.forget(thread))
+            batch.after_commit.append(lambda: self.purge(number, b""))
+            return
 
         def destroy_key() -> None:
             context.keystore.erase_thread(uid)
             thread.is_deleted = True
             self._threads.forget(thread)
 
-        batch.drafts[identity.namespace, identity.name] = None
         context.keystore.mark_leaving(uid, is_leaving=True)
         batch.before_commit.append(context.keystore.sync)
         batch.after_abort.append(lambda: context.keystore.mark_leaving(uid, is_leaving=False))
@@ -105,7 +112,13 @@ class Deleter:
         batch.after_commit.append(lambda: self.purge(number, uid))
 
     def purge(self, number: int, uid: bytes) -> None:
-        """Removes what is left of a deleted thread, a bounded number of rows at a time."""
+        """Removes what is left of a deleted thread: its files, then its rows, a bounded number of them at a time."""
+        if uid and (gone := self._context.blob_files.set_aside(uid)) is not None:
+            with suppress(RuntimeError):  # the daemon is stopping; the next start goes on
+                self._context.background.submit(self._context.blob_files.empty, gone)
+        self._purge_rows(number, uid)
+
+    def _purge_rows(self, number: int, uid: bytes) -> None:
         prefix = layout.thread_prefix(number)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
@@ -117,11 +130,12 @@ class Deleter:
             for key in keys:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
+                txn.delete(layout.blobs_key(number))
                 self._context.keystore.release(uid)
                 if self._context.keystore.sync not in batch.before_commit:
                     batch.before_commit.append(self._context.keystore.sync)
             else:
-                batch.after_commit.append(lambda: self.purge(number, uid))
+                batch.after_commit.append(lambda: self._purge_rows(number, uid))
 
         with suppress(ShuttingDown):  # the next start goes on
             self._context.writer.submit(Write(run=run, background=True, frees_space=True))
@@ -138,7 +152,8 @@ class Deleter:
             log.exception("finishing deletions failed")
 
     def _recover(self, below: int, uids: set[bytes]) -> None:
-        named, numbers = set(), set()
+        named: dict[bytes, list[int]] = {}
+        numbers = set()
         with self._context.engine.read() as txn:
             for _, value in rows(txn, b"N"):
                 try:
@@ -146,17 +161,18 @@ class Deleter:
                 except Corrupt:
                     return  # it may lead to any of them: nothing is cleared away; Verify names it
                 numbers.add(number)
-                named.add(uid)
+                named.setdefault(uid, []).append(number)
             # A thread with a name and without head is damaged, not deleted: its journal may be worth everything.
             headless = [number for number in self._headless(txn, below) if number not in numbers]
         if uids:
             log.info("finishing deletions and copies", keys=len(uids))
             with suppress(ShuttingDown):
                 self._context.writer.submit(
-                    Write(run=self._settle(uids - named, uids & named), background=True, frees_space=True)
+                    Write(run=self._settle(uids - set(named), uids & set(named)), background=True, frees_space=True)
                 )
         for number in headless:
             self.purge(number, b"")
+        clear_leftovers(self._context, self._threads, named)
 
     def _settle(self, gone: set[bytes], staying: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
@@ -182,6 +198,11 @@ class Deleter:
                 headless.append(number)
             found = cursor.set_range(layout.after(layout.thread_prefix(number)))
         return headless
+
+
+def _is_shared(txn: lmdb.Transaction, uid: bytes) -> bool:
+    """Whether an orphan's thread, or another orphan of it, needs the key."""
+    return any(layout.unpack_name(value)[1] == uid for _, value in rows(txn, b"N"))
 
 
 def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:

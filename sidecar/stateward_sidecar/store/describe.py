@@ -6,7 +6,7 @@ import hashlib
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.store.thread import Draft
@@ -61,13 +61,17 @@ def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
 def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
     """The answer to a save."""
     seconds, micros = divmod(header.create_time_us, 1_000_000)
+    archived_sequence = draft.thread.archived_sequence
     answer = SaveResponse(
         version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
-        durability=DURABILITY_COMMITTED, uid=draft.identity.uid_text, stored_bytes=size_bytes,
+        durability=DURABILITY_COMMITTED, archived_sequence=archived_sequence,
+        uid=draft.identity.uid_text, stored_bytes=size_bytes,
     )  # fmt: skip
     answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
     if replayed:
         answer.replayed = True
+        if header.sequence <= archived_sequence:
+            answer.durability = DURABILITY_ARCHIVED
     return answer
 
 

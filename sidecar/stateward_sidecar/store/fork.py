@@ -2,6 +2,7 @@
 
 One version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry that has
 no edits. Whole: every retained version is opened and sealed anew with its number, branch, checkpoint id and metadata.
+Blobs come before the first version that names them.
 
 A copy is made in small background writes while the new thread has neither name nor head, so nobody sees it; the last
 write gives it both. What a crash leaves behind is removed at the next start.
@@ -9,34 +10,36 @@ write gives it both. What a crash leaves behind is removed at the next start.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_BLOB,
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_TAG_SET,
+    BlobRecord,
     CheckpointBody,
     EntryHeader,
     EntryMetadata,
     ThreadCreation,
 )
-from stateward.v1.thread_pb2 import ForkSource, Tag, ThreadOptions
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ForkSource, Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.codec.state import StateTree, to_snapshot
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobcopy import copy_blob
+from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_feed
@@ -45,7 +48,7 @@ from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.snapshots import put_snapshot
-from stateward_sidecar.store.thread import MAIN, UID_BYTES, Draft, Identity, Thread, write_head, write_row
+from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_head
 
@@ -69,6 +72,8 @@ class Forker:
                 return known
             source = self._threads.get(txn, request.namespace, request.thread)
             version = source.head.last_version
+            if not version:
+                raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.whole:
                 ref = request.version if request.HasField("version") else None
                 version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
@@ -109,21 +114,7 @@ class Forker:
 
     def _begin(self, batch: Batch, request: ForkThreadRequest) -> Draft:
         """Key and number for the copy."""
-        context, keystore = self._context, self._context.keystore
-        keys = keystore.namespace(request.namespace)
-        assert keys is not None
-        uid, data_key = os.urandom(UID_BYTES), os.urandom(KEY_BYTES)
-        keystore.add_thread(uid, keys, data_key)
-        batch.after_abort.append(lambda: keystore.release(uid))
-        batch.before_commit.append(keystore.sync)
-        number = context.next_thread
-        context.next_thread += 1
-        identity = Identity(number, uid, request.namespace, request.new_thread, keys, data_key)
-        now = context.clock.now_us()
-        head = ThreadHead(
-            namespace=request.namespace, thread=request.new_thread, create_time_us=now, row_sum=b"\0" * 16
-        )
-        return Draft(Thread(identity, head))
+        return self._threads.begin(batch, request.namespace, request.new_thread)
 
     def _copy_one(self, request: ForkThreadRequest, source: Thread, copy: Draft, version: int) -> None:
         def read() -> tuple[CheckpointBody, StateTree]:
@@ -135,7 +126,8 @@ class Forker:
         body, tree = self._context.settled(read)
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
-        content = self._content(request, source, body, b"", None, is_first=True)
+        self._copy_blobs(request, source, copy, blobs_in_state(tree))
+        content = self._content(request, source, copy, EntryMetadata(checkpoint=body))
         self._submit(lambda txn, batch: self._put(txn, batch, copy, content, body, 1, 0, 0, tree, {}), tree.size_bytes)
 
     def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Draft, last: int) -> None:
@@ -143,15 +135,18 @@ class Forker:
         wanted = frozenset(source.snapshots)
         bases = {name: branch.base_version for name, branch in list(source.branches.items())}
         copy.pruned = Ranges(source.pruned.pairs())
-        is_first = True
+        copied: set[bytes] = set()
         for version in range(1, last + 1):
             if version in copy.pruned:
                 continue
             header, body, edits, tree = context.settled(partial(self._read, source, version, wanted, copy.pruned))
             body.source_digest = header.digest
             dictionary = dictionaries.get(header.dictionary_version)
-            content = self._content(request, source, body, edits, dictionary, is_first=is_first)
-            is_first = False
+            named = blobs_in_edits(replay.parse_edits(edits, source.name, version))
+            named |= blobs_in_state(tree) if tree is not None else set()
+            self._copy_blobs(request, source, copy, named - copied, header.create_time_us)
+            copied |= named
+            content = self._content(request, source, copy, EntryMetadata(checkpoint=body), edits, dictionary)
 
             def put(
                 txn: lmdb.Transaction, batch: Batch, version: int = version, parent: int = header.parent_version,
@@ -188,14 +183,13 @@ class Forker:
         self,
         request: ForkThreadRequest,
         source: Thread,
-        body: CheckpointBody,
-        edits: bytes,
-        dictionary: Dictionary | None,
-        *,
-        is_first: bool,
+        copy: Draft,
+        metadata: EntryMetadata,
+        edits: bytes = b"",
+        dictionary: Dictionary | None = None,
     ) -> Content:
-        metadata = EntryMetadata(checkpoint=body)
-        if is_first:
+        """What an entry of the copy holds; the first one also says what the copy is."""
+        if copy.head.tip_sequence == 0:
             metadata.fingerprint = fingerprint(request)
             metadata.request_hash = hash_request(request.request_id)
             origin = ForkSource(thread=source.name, uid=source.identity.uid.hex())
@@ -208,6 +202,32 @@ class Forker:
                 )
             )
         return draft_content(metadata, edits, dictionary)
+
+    def _copy_blobs(
+        self, request: ForkThreadRequest, source: Thread, copy: Draft, named: set[bytes], time_us: int = 0
+    ) -> None:
+        """Blobs that a version names, before the version itself; ``time_us``: that of the version."""
+        for digest in sorted(named):
+            record = copy_blob(self._context, source, copy.identity, digest)
+            content = self._content(request, source, copy, EntryMetadata(blob=record))
+            self._submit(partial(self._put_blob, copy, record, content, time_us))
+
+    def _put_blob(
+        self, copy: Draft, record: BlobRecord, content: Content, time_us: int, txn: lmdb.Transaction, batch: Batch
+    ) -> None:
+        request_hash = EntryMetadata.FromString(content.metadata).request_hash
+        entry = append(
+            self._context, txn, copy, ENTRY_KIND_BLOB, content, request_hash=request_hash, time_us=time_us,
+            is_hidden=True,
+        )  # fmt: skip
+        entry.head.stored_bytes += record.stored_bytes
+        now = self._context.clock.now_us()
+        put_blob(txn, copy.identity, BlobRow(record=record, sequence=entry.header.sequence, write_time_us=now))
+
+        def keep() -> None:
+            copy.head = entry.head
+
+        batch.after_commit.append(keep)
 
     def _put(
         self,
@@ -224,7 +244,7 @@ class Forker:
     ) -> bytes:
         """One version of the copy. Returns its digest."""
         identity, keys = copy.identity, copy.identity.keys
-        is_first = copy.head.tip_sequence == 0
+        is_first = copy.head.last_version == 0
         metadata = EntryMetadata.FromString(content.metadata)
         entry = append(
             self._context, txn, copy, ENTRY_KIND_CHECKPOINT, content, version=version, parent_version=parent,
@@ -319,17 +339,22 @@ class Forker:
         for sequence in range(1, head.tip_sequence + 1):
             put_feed(txn, number, sequence)
         write_head(txn, identity, head)
+        self._threads.settle_claim(txn, batch, copy)
         self._count_fork(txn, batch, source)
         copy.head = head
         copy.row_sums.update(sums)
         self._threads.keep_draft(batch, copy)
         batch.after_commit.append(lambda: self._context.keystore.mark_leaving(identity.uid, is_leaving=False))
+        hooks = self._context.archive
+        if hooks is not None:
+            txn.put(layout.outbox_key(number), layout.PRESENT)
+            batch.after_commit.append(lambda: hooks.on_entry(copy.thread, head.stored_bytes))
         return view_head(identity, head)
 
     def _count_fork(self, txn: lmdb.Transaction, batch: Batch, source: Thread) -> None:
         draft = self._threads.draft(txn, batch, source.identity.namespace, source.name)
-        if draft is None or draft.thread is not source:
-            return  # deleted meanwhile: the copy lives on
+        if draft is None or draft.thread is not source or draft.thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+            return  # deleted meanwhile, and the copy lives on; or another one's thread
         head = draft.next_head()
         head.forks += 1
         write_head(txn, draft.identity, head)

@@ -59,6 +59,7 @@ def append(
     """
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys
+    head.epoch = max(head.epoch, draft.thread.epoch)
     head.tip_sequence += 1
     sequence = head.tip_sequence
     before_us = head.update_time_us
@@ -92,11 +93,17 @@ def commit_entry(
     draft.head = entry.head
     draft.row_sums.update(row_sums)
     counters, is_save = context.counters, bool(entry.header.version)
+    hooks, thread = context.archive, draft.thread
+    if hooks is not None and not thread.in_outbox:
+        txn.put(layout.outbox_key(thread.identity.number), layout.PRESENT)
 
     def count() -> None:
         counters.entries += 1
         counters.saves += is_save
         counters.entry_bytes += entry.stored_bytes
+        if hooks is not None:
+            thread.in_outbox = True
+            hooks.on_entry(thread, entry.stored_bytes)
 
     batch.after_commit.append(count)
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -23,10 +22,10 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.refs import resolve
-from stateward_sidecar.store.thread import MAIN, Identity, Thread
+from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
-from stateward_sidecar.store.views import view_entry, view_head
+from stateward_sidecar.store.views import add_archive, view_entry, view_head
 from stateward_sidecar.telemetry import log_damage
 
 ALL_THREADS = "-"
@@ -69,8 +68,8 @@ class Lister:
                 if second < oldest // SECOND_US:
                     return answer
                 if second <= cut_off or not request.page_token:
-                    found = self._readable_head(txn, number)
-                    if found is not None and _matches(view := view_head(*found), request):
+                    view = self._readable_head(txn, number)
+                    if view is not None and _matches(view, request):
                         answer.threads.append(view)
                 if len(answer.threads) >= (request.page_size or PAGE_SIZE) or looked_at >= ROWS_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
@@ -98,7 +97,7 @@ class Lister:
                 if version in thread.pruned:
                     continue
                 looked_at += 1
-                view = view_entry(thread.identity, replay.read_version(txn, thread, version))
+                view = view_entry(thread, replay.read_version(txn, thread, version))
                 if _fits(view, request):
                     answer.checkpoints.append(view)
                 if version > 1 and _is_full(len(answer.checkpoints), looked_at, request.page_size):
@@ -129,9 +128,12 @@ class Lister:
                     break
         return answer
 
-    def _readable_head(self, txn: lmdb.Transaction, number: int) -> tuple[Identity, ThreadHead] | None:
+    def _readable_head(self, txn: lmdb.Transaction, number: int) -> ThreadMessage | None:
         try:
-            return self._threads.head(txn, number)
+            thread = self._threads.head(txn, number)
+            if thread is None:
+                return None
+            return add_archive(view_head(thread.identity, thread.head), thread.archive, thread.archived_sequence)
         except (Corrupt, KeyUnavailable) as error:
             log_damage("thread left out of a list", error)
             return None
@@ -152,7 +154,7 @@ class Lister:
             entry = find_entry(txn, thread, sequence)
             if entry is None or not entry.header.version or entry.header.version in thread.pruned:
                 return None
-            return view_entry(thread.identity, entry)
+            return view_entry(thread, entry)
         except Corrupt as error:
             log_damage("version left out of a list", error, uid=thread.identity.uid.hex())
             return None

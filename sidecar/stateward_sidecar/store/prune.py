@@ -102,10 +102,15 @@ class Pruner:
 
         return run
 
+    def _may_go(self, draft: Draft, entry: Entry) -> bool:
+        """With an archive, nothing goes before it is there."""
+        return self._context.archive is None or entry.header.sequence <= draft.thread.archived_sequence
+
     def _choose(self, txn: lmdb.Transaction, draft: Draft, request: PruneThreadRequest) -> list[int]:
         kind = request.WhichOneof("what")
         if kind == "versions":
-            return _choose_named(draft, request.versions.versions)
+            named = _choose_named(draft, request.versions.versions)
+            return [version for version in named if self._may_go(draft, replay.read_version(txn, draft, version))]
         rule = Retention(keep_last=request.keep_latest_per_branch)
         if kind == "older_than":
             rule = Retention(keep_for=request.older_than)
@@ -123,6 +128,8 @@ class Pruner:
         branches = draft.all_branches()
         for version in reversed(retained):
             entry = replay.read_version(txn, draft, version)
+            if not self._may_go(draft, entry):
+                kept.add(version)
             if rule.keep_last:
                 # With one branch there is no need to open every entry to see where it was saved.
                 branch = MAIN if len(branches) == 1 else _branch_of(draft, entry)

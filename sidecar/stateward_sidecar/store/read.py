@@ -19,6 +19,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import State
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees
 from stateward_sidecar.codec.pages import Page, Position, Selection, page, selection_of
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
@@ -76,14 +77,16 @@ class Reader:
             if digest and entry.header.digest != digest:
                 raise InvalidField("page_token", "is for a version that is no longer there; start again without one")
             tree = replay.state_at(txn, thread, version, context.cache)
-            checkpoint = view_entry(thread.identity, entry)
+            checkpoint = view_entry(thread, entry)
+            row, archived = thread.archive, thread.archived_sequence
         selection = selection_of(request.projection if request.HasField("projection") else None)
         found = page(tree, selection, position, request.max_bytes or PAGE_BYTES)
         token = ""
         if found.next is not None:
             pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
             token = context.tokens.pack(binding or bare(request), pinned)
-        return _hydrate_wire(checkpoint, found, token)
+        owner = row.head.owner_id if row is not None and row.access == ACCESS_REMOTE else ""
+        return _hydrate_wire(checkpoint, found, token, archived, owner)
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
         """What is known about a version."""
@@ -91,7 +94,7 @@ class Reader:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
-            return view_entry(thread.identity, replay.read_version(txn, thread, version))
+            return view_entry(thread, replay.read_version(txn, thread, version))
 
     def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> Iterator[ReadHistoryResponse]:
         """Yields a line of versions; each step is a read of its own, run by ``read``."""
@@ -110,7 +113,7 @@ class Reader:
             raise not_found(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             entry = replay.read_version(txn, thread, version)
-            answer = ReadHistoryResponse(checkpoint=view_entry(thread.identity, entry))
+            answer = ReadHistoryResponse(checkpoint=view_entry(thread, entry))
             if with_state:
                 _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
             if with_diff:
@@ -147,10 +150,10 @@ class Reader:
                 old = self._diff_base(txn, thread, request, branch)
                 ref = request.to if request.HasField("to") else None
                 new = resolve_or_head(txn, thread, ref, branch, "to")
-            answer = DiffCheckpointsResponse(to=view_entry(thread.identity, replay.read_version(txn, thread, new)))
+            answer = DiffCheckpointsResponse(to=view_entry(thread, replay.read_version(txn, thread, new)))
             before = EMPTY
             if old:
-                getattr(answer, "from").CopyFrom(view_entry(thread.identity, replay.read_version(txn, thread, old)))
+                getattr(answer, "from").CopyFrom(view_entry(thread, replay.read_version(txn, thread, old)))
                 before = replay.state_at(txn, thread, old, context.cache)
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
         size, limit = 0, request.max_bytes or PAGE_BYTES
@@ -173,8 +176,10 @@ class Reader:
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
 
 
-def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str) -> bytes:
-    answer = HydrateResponse(checkpoint=checkpoint, next_page_token=token)
+def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:
+    answer = HydrateResponse(
+        checkpoint=checkpoint, next_page_token=token, archived_sequence=archived_sequence, owner_id=owner_id
+    )
     if found.chunk is not None:
         answer.chunk.CopyFrom(found.chunk)
     # Field 2, the state, by hand: tag, length, bytes. A parser does not mind the order of fields.

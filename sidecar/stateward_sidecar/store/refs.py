@@ -59,6 +59,8 @@ def _tagged(thread: Thread | Draft, tag: str) -> int:
 def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
     identity = thread.identity
     row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", branch, checkpoint_id)))
+    if row is None and thread.floor_sequence:
+        raise replay.history_elsewhere(identity)
     if row is None:
         raise VersionNotFound(
             f"branch {branch!r} of thread {identity.name!r} has no checkpoint id {checkpoint_id!r}",

@@ -15,7 +15,7 @@ from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.state import EMPTY, StateTree, from_snapshot
-from stateward_sidecar.errors import Corrupt, EditConflict, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.thread import Draft, Identity, Thread, rows
@@ -48,6 +48,16 @@ def check_version(thread: Versions, version: int) -> None:
         )  # fmt: skip
     if version in thread.pruned:
         raise VersionPruned(f"version {version} of thread {name!r} was pruned", thread=name, version=version)
+    if version <= thread.floor_version:
+        raise history_elsewhere(thread.identity)
+
+
+def history_elsewhere(identity: Identity) -> HistoryElsewhere:
+    """The error for what only the archive has."""
+    return HistoryElsewhere(
+        f"older history of thread {identity.name!r} is in the archive only", namespace=identity.namespace,
+        thread=identity.name,
+    )  # fmt: skip
 
 
 def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entry:

@@ -5,11 +5,12 @@ Inside (``SaveWrite.run``): request id, expectation, checkpoint id, and the rows
 version; where the head has moved since, an unconditional save is made anew inside the writer, and a conditional one
 is refused.
 
-Order of checks: request id → checkpoint id → expectation → parent → edits.
+Order of checks: request id → checkpoint id → expectation → parent → blobs → edits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import lmdb
@@ -24,7 +25,7 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import diff_from_state, shrink
-from stateward_sidecar.codec.edits import apply_edits
+from stateward_sidecar.codec.edits import Named, apply_edits
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -39,6 +40,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main, describe_version, fingerprint, replay_response, response
@@ -67,8 +69,10 @@ class Made:
 class SaveWrite:
     """One save on its way through the writer."""
 
-    def __init__(self, context: Context, threads: Threads, request: SaveRequest) -> None:
+    def __init__(self, context: Context, threads: Threads, request: SaveRequest, named: Sequence[Named] = ()) -> None:
+        """``named``: the blobs that the request names, as its check found them."""
         self._context = context
+        self._named = named
         self._threads = threads
         self.request = request
         self.branch = request.branch or MAIN
@@ -153,6 +157,7 @@ class SaveWrite:
             found = self._find_answered(txn, draft, request_row)
             if found is not None:
                 return replay_response(draft, found)
+            draft.check_writable()
         branch = draft.branch(self.branch) if draft is not None else None
         self._check_expectation(draft, branch)
         parent = branch.version if branch else 0
@@ -160,6 +165,8 @@ class SaveWrite:
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
                 raise not_found(self.namespace, request.thread)  # unknown is not new: its state would be lost
             parent = 0 if draft is None else resolve(txn, draft, request.parent, self.branch, "parent")
+        if self._named:
+            check_named(txn, draft.identity if draft is not None else None, self._named)
         made = self._made
         version = (draft.head.last_version if draft else 0) + 1
         uid = draft.identity.uid if draft is not None else b""
@@ -195,6 +202,8 @@ class SaveWrite:
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         identity, name = draft.identity, self.request.checkpoint_id
         row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
+        if row is None and draft.floor_sequence:
+            raise replay.history_elsewhere(identity)
         if row is None:
             return None
         entry = replay.read_indexed(txn, identity, row)

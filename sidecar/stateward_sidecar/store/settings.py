@@ -17,6 +17,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryMetadata,
 )
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     DeleteTagRequest,
     DeleteTagResponse,
@@ -38,7 +39,7 @@ from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
 from stateward_sidecar.store.threads import Threads, not_found
-from stateward_sidecar.store.views import view_head
+from stateward_sidecar.store.views import add_archive, view_head
 
 FINGERPRINT_BYTES = 8
 ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest
@@ -76,8 +77,13 @@ def begin_change(
         found = find_request(txn, draft.identity, request_id, mark)
         if found is not None:
             return Change(draft, request_hash, mark, found.header.sequence)
+    draft.check_writable()
     check_main_version(draft, request)
     return Change(draft, request_hash, mark, 0)
+
+
+def _view(draft: Draft) -> ThreadMessage:
+    return add_archive(view_head(draft.identity, draft.head), draft.archive, draft.thread.archived_sequence)
 
 
 def check_main_version(draft: Draft, request: Message) -> None:
@@ -118,13 +124,15 @@ class Settings:
             draft = change.draft
             if change.replayed_sequence:
                 old = self._metadata(txn, draft, change.replayed_sequence).tag
-                return SetTagResponse(tag=old, sequence=change.replayed_sequence)
+                return SetTagResponse(
+                    tag=old, sequence=change.replayed_sequence, archived_sequence=draft.thread.archived_sequence
+                )
             self._check_tagged(draft, request)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
             tag = Tag(name=request.tag, version=version)
             sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
-            return SetTagResponse(tag=tag, sequence=sequence)
+            return SetTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
 
         return run
 
@@ -136,7 +144,9 @@ class Settings:
             draft = change.draft
             if change.replayed_sequence:
                 old = self._metadata(txn, draft, change.replayed_sequence).tag
-                return DeleteTagResponse(tag=old, sequence=change.replayed_sequence)
+                return DeleteTagResponse(
+                    tag=old, sequence=change.replayed_sequence, archived_sequence=draft.thread.archived_sequence
+                )
             version = draft.tag(request.tag)
             if version is None:
                 raise VersionNotFound(
@@ -144,7 +154,7 @@ class Settings:
                 )
             tag = Tag(name=request.tag, version=version)
             sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
-            return DeleteTagResponse(tag=tag, sequence=sequence)
+            return DeleteTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
 
         return run
 
@@ -155,7 +165,7 @@ class Settings:
             change = begin_change(self._threads, txn, batch, request)
             draft, number = change.draft, change.draft.identity.number
             if change.replayed_sequence:
-                return UpdateThreadResponse(thread=view_head(draft.identity, draft.head))
+                return UpdateThreadResponse(thread=_view(draft))
             options = ThreadOptions()
             options.CopyFrom(draft.head.options)
             for path in request.update_mask.paths:
@@ -177,7 +187,7 @@ class Settings:
                 txn.delete(layout.retention_key(number))
             commit_entry(self._context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)
-            return UpdateThreadResponse(thread=view_head(draft.identity, draft.head))
+            return UpdateThreadResponse(thread=_view(draft))
 
         return run
 

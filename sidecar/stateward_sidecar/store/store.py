@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, StartError
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
@@ -47,6 +49,7 @@ class StoreOptions:
 
     directory: Path
     key: bytes
+    root: bytes  # the slot of the archive's root key, for a store that is made now; empty = one of its own
     map_bytes: int
     cache_bytes: int
     limits: Limits
@@ -73,7 +76,7 @@ class Store:
         self.context = Context(
             engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock or Clock(),
             tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
-            writer=Writer(engine, deliver, on_fatal), background=self.background,
+            writer=Writer(engine, deliver, on_fatal), background=self.background, blob_files=BlobFiles(engine),
         )  # fmt: skip
         try:
             self._read_counters()
@@ -83,6 +86,7 @@ class Store:
             raise StartError(f"the counters of {options.directory} cannot be read: {error.message}") from None
         context = self.context
         self.threads = Threads(context)
+        self.blobs = Blobs(context, self.threads)
         self.reader = Reader(context, self.threads)
         self.lister = Lister(context, self.threads)
         self.settings = Settings(context, self.threads)
@@ -104,7 +108,7 @@ class Store:
                 f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be "
                 "opened; restore it from a backup"
             )
-        keystore = KeyStore(path, options.key)
+        keystore = KeyStore(path, options.key, options.root)
         if not has_threads and keystore.has_settled_threads:
             keystore.close()
             raise StartError(

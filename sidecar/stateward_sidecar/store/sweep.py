@@ -1,4 +1,4 @@
-"""What happens by itself: threads expire, retention is applied, index rows of what is gone are cleared.
+"""What happens by itself: threads expire, retention is applied, blobs and index rows of what is gone are cleared.
 
 One sweep looks at a bounded number of rows. Each change is a background write of its own, checked again in the writer.
 A wall clock that moved by more than an hour against the monotonic one suspends expiry until the next start: a wrong
@@ -15,6 +15,7 @@ from stateward.v1.thread_pb2 import Retention
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.journal import SECOND_US, next_place
@@ -36,6 +37,7 @@ class Sweeper:
         self._threads = threads
         self._deleter = deleter
         self._pruner = pruner
+        self._blobs = BlobSweeper(context, threads)
         self._seen: dict[int, int] = {}
         self._feed_at = 0
         self._label_at = b"L"
@@ -50,6 +52,7 @@ class Sweeper:
             if not self._is_suspended:
                 self._expire()
                 self._retain()
+                self._blobs.sweep(self._submit)
             self._clear_feed()
             self._clear_labels()
         except ShuttingDown:

@@ -14,13 +14,14 @@ from typing import TypeVar
 import lmdb
 from google.protobuf.message import DecodeError
 
+from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import PrunedVersions
-from stateward.v1.thread_pb2 import Tag
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ACCESS_UNSPECIFIED, Access, Tag
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.seal import Cipher, length_prefixed, new_nonce, open_record, record_prefix
 from stateward_sidecar.codec.state import StateTree
-from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
 from stateward_sidecar.store.ranges import Ranges
@@ -32,7 +33,7 @@ _ROW_PREFIX = record_prefix(ROW_MAGIC)
 # Of a thread with thousands of branches few are written at a time.
 PLACES_MAX = 64
 Row = BranchHead | Tag | PrunedVersions
-R = TypeVar("R", BranchHead, Tag, PrunedVersions)
+R = TypeVar("R", BranchHead, Tag, PrunedVersions, ArchiveRow)
 
 
 class Identity:
@@ -106,6 +107,11 @@ class Thread:
     plain_saves: int = 0  # without a dictionary that is not in memory, since one was loaded
     is_deleted: bool = False
     snapshot_pending: bool = False
+    # What is known of it in the archive; None = it was never claimed there.
+    archive: ArchiveRow | None = None
+    archived_sequence: int = 0  # ahead of the row, which is written now and then
+    epoch: int = 0  # of the owner, for the next entry
+    in_outbox: bool = False  # for certain; False = perhaps
 
     @property
     def name(self) -> str:
@@ -115,11 +121,35 @@ class Thread:
     def number(self) -> int:
         return self.identity.number
 
+    @property
+    def access(self) -> Access:
+        """How this sidecar stands to it."""
+        return self.archive.access if self.archive is not None else ACCESS_UNSPECIFIED
+
+    @property
+    def floor_sequence(self) -> int:
+        """Entries up to this one may be in the archive only."""
+        return self.archive.floor_sequence if self.archive is not None else 0
+
+    @property
+    def floor_version(self) -> int:
+        """Versions up to this one may be in the archive only."""
+        return self.archive.floor_version if self.archive is not None else 0
+
+    def take_row(self, row: ArchiveRow | None) -> None:
+        """What the archive's row says, after it was read or committed."""
+        self.archive = row
+        if row is not None:
+            self.archived_sequence = max(self.archived_sequence, row.head.tip_sequence)
+            self.epoch = max(self.epoch, row.head.epoch)
+
 
 class Draft:
     """A thread with the changes of the batch so far."""
 
-    __slots__ = ("branches", "head", "identity", "pruned", "row_sums", "snapshots", "states", "tags", "thread")
+    __slots__ = (
+        "archive", "branches", "head", "identity", "pruned", "row_sums", "snapshots", "states", "tags", "thread",
+    )  # fmt: skip
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
@@ -131,6 +161,22 @@ class Draft:
         self.snapshots = thread.snapshots
         self.row_sums: dict[bytes, int] = {}
         self.states: dict[int, StateTree] = {}
+        self.archive = thread.archive
+
+    @property
+    def floor_version(self) -> int:
+        """Versions up to this one may be in the archive only."""
+        return self.archive.floor_version if self.archive is not None else 0
+
+    @property
+    def floor_sequence(self) -> int:
+        """Entries up to this one may be in the archive only."""
+        return self.archive.floor_sequence if self.archive is not None else 0
+
+    def check_writable(self) -> None:
+        """Raises NotOwner for what is only a copy here."""
+        if self.archive is not None and self.archive.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+            raise not_owner(self.identity.name, self.archive)
 
     def branch(self, name: str) -> BranchHead | None:
         """Head of a branch."""
@@ -177,6 +223,8 @@ class Draft:
         thread.pruned = self.pruned
         thread.snapshots = self.snapshots
         thread.head = self.head
+        if thread.archive is not self.archive:
+            thread.take_row(self.archive)
 
 
 def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> dict[str, BranchHead]:
@@ -239,7 +287,37 @@ def load_thread(
     if total != int.from_bytes(head.row_sum, "big"):
         raise Corrupt("a branch, tag or prune row is missing, foreign or older than the thread's head", identity.name)
     thread.snapshots = frozenset(snapshot_versions(txn, keys))
+    thread.take_row(load_archive_row(txn, identity))
     return thread
+
+
+def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | None:
+    """What is known of a thread in the archive. Raises Corrupt."""
+    key = identity.keys.archive()
+    record = txn.get(key)
+    if record is None:
+        return None
+    return _parse(ArchiveRow, _open_row(identity, key, memoryview(record)), identity)
+
+
+def write_archive_row(txn: lmdb.Transaction, draft: Draft, row: ArchiveRow) -> None:
+    """Writes that row; the draft's thread has it after the commit."""
+    key = draft.identity.keys.archive()
+    txn.put(key, draft.identity.seal_row(key, row.SerializeToString(deterministic=True)))
+    draft.archive = row
+
+
+def not_owner(name: str, row: ArchiveRow) -> NotOwner:
+    """The error for a write to a copy."""
+    if row.access == ACCESS_ORPHAN:
+        return NotOwner(
+            f"thread {name!r} is an orphan: it can be read and forked, and never written", thread=name,
+            owner_id=row.head.owner_id, epoch=row.head.epoch,
+        )  # fmt: skip
+    return NotOwner(
+        f"thread {name!r} was last written by another sidecar, {row.head.owner_id!r}", thread=name,
+        owner_id=row.head.owner_id, epoch=row.head.epoch,
+    )  # fmt: skip
 
 
 def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes) -> Identity:
@@ -264,9 +342,17 @@ def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
     if txn.get(identity.keys.entry(head.tip_sequence + 1)) is not None:
         raise Corrupt("the thread's head is older than its journal", head.thread, head.last_version)
     tip = txn.get(identity.keys.entry(head.tip_sequence))
-    if tip is None or unpack(tip, head.tip_sequence).header.digest != head.tip_digest:
+    if tip is None and _is_above_floor(txn, identity, head.tip_sequence):
+        raise Corrupt("the newest journal entry is missing", head.thread, head.last_version)
+    if tip is not None and unpack(tip, head.tip_sequence).header.digest != head.tip_digest:
         raise Corrupt("the journal does not end where the thread's head says", head.thread, head.last_version)
     return head
+
+
+def _is_above_floor(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
+    """False where the archive has the entry."""
+    row = load_archive_row(txn, identity)
+    return row is None or sequence > row.floor_sequence
 
 
 def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:

@@ -10,7 +10,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch
@@ -21,9 +21,11 @@ from stateward_sidecar.store.thread import (
     Identity,
     Thread,
     head_uid,
+    load_archive_row,
     load_head,
     load_thread,
     open_identity,
+    write_archive_row,
 )
 
 THREADS_MAX = 4096
@@ -85,17 +87,22 @@ class Threads:
         namespace_keys, uid = found
         return self._load(txn, namespace_keys, number, uid, None)
 
-    def head(self, txn: lmdb.Transaction, number: int) -> tuple[Identity, ThreadHead] | None:
-        """Only a thread's head: for lists, which would push every hot thread out of memory. Raises as ``by_number``."""
+    def head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """Only a thread's head: for lists, which would push every hot thread out of memory. Raises as ``by_number``.
+
+        What is returned has no branches, tags or snapshots where it was not in memory.
+        """
         thread = self._threads.get(number)
         if thread is not None:
-            return thread.identity, thread.head
+            return thread
         found = self._locate(txn, number)
         if found is None:
             return None
         namespace_keys, uid = found
         identity = open_identity(self._context.keystore, namespace_keys, number, uid)
-        return identity, load_head(txn, identity)
+        thread = Thread(identity, load_head(txn, identity))
+        thread.take_row(load_archive_row(txn, identity))
+        return thread
 
     def _locate(self, txn: lmdb.Transaction, number: int) -> tuple[NamespaceKeys, bytes] | None:
         record = txn.get(layout.ThreadKeys(number).head())
@@ -124,12 +131,18 @@ class Threads:
                 if name not in error.message:
                     error.message = f"thread {name!r}: {error.message}"
             raise
+        if self._context.archive is not None:
+            self._context.archive.refresh(thread)
         with self._lock:
             # A transaction older than the last commit may show what was changed or deleted since: its thread serves
             # this reader, and nobody after it.
             if txn.id() < self._context.engine.last_commit():
                 return self._threads.get(number, thread)
             return self._keep_locked(thread)
+
+    def in_memory(self, number: int) -> Thread | None:
+        """The thread, if it is in memory."""
+        return self._threads.get(number)
 
     def _recent(self, number: int) -> Thread | None:
         with self._lock:
@@ -185,23 +198,50 @@ class Threads:
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""
+        keystore = self._context.keystore
+        draft = self.begin(batch, namespace, name)
+        identity = draft.identity
+        # Not synced: a start after a crash sees a name, and takes the mark away.
+        batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
+        draft.head.update_time_us = draft.head.create_time_us
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(identity.number + 1))
+        name_hash = identity.namespace_keys.names.thread(name)
+        txn.put(layout.name_key(name_hash), layout.pack_name(identity.number, identity.uid))
+        self.settle_claim(txn, batch, draft)
+        return draft
+
+    def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
+        """Key and number for a thread that nobody sees yet. With an archive its name must have been claimed there."""
         context, keystore = self._context, self._context.keystore
-        uid, data_key = os.urandom(UID_BYTES), os.urandom(KEY_BYTES)
+        uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
+        if context.archive is not None:
+            claim = context.archive.claims.get((namespace, name))
+            if claim is None:
+                raise NotOwner(f"thread {name!r} is not held in the archive by this sidecar", thread=name)
+            uid, data_key, row = claim.uid, claim.data_key, claim.row
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
         keystore.add_thread(uid, namespace_keys, data_key)
         batch.after_abort.append(lambda: keystore.release(uid))
-        # Not synced: a start after a crash sees a name, and takes the mark away.
-        batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
         if keystore.sync not in batch.before_commit:
             batch.before_commit.append(keystore.sync)
         number = context.next_thread
         context.next_thread += 1
         identity = Identity(number, uid, namespace, name, namespace_keys, data_key)
-        now = context.clock.now_us()
-        head = ThreadHead(namespace=namespace, thread=name, create_time_us=now, update_time_us=now, row_sum=b"\0" * 16)
-        txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
-        txn.put(layout.name_key(namespace_keys.names.thread(name)), layout.pack_name(number, uid))
-        return Draft(Thread(identity, head))
+        head = ThreadHead(namespace=namespace, thread=name, create_time_us=context.clock.now_us(), row_sum=b"\0" * 16)
+        thread = Thread(identity, head)
+        thread.take_row(row)
+        return Draft(thread)
+
+    def settle_claim(self, txn: lmdb.Transaction, batch: Batch, draft: Draft) -> None:
+        """With the name of a thread that was claimed: what is known of it in the archive."""
+        hooks, identity = self._context.archive, draft.identity
+        if hooks is not None and draft.archive is not None:
+            write_archive_row(txn, draft, draft.archive)
+
+            def spend() -> None:
+                hooks.claims.pop((identity.namespace, identity.name), None)
+
+            batch.after_commit.append(spend)
 
 
 def not_found(namespace: str, name: str) -> ThreadNotFound:

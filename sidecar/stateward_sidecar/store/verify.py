@@ -28,6 +28,8 @@ from stateward_sidecar.codec.state import EMPTY, StateTree, to_snapshot
 from stateward_sidecar.errors import Corrupt, EditConflict, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobrows import blobs_in_edits
+from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
@@ -134,6 +136,8 @@ class Verifier:
                 yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
                 now = self._load(txn, number, uid)
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
+        for wrong, checked in verify_blobs(self._context, thread):
+            yield None if wrong is None else _found(finding, wrong), checked
 
     def _load(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Thread:
         keystore = self._context.keystore
@@ -273,6 +277,9 @@ class Verifier:
                 tree = apply_edits(base, diff, version)
             except EditConflict as error:
                 raise Corrupt(f"stored edits do not fit their parent: {error.message}") from None
+        brought = None if is_base else blobs_in_edits(diff)
+        if brought is None or brought:
+            check_state_blobs(txn, thread, tree, brought)
         progress.states[version] = tree
         while len(progress.states) > STATES_KEPT:
             del progress.states[next(iter(progress.states))]

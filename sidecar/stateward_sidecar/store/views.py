@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, STATUS_RUNNING, Checkpoint
-from stateward.v1.thread_pb2 import Branch, Tag
+from stateward.v1.checkpoint_pb2 import (
+    DURABILITY_ARCHIVED,
+    DURABILITY_COMMITTED,
+    STATUS_RUNNING,
+    Checkpoint,
+    Durability,
+)
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
@@ -13,25 +20,26 @@ from stateward_sidecar.store.journal import SECOND_US, expire_second
 from stateward_sidecar.store.thread import MAIN, Identity, Thread
 
 
-def view_entry(identity: Identity, entry: Entry) -> Checkpoint:
+def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
     """A checkpoint from its entry. Raises Corrupt."""
+    identity = thread.identity
     try:
         metadata = entry.open_metadata(identity.cipher, identity.uid)
     except Corrupt as error:
         raise error.locate(identity.name, entry.header.version) from None
-    return view_checkpoint(identity, entry.header, metadata, stored_bytes(entry))
+    return view_checkpoint(thread, entry.header, metadata, stored_bytes(entry))
 
 
-def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMetadata, size_bytes: int) -> Checkpoint:
+def view_checkpoint(thread: Thread, header: EntryHeader, metadata: EntryMetadata, size_bytes: int) -> Checkpoint:
     """A checkpoint from its header and metadata."""
-    body = metadata.checkpoint
+    identity, body = thread.identity, metadata.checkpoint
     view = Checkpoint(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
         parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,
         digest=header.digest, status=body.status or STATUS_RUNNING, status_detail=body.status_detail,
         schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
         stored_bytes=size_bytes,
-        sequence=header.sequence, durability=DURABILITY_COMMITTED, wait_id=body.wait_id,
+        sequence=header.sequence, durability=reached(thread, header.sequence), wait_id=body.wait_id,
     )  # fmt: skip
     view.labels.update(body.labels)
     view.metrics.update(body.metrics)
@@ -41,6 +49,11 @@ def view_checkpoint(identity: Identity, header: EntryHeader, metadata: EntryMeta
     if body.HasField("metadata"):
         view.metadata.CopyFrom(body.metadata)
     return view
+
+
+def reached(thread: Thread, sequence: int) -> Durability:
+    """The level that a place in the journal has reached."""
+    return DURABILITY_ARCHIVED if sequence <= thread.archived_sequence else DURABILITY_COMMITTED
 
 
 def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
@@ -71,9 +84,20 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
 
 def view_thread(thread: Thread) -> ThreadMessage:
     """A thread with its branches and tags."""
-    view = view_head(thread.identity, thread.head)
+    view = add_archive(view_head(thread.identity, thread.head), thread.archive, thread.archived_sequence)
     view.branches.extend(view_branch(branch) for _, branch in sorted(thread.branches.copy().items()))
     view.tags.extend(Tag(name=name, version=version) for name, version in sorted(thread.tags.items()))
+    return view
+
+
+def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: int) -> ThreadMessage:
+    """Adds to a view how this sidecar stands to the thread; returns it."""
+    if row is not None:
+        view.access, view.archived_sequence = row.access, archived_sequence
+        view.owner_id, view.owner_epoch = row.head.owner_id, row.head.epoch
+        if row.access == ACCESS_ORPHAN:
+            view.orphan.thread, view.orphan.common_sequence = row.orphan_of, row.common_sequence
+            view.orphan.epoch = row.head.epoch
     return view
 
 

@@ -217,7 +217,7 @@ class Watcher:
         event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
         if header.kind == ENTRY_KIND_CHECKPOINT:
-            event.checkpoint.CopyFrom(view_entry(identity, entry))
+            event.checkpoint.CopyFrom(view_entry(thread, entry))
             if include_diff and header.version not in thread.pruned:
                 edits = replay.read_edits(txn, identity, entry, self._context.cache)
                 event.diff.CopyFrom(replay.parse_edits(edits, identity.name, header.version))

@@ -1,3 +1,4 @@
+from stateward.storage.v1 import journal_pb2 as _journal_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
@@ -84,6 +85,16 @@ class BranchHead(_message.Message):
     weight: int
     save_time_us: int
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ...) -> None: ...
+
+class BlobRow(_message.Message):
+    __slots__ = ("record", "sequence", "write_time_us")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WRITE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    record: _journal_pb2.BlobRecord
+    sequence: int
+    write_time_us: int
+    def __init__(self, record: _Optional[_Union[_journal_pb2.BlobRecord, _Mapping]] = ..., sequence: _Optional[int] = ..., write_time_us: _Optional[int] = ...) -> None: ...
 
 class DeletionRecord(_message.Message):
     __slots__ = ("namespace", "thread", "uid", "time_us", "cause", "sequence")

@@ -83,7 +83,7 @@ class EntryHeader(_message.Message):
     def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "removed")
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "removed")
     REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class EntryMetadata(_message.Message):
     TAG_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PRUNED_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     request_hash: bytes
     fingerprint: bytes
@@ -99,8 +100,25 @@ class EntryMetadata(_message.Message):
     tag: _thread_pb2.Tag
     options: _thread_pb2.ThreadOptions
     pruned: PrunedVersions
+    blob: BlobRecord
     removed: PrunedVersions
-    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
+
+class BlobRecord(_message.Message):
+    __slots__ = ("blob_id", "sha256", "size_bytes", "media_type", "preview", "stored_bytes")
+    BLOB_ID_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PREVIEW_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    blob_id: bytes
+    sha256: bytes
+    size_bytes: int
+    media_type: str
+    preview: bytes
+    stored_bytes: int
+    def __init__(self, blob_id: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., media_type: _Optional[str] = ..., preview: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class ThreadCreation(_message.Message):
     __slots__ = ("namespace", "thread", "options", "forked_from")

@@ -1,0 +1,81 @@
+"""Operations on the archive as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.message import Message
+
+from stateward._operations import Call, Operation, T, duration
+from stateward._streams import Reader
+from stateward.archive import (
+    ArchivedThread,
+    ArchiveStatus,
+    ArchiveVerifyProgress,
+    GarbageProgress,
+    Repair,
+    RestoreProgress,
+)
+from stateward.v1 import archive_service_pb2 as service
+
+# A thread with a long history is read from the disk and written anew.
+REPAIR_TIMEOUT_S = 600.0
+
+
+class ProgressReader(Reader[T]):
+    """Progress of long work. Once begun it is not taken up again: its counts would start anew."""
+
+    def __init__(self, method: str, request: Message, read: Callable[[Any], T]) -> None:
+        self.method = method
+        self._request = request
+        self._read = read
+        self._begun = False
+
+    def request(self) -> Message:
+        return self._request
+
+    def take(self, message: Any) -> list[T]:
+        self._begun = True
+        return [self._read(message)]
+
+    def can_resume(self) -> bool:
+        return not self._begun
+
+
+def status() -> Operation[ArchiveStatus]:
+    """Where the archive is and how it does."""
+    return ArchiveStatus.from_proto((yield Call("GetArchive", service.GetArchiveRequest())))
+
+
+def list_threads(namespace: str, *, index: bool) -> ProgressReader[ArchivedThread]:
+    """All threads in the archive."""
+    request = service.ListArchiveRequest(namespace=namespace, index=index)
+    return ProgressReader("ListArchive", request, ArchivedThread.from_proto)
+
+
+def verify(namespace: str, thread: str | None, data_percent: float) -> ProgressReader[ArchiveVerifyProgress]:
+    """What is wrong with the archive."""
+    if not 0 <= data_percent <= 100:
+        raise ValueError(f"data_percent is {data_percent}, and a share lies between 0 and 100")
+    request = service.VerifyArchiveRequest(namespace=namespace, thread=thread or "", data_percent=data_percent)
+    return ProgressReader("VerifyArchive", request, ArchiveVerifyProgress.from_proto)
+
+
+def restore(namespace: str, thread: str | None, *, dry_run: bool) -> ProgressReader[RestoreProgress]:
+    """Threads of the archive onto this disk."""
+    request = service.RestoreArchiveRequest(namespace=namespace, thread=thread or "", dry_run=dry_run)
+    return ProgressReader("RestoreArchive", request, RestoreProgress.from_proto)
+
+
+def collect(namespace: str, *, dry_run: bool, grace: timedelta | None) -> ProgressReader[GarbageProgress]:
+    """Objects that nobody needs, out of the bucket."""
+    request = service.CollectGarbageRequest(namespace=namespace, dry_run=dry_run, grace=duration(grace))
+    return ProgressReader("CollectGarbage", request, GarbageProgress.from_proto)
+
+
+def repair(namespace: str, thread: str, *, dry_run: bool) -> Operation[Repair]:
+    """A thread's HEAD anew, from this disk."""
+    request = service.RepairThreadRequest(namespace=namespace, thread=thread, dry_run=dry_run)
+    return Repair.from_proto((yield Call("RepairThread", request, deadline_s=REPAIR_TIMEOUT_S)))

@@ -1,0 +1,84 @@
+"""Which sidecar may write a thread: attaching, giving up, and taking over what a dead machine held."""
+
+from __future__ import annotations
+
+import re
+
+from google.protobuf.message import Message
+
+from stateward._operations import Await, Call, Operation, Pause, T, ThreadRef, duration_s
+from stateward.errors import NotOwner, StatewardError
+from stateward.models import ThreadInfo
+from stateward.v1 import thread_service_pb2 as threads
+
+# What the daemon may need beyond the time that it was told to wait.
+ATTACH_MARGIN_S = 60.0
+_WRITES = frozenset({"Save", "BatchSave", "PruneThread", "DeleteThread", "UpdateThread", "SetTag", "DeleteTag"})
+
+
+def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float | None) -> Operation[ThreadInfo]:
+    """Makes the daemon the thread's owner, or reads it."""
+    if sum((take_over, read_only, wait_s is not None)) > 1:
+        raise TypeError("attach takes only one of take_over, read_only and wait: the first two never wait")
+    mode = threads.ATTACH_MODE_IF_FREE
+    if take_over or read_only:
+        mode = threads.ATTACH_MODE_TAKE_OVER if take_over else threads.ATTACH_MODE_READ_ONLY
+    request = threads.AttachRequest(
+        namespace=ref.namespace, thread=ref.thread, mode=mode, wait=None if wait_s is None else duration_s(wait_s)
+    )
+    deadline_s = None if wait_s is None else wait_s + ATTACH_MARGIN_S
+    return ThreadInfo.from_proto((yield Call("Attach", request, deadline_s)).thread)
+
+
+def detach(ref: ThreadRef) -> Operation[ThreadInfo]:
+    """Archives what is committed and gives the thread up."""
+    request = threads.DetachRequest(namespace=ref.namespace, thread=ref.thread)
+    return ThreadInfo.from_proto((yield Call("Detach", request)).thread)
+
+
+def with_take_over(operation: Operation[T]) -> Operation[T]:
+    """The same operation; a write that is refused because another sidecar holds its thread takes that thread over and
+    is made once more."""
+    try:
+        step = next(operation)
+        while True:
+            try:
+                answer = yield from _perform(step)
+            except StatewardError as error:
+                step = operation.throw(error)
+            else:
+                step = operation.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        operation.close()
+
+
+def _perform(step: Call | Pause | Await) -> Operation[object]:
+    taken: set[tuple[str, str]] = set()
+    while True:
+        try:
+            return (yield step)
+        except NotOwner as error:
+            held = _held_thread(step, error)
+            # Taken and lost again: somebody else is alive after all. To fight for it would fence both for ever.
+            if held is None or held in taken:
+                raise
+        taken.add(held)
+        namespace, thread = held
+        mode = threads.ATTACH_MODE_TAKE_OVER
+        yield Call("Attach", threads.AttachRequest(namespace=namespace, thread=thread, mode=mode))
+
+
+def _held_thread(step: Call | Pause | Await, error: NotOwner) -> tuple[str, str] | None:
+    """Namespace and name of the thread for which a write was refused; None for what is no write."""
+    if not isinstance(step, Call) or step.method not in _WRITES:
+        return None
+    request: Message | None = step.request
+    if isinstance(request, threads.DeleteThreadRequest) and request.local_only:
+        return None
+    if step.method == "BatchSave":
+        item = re.fullmatch(r"saves\[(\d+)\]", error.metadata.get("item", ""))
+        request = step.request.saves[int(item[1])] if item else None  # type: ignore[attr-defined]
+    return (request.namespace, request.thread) if request is not None else None  # type: ignore[attr-defined]

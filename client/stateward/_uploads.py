@@ -1,0 +1,91 @@
+"""Operations that write and read blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateward._blobs import Blob, Content
+from stateward._operations import Call, Download, Operation, ThreadRef, Upload
+from stateward.errors import ThreadNotFound, VersionNotFound
+from stateward.models import ThreadOptions
+from stateward.state import State
+from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import blob_service_pb2 as blobs
+from stateward.v1 import state_pb2
+
+FEATURE = "blobs"
+
+
+def write_blob(
+    ref: ThreadRef, content: Content, media_type: str = "", create: ThreadOptions | None = None
+) -> Operation[Blob]:
+    """Writes bytes, unless the thread has them; makes the thread with `create` if there is none."""
+    begin = blobs.BlobBegin(namespace=ref.namespace, thread=ref.thread, media_type=media_type, sha256=content.sha256)
+    if content.size_bytes is not None:
+        begin.size_bytes = content.size_bytes
+    if create is not None:
+        begin.create.CopyFrom(create.to_proto())
+        begin.create.SetInParent()
+    if content.sha256 and (yield from _is_written(begin)):
+        # Only the announcement: the daemon counts the blob as written now.
+        known = Content(tuple, content.size_bytes, content.sha256)
+        written = (yield Upload("WriteBlob", begin, content=known)).blob
+    else:
+        written = (yield Upload("WriteBlob", begin, content=content)).blob
+    return Blob(media_type, written.sha256, written.size_bytes, written.preview, ref.blobs)
+
+
+def _is_written(begin: blobs.BlobBegin) -> Operation[bool]:
+    request = blobs.StatBlobRequest(namespace=begin.namespace, thread=begin.thread, sha256=begin.sha256)
+    try:
+        yield Call("StatBlob", request)
+    except (ThreadNotFound, VersionNotFound):
+        return False
+    return True
+
+
+def write_blobs(ref: ThreadRef, found: Mapping[bytes, bytes], create: ThreadOptions | None) -> Operation[None]:
+    """Writes what values became blobs of, before the save that names them."""
+    for data in found.values():
+        yield from write_blob(ref, Content.of_bytes(data), create=create)
+
+
+def learn_support(ref: ThreadRef) -> Operation[bool]:
+    """Whether the daemon takes blobs; asked once for each client."""
+    policy = ref.blobs.policy if ref.blobs is not None else None
+    if policy is None:
+        return False
+    if policy.is_supported is None:
+        info = yield Call("GetServerInfo", admin.GetServerInfoRequest())
+        policy.is_supported = FEATURE in info.features
+    return policy.is_supported
+
+
+def fetch_blobs(ref: ThreadRef, state: State) -> Operation[State]:
+    """The state, with what must be here before its values can be read without waiting."""
+    fetched: dict[bytes, bytes] = {}
+    state.read_blobs_through(ref.blobs)
+    for blob in state.blobs_to_fetch():
+        if blob.sha256 not in fetched:
+            fetched[blob.sha256] = yield Download("ReadBlob", read_request(ref, blob.sha256))
+    state.keep_blobs(fetched)
+    return state
+
+
+def read_blob(request: blobs.ReadBlobRequest) -> Operation[bytes]:
+    """The bytes of a range."""
+    data: bytes = yield Download("ReadBlob", request)
+    return data
+
+
+def read_request(ref: ThreadRef, digest: bytes, offset: int = 0, length: int | None = None) -> blobs.ReadBlobRequest:
+    """The request for a range of a blob."""
+    return blobs.ReadBlobRequest(
+        namespace=ref.namespace, thread=ref.thread, blob=state_pb2.BlobRef(sha256=digest), offset=offset, length=length
+    )
+
+
+def digest_of(blob: Any) -> bytes:
+    """What names a blob: a Blob, a BlobRef, or its SHA-256."""
+    return bytes(blob) if isinstance(blob, (bytes, bytearray)) else bytes(blob.sha256)

@@ -1,0 +1,81 @@
+"""`stateward archive`: the group of commands that look after the archive as a whole, and its status."""
+
+from __future__ import annotations
+
+import typer
+
+from stateward.cli.archive_facts import archive_facts, cost_facts, status_as_json
+from stateward.cli.archive_list import index, list_
+from stateward.cli.archive_repair import gc, repair
+from stateward.cli.archive_restore import restore
+from stateward.cli.archive_verify import verify
+from stateward.cli.catalog import CONTEXT
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
+from stateward.cli.output import print_facts, print_json, say
+from stateward.cli.times import length
+
+archive = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=CONTEXT,
+)
+
+
+@archive.callback(invoke_without_command=True)
+def about(context: typer.Context) -> None:
+    """Look after the archive in object storage, where threads survive the loss of a machine.
+
+    The daemon must have one: `stateward-sidecar --archive URL`. list, verify, gc, index and restore read the bucket's
+    list, which costs requests by the number of threads.
+
+    \b
+    Examples:
+      stateward archive status
+      stateward archive verify --read-data 5%
+      stateward archive gc --dry-run
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@archive.command(short_help="Show where the archive is, and how far it is behind this disk.")
+def status(
+    context: typer.Context,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Show where the archive is, whether it answers, and how far it is behind this disk.
+
+    \b
+    Examples:
+      stateward archive status
+      stateward archive status --json | jq .stats.lag_entries
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        found = client.archive.status()
+    if as_json:
+        print_json(status_as_json(found))
+        return
+    print_facts(
+        [
+            ("archive", found.url),
+            ("identity", found.archive_id),
+            ("this sidecar", found.owner_id),
+            ("archived every", length(found.interval)),
+            ("free after", f"{length(found.lease)} without a change"),
+            *archive_facts(found.stats),
+        ]
+    )
+    say()
+    say("since the daemon's start", style="bold")
+    print_facts(cost_facts(found.stats))
+
+
+archive.command("list", short_help="List all threads in the archive, whoever holds them.")(list_)
+archive.command("verify", short_help="Look whether everything is there, and read a share of it back.")(verify)
+archive.command("restore", short_help="Copy threads from the archive to this disk.")(restore)
+archive.command("repair", short_help="Write a thread's place in the archive anew from this disk.")(repair)
+archive.command("gc", short_help="Remove objects that nobody needs any more.")(gc)
+archive.command("index", short_help="Make all threads of the archive known to `threads` and `stats`.")(index)

@@ -1,0 +1,65 @@
+"""How the archive does, in facts for people and for scripts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from stateward.cli.output import counted, size
+from stateward.cli.times import length
+
+if TYPE_CHECKING:
+    from stateward.admin import ArchiveStats
+    from stateward.archive import ArchiveStatus
+
+
+def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
+    """How the archive does."""
+    behind = "nothing; everything is archived"
+    if stats.lag_entries or stats.dirty_threads:
+        entries, threads = counted(stats.lag_entries, "entry", "entries"), counted(stats.dirty_threads, "thread")
+        oldest = "" if stats.lag is None else f", the oldest for {length(stats.lag)}"
+        behind = f"{entries} of {threads}, {size(stats.lag_bytes)}{oldest}"
+    answers = "answers" if not stats.away else "does not answer; what is saved waits on this disk"
+    return [
+        ("bucket", answers + (f" ({stats.error})" if stats.error else "")),
+        ("behind by", behind),
+        ("holds", counted(stats.owned_threads, "thread")),
+        ("orphans", f"{stats.orphans:,}; `stateward threads` marks them" if stats.orphans else ""),
+        ("rolled back", _rolled_back(stats.rolled_back)),
+    ]
+
+
+def _rolled_back(number: int) -> str:
+    if not number:
+        return ""
+    return f"{counted(number, 'thread')}, older in the bucket than what was archived; `stateward archive repair THREAD`"
+
+
+def cost_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
+    """What it cost since the daemon's start."""
+    return [
+        ("  requests", f"{stats.requests:,}"),
+        ("  heads", f"{stats.heads:,}, {size(stats.head_bytes)}"),
+        ("  objects", f"{stats.objects:,}, {size(stats.object_bytes)}, for {size(stats.entry_bytes)} of entries"),
+    ]
+
+
+def status_as_json(found: ArchiveStatus) -> dict[str, Any]:
+    """What is known about the archive, for scripts. Lengths of time in seconds."""
+    return {
+        **asdict(found),
+        "stats": stats_as_json(found.stats),
+        "interval": found.interval.total_seconds(),
+        "lease": found.lease.total_seconds(),
+    }
+
+
+def stats_as_json(stats: ArchiveStats) -> dict[str, Any]:
+    """How it does, for scripts."""
+    return {**asdict(stats), "lag": None if stats.lag is None else stats.lag.total_seconds()}
+
+
+def archive_cost(stats: ArchiveStats) -> str:
+    """What it cost since the daemon's start, in a line."""
+    return f"{counted(stats.requests, 'request')}, {size(stats.head_bytes + stats.object_bytes)} written"

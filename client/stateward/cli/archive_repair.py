@@ -1,0 +1,113 @@
+"""`stateward archive repair` and `gc`: putting the bucket in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateward.cli.connect import (
+    EVERY_NAMESPACE,
+    JsonOption,
+    NamespaceOption,
+    TargetOption,
+    ThreadArgument,
+    connect,
+)
+from stateward.cli.describe import held_by, thread_as_json
+from stateward.cli.output import clean, counted, print_json, say, size
+from stateward.cli.ticker import Ticker
+from stateward.cli.times import read_length
+
+if TYPE_CHECKING:
+    from stateward.archive import GarbageProgress
+
+
+def repair(
+    context: typer.Context,
+    thread: ThreadArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong.")] = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Write a thread's place in the archive anew from this disk, where it was lost, damaged or rolled back.
+
+    This disk must be the one that wrote the thread last. Nothing on it is changed.
+
+    \b
+    Examples:
+      stateward archive repair booking-42 --dry-run
+      stateward archive repair booking-42
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client, Ticker(f"repairing {thread}"):
+        found = client.archive.repair(thread, dry_run=dry_run)
+    if as_json:
+        print_json({"thread": thread_as_json(found.thread), "findings": list(found.findings), "dry_run": dry_run})
+        return
+    for finding in found.findings:
+        say(clean(finding))
+    if not found.findings:
+        say(f"nothing is wrong with {clean(thread)} in the archive", style="green")
+    elif dry_run:
+        say("nothing was written; without --dry-run it is repaired")
+    else:
+        say(f"{clean(thread)} is repaired: version {found.thread.version}, {held_by(found.thread)}", style="green")
+
+
+def gc(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the objects that would go.")] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace", metavar="TIME", help="Keep what was let go since: 1h, 2d; default: an hour, for stalled writers."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Remove objects from the bucket that no thread needs any more: of deleted threads, and of work that was cut short.
+
+    No version is lost by it. Without --namespace all namespaces are looked at.
+
+    \b
+    Examples:
+      stateward archive gc --dry-run
+      stateward archive gc
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    keep = None if grace is None else read_length(grace, "--grace")
+    keys: list[str] = []
+    last: GarbageProgress | None = None
+    with (
+        connect(context, target, namespace, fallback=EVERY_NAMESPACE) as client,
+        Ticker("collecting") as ticker,
+        client.archive.collect(dry_run=dry_run, grace=keep) as progress,
+    ):
+        for each in progress:
+            last = each
+            if each.key:
+                keys.append(each.key)
+            ticker.say(f"{each.threads:,} threads, {each.objects:,} objects, {len(keys):,} to go")
+    threads, objects = (last.threads, last.objects) if last is not None else (0, 0)
+    removed, removed_bytes = (last.removed, last.removed_bytes) if last is not None else (0, 0)
+    if as_json:
+        print_json(
+            {
+                "threads": threads,
+                "objects": objects,
+                "removed": removed,
+                "removed_bytes": removed_bytes,
+                "keys": keys,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    if dry_run:
+        for key in keys:
+            say(clean(key))
+    number = len(keys) if dry_run else removed
+    freed = f", {size(removed_bytes)}" if removed_bytes else ""
+    did = "would remove" if dry_run else "removed"
+    say(f"{did} {number:,} of {counted(objects, 'object')}{freed}; looked at {counted(threads, 'thread')}")

@@ -1,0 +1,92 @@
+"""`stateward restore`, which is `stateward archive restore` too: threads from the archive onto this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import (
+    EVERY_NAMESPACE,
+    JsonOption,
+    NamespaceOption,
+    OneThreadArgument,
+    TargetOption,
+    connect,
+)
+from stateward.cli.output import CommandError, counted, fail, print_json, say, size
+from stateward.cli.ticker import Ticker
+from stateward.errors import Unavailable
+
+if TYPE_CHECKING:
+    from stateward.archive import RestoreProgress
+
+
+def restore(
+    context: typer.Context,
+    thread: OneThreadArgument = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be restored.")] = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Copy threads from the archive to this disk, with their history. Exit code 1 if one cannot be restored.
+
+    An agent needs none of this: a thread that is asked for comes by itself. It is for whoever wants everything here,
+    after the loss of a machine or as a copy. No thread is taken from the sidecar that holds it; the first write here
+    attaches one that is free, `stateward attach --take-over` any. Can be run again after an interruption: what is here
+    is not read anew. Without THREAD and --namespace all threads of all namespaces are restored.
+
+    \b
+    Examples:
+      stateward restore --dry-run
+      stateward restore
+      stateward restore booking-42
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    problems: list[dict[str, str]] = []
+    last: RestoreProgress | None = None
+    verb = "looking" if dry_run else "restoring"
+    with connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client:
+        try:
+            with Ticker(verb) as ticker, client.archive.restore(thread, dry_run=dry_run) as progress:
+                for each in progress:
+                    last = each
+                    if each.problem:
+                        problems.append({"thread": each.thread, "problem": each.problem})
+                    ticker.say(
+                        f"{each.threads:,} of {each.total_threads:,} threads, {each.entries:,} entries, "
+                        f"{size(each.read_bytes)}"
+                    )
+        except Unavailable as error:
+            if last is None:
+                raise
+            raise CommandError(
+                f"{error.message}; {last.threads:,} of {last.total_threads:,} threads were done: run it again, what is "
+                "here is not read anew"
+            ) from None
+    _report(last, problems, as_json=as_json, dry_run=dry_run)
+
+
+def _report(last: RestoreProgress | None, problems: list[dict[str, str]], *, as_json: bool, dry_run: bool) -> None:
+    threads = last.threads if last is not None else 0
+    counts: dict[str, Any] = {
+        "threads": threads - len(problems),
+        "entries": last.entries if last is not None else 0,
+        "read_bytes": last.read_bytes if last is not None else 0,
+    }
+    if as_json:
+        print_json({**counts, "problems": problems, "dry_run": dry_run})
+    else:
+        did = "would restore" if dry_run else "restored"
+        new = f"{counted(counts['entries'], 'entry', 'entries')} that this disk did not have"
+        if dry_run and not counts["entries"]:  # HEADs alone need not say how many there are
+            new = "nothing was written"
+        say(f"{did} {counted(counts['threads'], 'thread')}: {new}, {size(counts['read_bytes'])} read")
+    for each in problems:
+        fail(f"{each['thread']}: {each['problem']}")
+    if problems:
+        fail(
+            f"{counted(len(problems), 'thread')} of {threads:,} could not be restored; "
+            "`stateward archive verify THREAD --read-data 100` says what is missing"
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,78 @@
+"""`stateward attach` and `detach`: which sidecar may write a thread."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import held_by, thread_as_json
+from stateward.cli.output import clean, counted, print_json, say
+from stateward.cli.ticker import Ticker
+from stateward.cli.times import read_length
+
+
+def attach(
+    context: typer.Context,
+    thread: ThreadArgument,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Take it from whoever holds it. Only where that machine is known to be dead or stopped."
+        ),
+    ] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Only fetch what is archived, whoever holds it.")
+    ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="Wait so long for it to become free: 90s, 10m; at most 1h."),
+    ] = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Make this daemon the owner of a thread that is in the archive.
+
+    An agent needs none of this: its first write attaches a thread that is free. A thread is free when its owner gave it
+    up, or has archived nothing for the lease time while this daemon looked. With --take-over the old owner is fenced at
+    its next write to the archive; what it had not archived stays on its disk as an orphan.
+
+    \b
+    Examples:
+      stateward attach booking-42
+      stateward attach booking-42 --wait 2m
+      stateward attach booking-42 --take-over
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if sum((take_over, read_only, wait is not None)) > 1:
+        raise typer.BadParameter("give only one of them", param_hint="--take-over, --read-only and --wait")
+    wait_s = None if wait is None else read_length(wait, "--wait").total_seconds()
+    with connect(context, target, namespace) as client, Ticker(f"attaching {thread}"):
+        info = client.thread(thread).attach(take_over=take_over, read_only=read_only, wait=wait_s)
+    if as_json:
+        print_json(thread_as_json(info))
+        return
+    say(f"{clean(thread)} is {held_by(info)}; its newest version is {info.version}")
+
+
+def detach(
+    context: typer.Context,
+    thread: ThreadArgument,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Archive what is committed of a thread, then give it up, so that any sidecar may take it at once.
+
+    \b
+    Examples:
+      stateward detach booking-42
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client, Ticker(f"archiving {thread}"):
+        info = client.thread(thread).detach()
+    if as_json:
+        print_json(thread_as_json(info))
+        return
+    entries = counted(info.archived_sequence, "entry", "entries")
+    say(f"{clean(thread)} is archived ({entries}) and given up; any sidecar of the archive may take it now")

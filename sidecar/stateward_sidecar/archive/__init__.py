@@ -1,0 +1,1 @@
+"""The archive: what makes a thread outlive its machine. Ships journals, attaches, hydrates, collects garbage."""

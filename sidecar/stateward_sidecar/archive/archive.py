@@ -1,0 +1,256 @@
+"""The archive of one daemon: its parts put together, and what services ask of it.
+
+Everything here but ``holds`` and ``wait`` blocks for the bucket, and runs on ``pool``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from stateward.v1.admin_service_pb2 import ArchiveStats
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.delete import Remover
+from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
+from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.history import History
+from stateward_sidecar.archive.keys import Keys
+from stateward_sidecar.archive.packs import Names
+from stateward_sidecar.archive.schedule import Schedule
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.context import ArchiveHooks
+from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.orphans import Orphans
+from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.telemetry import log
+
+WORKERS = 16
+BOOT_ID_BYTES = 16
+# From then on a call that needs the archive is refused before anything is committed.
+AWAY_S = 5.0
+
+
+class Archive:
+    """Ships, attaches, hydrates, deletes."""
+
+    def __init__(self, store: Store, wire: Wire, options: Options) -> None:
+        context = store.context
+        boot_id = os.urandom(BOOT_ID_BYTES)
+        self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
+        hooks = ArchiveHooks({}, self._on_entry, self._refresh)
+        self.desk = Desk(
+            store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
+            Installer(context, store.threads), Orphans(context, store.threads), Outbox(context),
+        )  # fmt: skip
+        self.fetcher = Fetcher(wire)
+        self.settler = Settler(self.desk, self.fetcher)
+        self.attacher = Attacher(self.desk, self.fetcher, self.settler)
+        self.history = History(self.desk, self.fetcher)
+        self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
+        self._remover = Remover(self.desk, self.fetcher, self.attacher)
+        self.schedule = Schedule(self.desk, self.pool, self._ship)
+        context.archive = hooks
+
+    def start(self) -> None:
+        """Ships what the last process left."""
+        self.schedule.start()
+        threading.Thread(target=self._find_dirty, name="outbox", daemon=True).start()
+
+    # -- what a call asks -----------------------------------------------------------------------------------------
+
+    def holds(self, namespace: str, name: str) -> Thread | None:
+        """The thread, if it is in memory and this process may write it. Asks nobody."""
+        thread = self.desk.store.threads.cached(namespace, name)
+        return thread if thread is not None and thread.number in self.desk.holds else None
+
+    def own(self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False) -> None:
+        """See ``Attacher.own``."""
+        self._check_running()
+        self.attacher.own((namespace, name), take_over=take_over, must_exist=must_exist)
+
+    def know(self, namespace: str, name: str) -> None:
+        """See ``Attacher.know``."""
+        self._check_running()
+        self.attacher.know((namespace, name))
+
+    def complete(self, namespace: str, name: str) -> int:
+        """See ``History.complete``."""
+        return self.history.complete((namespace, name))
+
+    def delete(self, request: DeleteThreadRequest) -> None:
+        """Makes a thread unreadable in the archive; see ``Remover.remove``."""
+        self._check_running()
+        self._remover.remove(request)
+
+    def check_reachable(self) -> None:
+        """Raises ArchiveUnavailable where a promise to archive would be made in vain."""
+        if self.desk.wire.away_s > AWAY_S:
+            raise ArchiveUnavailable(f"the archive does not answer: {self.desk.wire.error}; nothing was written")
+
+    def wait(self, thread: Thread, sequence: int) -> Future[None] | None:
+        """What is done when a place of a thread's journal is archived; None where it is already."""
+        live = self.desk.store.threads.in_memory(thread.number) or thread
+        if sequence <= live.archived_sequence:
+            return None
+        future = self.desk.waiters.add(thread.number, sequence)
+        live = self.desk.store.threads.in_memory(thread.number) or thread
+        if sequence <= live.archived_sequence:  # meanwhile
+            self.desk.waiters.drop(thread.number, future)
+            return None
+        self.schedule.now(thread.number)
+        return future
+
+    def flush(self, namespace: str, name: str) -> None:
+        """Archives what is committed of a thread now. Raises what hinders it."""
+        thread = self.holds(namespace, name)
+        if thread is not None:
+            self._ship(thread.number)
+
+    def detach(self, namespace: str, name: str) -> None:
+        """Archives what is committed, and gives the thread up. Raises NotOwner, ArchiveUnavailable."""
+        name_of: Name = namespace, name
+        self.own(namespace, name, must_exist=True)
+        for _ in range(10):
+            hold = self._find_hold(name_of)
+            if hold is None:
+                return
+            self._shipper.ship(hold, detach=True)
+        raise NotOwner(f"thread {name!r} is written all the time, so that it cannot be given up", thread=name)
+
+    def _find_hold(self, name: Name) -> Hold | None:
+        thread = self.holds(*name)
+        return self.desk.holds.get(thread.number) if thread is not None else None
+
+    def _check_running(self) -> None:
+        if self.desk.is_stopping.is_set():
+            raise ShuttingDown("the daemon is stopping; nothing was written")
+
+    # -- in the writer --------------------------------------------------------------------------------------------
+
+    def _on_entry(self, thread: Thread, stored_bytes: int) -> None:
+        """After a commit: something of this thread is to be archived."""
+        desk = self.desk
+        hold = desk.holds.get(thread.number)
+        if hold is None:
+            identity = thread.identity
+            etag = desk.claimed.pop((identity.namespace, thread.name), None)
+            if etag is None or thread.archive is None:
+                return
+            place = desk.place(identity.namespace_keys, thread.name)
+            hold = desk.hold(thread, place, thread.archive.head, etag)
+        if not hold.dirty_since:
+            hold.dirty_since = desk.context.clock.monotonic()
+        hold.dirty_bytes += stored_bytes
+        self.schedule.add(thread.number, at_once=hold.dirty_bytes >= desk.options.flush_bytes)
+
+    def _refresh(self, thread: Thread) -> None:
+        hold = self.desk.holds.get(thread.number)
+        if hold is not None:
+            thread.archived_sequence = max(thread.archived_sequence, hold.head.tip_sequence)
+            thread.epoch = max(thread.epoch, hold.head.epoch)
+            hold.thread = thread
+
+    # -- shipping -------------------------------------------------------------------------------------------------
+
+    def _ship(self, number: int) -> None:
+        desk = self.desk
+        hold = desk.holds.get(number)
+        if hold is None:
+            with desk.context.engine.read() as txn:
+                thread = desk.store.threads.by_number(txn, number)
+            if thread is None:
+                return
+            try:
+                self.attacher.own((thread.identity.namespace, thread.name))
+            except NotOwner:
+                return  # nothing of ours is lost: it is set aside
+            hold = desk.holds.get(number)
+            if hold is None:
+                return
+        hold.dirty_bytes, hold.dirty_since = 0, 0.0
+        self._shipper.ship(hold)
+
+    def _find_dirty(self) -> None:
+        """At the start: what a crash left unarchived, and once what was made before there was an archive."""
+        context = self.desk.context
+        try:
+            with context.engine.read() as txn:
+                numbers = [layout.outbox_thread(key) for key, _ in rows(txn, b"O")]
+        except StatewardError:
+            log.exception("the outbox could not be read")
+            return
+        for number in numbers:
+            self.schedule.add(number)
+        if numbers:
+            log.info("threads have entries that are not archived", threads=len(numbers))
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def ship_all(self, grace_s: float) -> tuple[int, int]:
+        """Archives and detaches within the grace time. Returns how many threads were given up, and how many are dirty.
+
+        Those that were written last come first.
+        """
+        self.desk.is_stopping.set()
+        clock = self.desk.context.clock
+        end = clock.monotonic() + grace_s
+        holds = sorted(self.desk.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
+        futures = [self.pool.submit(self._give_up, hold, end) for hold in holds]
+        given = 0
+        for future in futures:
+            given += future.result()
+        dirty = sum(hold.thread.head.tip_sequence > hold.head.tip_sequence for hold in self.desk.holds.values())
+        return given, dirty
+
+    def _give_up(self, hold: Hold, end: float) -> int:
+        clock = self.desk.context.clock
+        while clock.monotonic() < end:
+            try:
+                self._shipper.ship(hold, detach=True)
+            except StatewardError:
+                if clock.monotonic() + 0.2 < end:
+                    self.desk.is_stopping.wait(0)
+                    threading.Event().wait(0.2)
+                continue
+            return int(hold.number not in self.desk.holds)
+        return 0
+
+    def close(self) -> None:
+        """Ends all threads."""
+        self.desk.is_stopping.set()
+        self.schedule.close()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.desk.wire.close()
+
+    # -- how it does ----------------------------------------------------------------------------------------------
+
+    def stats(self) -> ArchiveStats:
+        """Lag and traffic. Reads memory, and the names for the orphans."""
+        desk, traffic = self.desk, self.desk.wire.traffic
+        now = desk.context.clock.monotonic()
+        stats = ArchiveStats(
+            heads=traffic.heads, objects=traffic.objects, head_bytes=traffic.head_bytes,
+            object_bytes=traffic.object_bytes, entry_bytes=traffic.entry_bytes, requests=traffic.requests,
+            owned_threads=len(desk.holds), orphans=desk.orphans.count(), away=desk.wire.away_s > 0,
+            error=desk.wire.error,
+        )  # fmt: skip
+        oldest = now
+        for hold in list(desk.holds.values()):
+            lag = hold.thread.head.tip_sequence - hold.head.tip_sequence
+            stats.rolled_back += hold.is_rolled_back
+            if lag > 0:
+                stats.dirty_threads += 1
+                stats.lag_entries += lag
+                stats.lag_bytes += hold.dirty_bytes
+                oldest = min(oldest, hold.dirty_since or now)
+        if stats.dirty_threads:
+            stats.lag.FromMilliseconds(int((now - oldest) * 1000))
+        return stats

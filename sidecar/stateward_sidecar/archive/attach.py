@@ -1,0 +1,292 @@
+"""Taking threads, and giving them up: who may write is decided by conditional writes of HEAD, never by a clock.
+
+A thread is free when its HEAD says detached, when its owner has our --owner-id, or when its write id did not change for
+the lease time on our own monotonic clock. An idle owner looks free, and is: it finds out at its next ship, or earlier.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
+from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, follow, seal_head
+from stateward_sidecar.archive.keys import ThreadKey
+from stateward_sidecar.archive.places import FIRST_EPOCH, Place
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
+from stateward_sidecar.errors import ArchiveUnavailable, KeyUnavailable, NotOwner
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.context import Claim
+from stateward_sidecar.store.install import Incoming
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.telemetry import log
+
+POLL_S = 0.5
+# Rounds of reading HEAD again after somebody was faster.
+ROUNDS = 8
+
+
+class Attacher:
+    """Runs on the archive's threads; every method may wait for the bucket."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._settler = settler
+
+    # -- for writers ----------------------------------------------------------------------------------------------
+
+    def own(self, name: Name, *, take_over: bool = False, must_exist: bool = False) -> None:
+        """Makes this process the one that may write a thread, or a name without a thread.
+
+        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt; with ``must_exist`` ThreadNotFound.
+        """
+        with self._desk.locks.of(name):
+            for _ in range(ROUNDS):
+                if self._own(name, take_over=take_over, must_exist=must_exist):
+                    return
+        raise ArchiveUnavailable(f"thread {name[1]!r} is changed by others all the time; try again")
+
+    def _own(self, name: Name, *, take_over: bool, must_exist: bool) -> bool:
+        """One round; False: somebody changed HEAD meanwhile."""
+        desk = self._desk
+        thread = self._local(name)
+        if thread is not None and thread.number in desk.holds:
+            return True
+        if thread is None and name in desk.hooks.claims:
+            if must_exist:
+                raise not_found(*name)
+            return True
+        if thread is not None and thread.access == ACCESS_ORPHAN:
+            raise NotOwner(
+                f"thread {name[1]!r} is an orphan: it can be read and forked, and never written", thread=name[1]
+            )
+        if thread is not None and thread.access == ACCESS_OWNED:
+            return self._resume(thread)
+        namespace = desk.keys.namespace(name[0])
+        place = desk.place(namespace, name[1])
+        seen = self._fetcher.look(namespace, place, with_key=thread is None)
+        if seen is None or seen.head.deleted or seen.is_empty:
+            if must_exist and thread is None:
+                raise not_found(*name)
+            return self._claim(name, namespace, place, seen, thread, take_over=take_over)
+        if thread is not None and thread.archive is None:
+            # Made here before there was an archive, under a name that is another thread's there.
+            return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
+        if thread is not None and thread.identity.uid != seen.head.uid:
+            assert thread.archive is not None
+            self._settler.settle(thread, thread.archive.head, place, seen)
+            return False
+        self._check_free(name, place, seen.head, take_over=take_over)
+        return self._take(namespace, place, seen, thread)
+
+    def _resume(self, thread: Thread) -> bool:
+        """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile."""
+        desk, identity = self._desk, thread.identity
+        assert thread.archive is not None
+        known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
+        if thread.archive.rolled_back:
+            hold = desk.hold(thread, place, known, "")
+            hold.is_rolled_back = True
+            return True
+        try:
+            if desk.wire.away_s:
+                raise ArchiveUnavailable("the archive does not answer")
+            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+        except ArchiveUnavailable as error:
+            # It was ours when this disk was last used: a bucket that is away stops no commit.
+            log.warning(
+                "a thread is used before the archive could be asked", uid=identity.uid_text, error=error.message
+            )
+            hold = desk.hold(thread, place, known, "")
+            hold.is_verified = False
+            return True
+        return self._settler.settle(thread, known, place, seen) is not None
+
+    def _claim(
+        self,
+        name: Name,
+        namespace: NamespaceKeys,
+        place: Place,
+        seen: Seen | None,
+        thread: Thread | None,
+        *,
+        take_over: bool,
+    ) -> bool:
+        """Takes a name that has no thread in the archive, before anybody is answered about it."""
+        desk = self._desk
+        known = self._settler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
+        if seen is not None and seen.is_empty and not seen.head.deleted:
+            self._check_free(name, place, seen.head, take_over=take_over)
+            key = seen.key or desk.keys.find_thread(namespace, place, seen.head.created_epoch)
+            if key is None:
+                raise KeyUnavailable(f"the key of thread {name[1]!r} is not in the archive", thread=name[1])
+            if known is not None and key.uid != known.uid:
+                assert thread is not None
+                return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
+            head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        else:
+            epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
+            key = desk.keys.make_thread(namespace, place, epoch, known)
+            if known is not None and key.uid != known.uid:
+                raise NotOwner(f"thread {name[1]!r} is being made by another sidecar", thread=name[1])
+            head = self._first_head(key, epoch, seen)
+        data = seal_head(namespace, place, head)
+        try:
+            if seen is None:
+                etag = desk.wire.create(place.head, data)
+            else:
+                etag = desk.wire.replace(place.head, data, seen.etag)
+        except (ObjectExists, ObjectChanged, Unclear):
+            found = self._fetcher.look(namespace, place, with_key=False)
+            if found is None or found.head.write_id != head.write_id:
+                return False
+            etag = found.etag
+        if thread is not None:
+            self._settler.write_row(thread, row_of(head))
+            desk.hold(thread, place, head, etag)
+        else:
+            desk.claimed[name] = etag
+            desk.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
+        return True
+
+    def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
+        desk = self._desk
+        head = ArchiveHead(
+            min_reader=FORMAT, min_writer=FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
+            boot_id=desk.boot_id, owner_id=desk.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
+            lineage=[EpochStart(epoch=epoch)], update_time_us=desk.now_us(),
+        )  # fmt: skip
+        if seen is not None:
+            head.previous_write_ids.append(seen.head.write_id)
+        return head
+
+    def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
+        """Raises NotOwner, or Fenced where it was ours a moment ago, unless the thread may be taken."""
+        desk = self._desk
+        if take_over or head.detached or head.owner_id == desk.options.owner_id or head.boot_id == desk.boot_id:
+            return
+        now = desk.context.clock.monotonic()
+        write_id, since = desk.observed.get(place, (b"", now))
+        if write_id != head.write_id:
+            since = now
+        desk.observed[place] = head.write_id, since
+        unchanged = now - since
+        if unchanged >= desk.options.lease_s:
+            return
+        if name in desk.fenced:
+            raise desk.fenced[name]
+        raise NotOwner(
+            f"thread {name[1]!r} is held by {head.owner_id!r}; if it stays idle it is free in "
+            f"{desk.options.lease_s - unchanged:.1f} s",
+            thread=name[1], owner_id=head.owner_id, epoch=head.epoch, unchanged_s=f"{unchanged:.1f}",
+            free_in_s=f"{desk.options.lease_s - unchanged:.1f}",
+        )  # fmt: skip
+
+    def _take(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> bool:
+        """Pulls what is needed, then writes HEAD under a new epoch."""
+        desk = self._desk
+        if seen.key is None:
+            seen = self._settler.with_key(thread, seen) if thread is not None else seen
+        have = thread.head.tip_sequence if thread is not None else 0
+        fetched = self._fetcher.fetch(place, seen, have, for_writer=True)
+        head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        try:
+            etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+        except (ObjectChanged, Unclear):
+            found = self._fetcher.look(namespace, place, with_key=False)
+            if found is None or found.head.write_id != head.write_id:
+                return False
+            etag = found.etag
+        assert seen.key is not None
+        row = row_of(head, ACCESS_OWNED)
+        thread = desk.installer.install(
+            Incoming(namespace, seen.key.uid, seen.key.data_key, fetched.image, row, fetched.rows)
+        )
+        desk.hold(thread, place, head, etag)
+        return True
+
+    # -- for readers ----------------------------------------------------------------------------------------------
+
+    def know(self, name: Name) -> None:
+        """Makes sure that what is on this disk is what HEAD says now, unless this process may write the thread.
+
+        Raises ThreadNotFound where the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
+        """
+        with self._desk.locks.of(name):
+            self._know(name)
+
+    def _know(self, name: Name) -> None:
+        desk = self._desk
+        thread = self._local(name)
+        if thread is not None and (
+            thread.number in desk.holds or thread.archive is None or thread.access == ACCESS_ORPHAN
+        ):
+            return
+        if thread is not None and thread.access == ACCESS_OWNED and self._resume(thread):
+            return
+        thread = self._local(name)
+        namespace = desk.keys.find_namespace(name[0])
+        if namespace is None:
+            raise not_found(*name)
+        place = desk.place(namespace, name[1])
+        seen = self._fetcher.look(namespace, place, with_key=thread is None)
+        if (
+            thread is not None
+            and thread.archive is not None
+            and (seen is None or seen.head.deleted or seen.head.uid != thread.identity.uid)
+        ):
+            if seen is not None:
+                self._settler.settle(thread, thread.archive.head, place, seen)
+                thread = None
+                seen = self._fetcher.look(namespace, place, with_key=True)
+            else:
+                raise not_found(*name)
+        if seen is None or seen.head.deleted or seen.is_empty:
+            raise not_found(*name)
+        self.refresh(namespace, place, seen, thread)
+
+    def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
+        """Brings a copy up to HEAD, without taking the thread."""
+        desk = self._desk
+        if thread is not None and thread.archive is not None:
+            known = thread.archive.head
+            if (known.write_id, thread.head.tip_sequence) == (seen.head.write_id, seen.head.tip_sequence):
+                return thread
+            seen = self._settler.with_key(thread, seen)
+        have = thread.head.tip_sequence if thread is not None else 0
+        fetched = self._fetcher.fetch(place, seen, have, for_writer=False)
+        assert seen.key is not None
+        row = row_of(seen.head, ACCESS_REMOTE)
+        return desk.installer.install(
+            Incoming(namespace, seen.key.uid, seen.key.data_key, fetched.image, row, fetched.rows)
+        )
+
+    # -- on request -----------------------------------------------------------------------------------------------
+
+    def wait_for(self, name: Name, wait_s: float) -> None:
+        """Takes a thread that exists once it is free. Raises NotOwner when the time is over."""
+        end = self._desk.context.clock.monotonic() + wait_s
+        while True:
+            try:
+                self.own(name, must_exist=True)
+                return
+            except NotOwner:
+                left = end - self._desk.context.clock.monotonic()
+                if left <= 0 or self._desk.is_stopping.is_set():
+                    raise
+                time.sleep(min(POLL_S, left))
+
+    def release(self, hold: Hold, head: ArchiveHead) -> bool:
+        """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes. False: it has not."""
+        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE))
+
+    def _local(self, name: Name) -> Thread | None:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.find(txn, *name)

@@ -1,0 +1,112 @@
+"""Deleting a thread everywhere: a tombstone, then the key, then the rest.
+
+The tombstone comes first, so that nobody can take the thread any more; it stays, so that a sidecar that was away finds
+it and deletes its copy. Without the key nothing that is left can be read. A crash in between is finished by whoever
+meets the tombstone, or by ``stateward archive gc``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.heads import seal_head, tombstone
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, ThreadNotFound
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.settings import check_main_version
+from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.telemetry import log
+
+
+class Remover:
+    """Runs on the archive's threads. The copy on this disk is deleted by the store, afterwards."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, attacher: Attacher) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._attacher = attacher
+
+    def remove(self, request: DeleteThreadRequest) -> None:
+        """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
+
+        A thread that is not there, an orphan, and a name that another creation has are left to the store.
+        """
+        name: Name = request.namespace, request.thread
+        with self._desk.locks.of(name):
+            thread = self._local(name)
+            if thread is not None and thread.access == ACCESS_ORPHAN:
+                return
+            try:
+                self._attacher.own(name, must_exist=True)
+            except ThreadNotFound:
+                return
+            thread = self._local(name)
+            if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
+                return
+            check_main_version(Draft(thread), request)
+            self._bury(thread)
+
+    def _bury(self, thread: Thread) -> None:
+        desk, identity = self._desk, thread.identity
+        hold = desk.holds[thread.number]
+        seen: Seen | None = Seen(hold.head, hold.etag, None)
+        if not hold.is_verified or hold.is_rolled_back:
+            seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+        while seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
+            head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+            try:
+                desk.wire.replace(hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag)
+                break
+            except (ObjectChanged, Unclear):
+                found = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+                if (
+                    found is not None
+                    and found.head.uid == identity.uid
+                    and not found.head.deleted
+                    and (found.head.boot_id != desk.boot_id)
+                ):
+                    raise ArchiveUnavailable(f"thread {thread.name!r} was taken by another sidecar meanwhile") from None
+                seen = found
+        created = seen.head.created_epoch if seen is not None else hold.head.created_epoch
+        desk.keys.destroy_thread(hold.place, created)
+        desk.holds.pop(thread.number, None)
+        self._delete_orphans(thread)
+        if seen is not None and not seen.head.deleted:
+            desk.wire.later(partial(self._unlink, hold.place, seen))
+
+    def _delete_orphans(self, thread: Thread) -> None:
+        """What was set aside of it goes with it: it has the same key."""
+        desk = self._desk
+        for number in desk.orphans.siblings(thread.identity.uid, thread.number):
+            with desk.context.engine.read() as txn:
+                orphan = desk.store.threads.by_number(txn, number)
+            if orphan is not None:
+                request = DeleteThreadRequest(
+                    namespace=orphan.identity.namespace, thread=orphan.name, allow_missing=True
+                )
+                write = Write(run=desk.store.deleter.delete(request), frees_space=True)
+                desk.context.writer.submit(write, wait=True).wait()
+
+    def _unlink(self, place: Place, seen: Seen) -> None:
+        try:
+            refs = list(seen.head.objects)
+            if seen.head.HasField("index"):
+                refs += [*self._fetcher.indexed(place, seen.head.index), seen.head.index]
+            refs += [item.object for item in seen.head.garbage]
+            if seen.head.HasField("image_object"):
+                refs.append(seen.head.image_object)
+            for ref in refs:
+                self._desk.wire.delete(place.object(ref))
+        except (ArchiveUnavailable, Corrupt) as error:
+            log.warning("objects of a deleted thread are left, unreadable", error=error.message)
+
+    def _local(self, name: Name) -> Thread | None:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.find(txn, *name)

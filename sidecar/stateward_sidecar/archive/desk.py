@@ -1,0 +1,123 @@
+"""What all parts of the archive share: the wire, the keys, who we are, and what we hold."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef, PackedRow
+from stateward.v1.thread_pb2 import ACCESS_OWNED, Access
+from stateward_sidecar.archive.heads import bare
+from stateward_sidecar.archive.keys import Keys
+from stateward_sidecar.archive.locks import Locks
+from stateward_sidecar.archive.packs import Names
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.waiters import Waiters
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.errors import Fenced
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.context import ArchiveHooks, Context
+from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.orphans import Orphans
+from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import Thread
+
+Name = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A thread that this process may write, and its HEAD as we last knew it. Changed under the lock of its name."""
+
+    thread: Thread
+    place: Place
+    head: ArchiveHead  # without what is inline
+    etag: str
+    # False: the bucket was away when it was first touched; HEAD is compared before the next ship.
+    is_verified: bool = True
+    is_rolled_back: bool = False
+    # Of the entries that HEAD carries, and of its snapshot: what the next HEAD needs again. None = read them again.
+    tail: list[PackedRow] | None = None
+    pieces: tuple[int, list[bytes]] | None = None
+    # Uploaded while HEAD still carries its entries.
+    packed: ObjectRef | None = None
+    uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots, by version
+    indexed_snapshots: set[int] | None = None
+    # Since the last ship: sealed bytes, and when the oldest entry came.
+    dirty_bytes: int = 0
+    dirty_since: float = 0.0
+
+    @property
+    def number(self) -> int:
+        return self.thread.number
+
+    @property
+    def name(self) -> Name:
+        return self.thread.identity.namespace, self.thread.name
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the archive behaves. Times in seconds."""
+
+    url: str
+    owner_id: str
+    interval_s: float = 1.0
+    puts_per_s: float = 50.0
+    lease_s: float = 10.0
+    garbage_grace_s: float = 600.0
+    flush_bytes: int = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Desk:
+    """Shared by the parts below."""
+
+    store: Store
+    wire: Wire
+    keys: Keys
+    options: Options
+    boot_id: bytes
+    names: Names
+    hooks: ArchiveHooks
+    installer: Installer
+    orphans: Orphans
+    outbox: Outbox
+    locks: Locks = field(default_factory=Locks)
+    waiters: Waiters = field(default_factory=Waiters)
+    holds: dict[int, Hold] = field(default_factory=dict)
+    # Names that were claimed for threads without entries: HEAD's etag.
+    claimed: dict[Name, str] = field(default_factory=dict)
+    # What was taken from this process: told to whoever writes until the thread is attached again.
+    fenced: dict[Name, Fenced] = field(default_factory=dict)
+    # HEADs that somebody else holds: write id, and when it was first seen.
+    observed: dict[Place, tuple[bytes, float]] = field(default_factory=dict)
+    is_stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def context(self) -> Context:
+        return self.store.context
+
+    def place(self, namespace: NamespaceKeys, name: str) -> Place:
+        """Where a thread lies in the bucket."""
+        return Place(namespace.id, namespace.names.thread(name))
+
+    def hold(self, thread: Thread, place: Place, head: ArchiveHead, etag: str) -> Hold:
+        """Takes a thread into the holds."""
+        hold = Hold(thread, place, bare(head), etag)
+        self.holds[thread.number] = hold
+        self.fenced.pop(hold.name, None)
+        self.observed.pop(place, None)
+        thread.archived_sequence = head.tip_sequence
+        thread.epoch = max(thread.epoch, head.epoch)
+        return hold
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return self.context.clock.now_us()
+
+
+def row_of(head: ArchiveHead, access: Access = ACCESS_OWNED, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
+    """What is written down of a thread in the archive."""
+    return ArchiveRow(access=access, head=bare(head), floor_sequence=floor[0], floor_version=floor[1])

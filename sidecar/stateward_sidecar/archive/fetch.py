@@ -1,0 +1,160 @@
+"""Reading a thread from the bucket: HEAD and key in one round trip, what they lead to in a second one.
+
+What is fetched is what a hydrate of main's head needs, and for a writer the entries a retry may ask for: the newest
+snapshot, the packs since, the snapshots that are dictionaries of those. All older history stays where it is until
+somebody asks for it (``history``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_PACK,
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveHead,
+    ObjectRef,
+    PackedRow,
+    ThreadImage,
+)
+from stateward_sidecar.archive.heads import open_head, open_image
+from stateward_sidecar.archive.keys import ThreadKey, slot_of
+from stateward_sidecar.archive.packs import check_object, is_pack, open_index, open_pack, snapshot_rows
+from stateward_sidecar.archive.places import FIRST_EPOCH, Place
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.base import Object
+from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.codec.entry import sequence_of, unpack
+from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A HEAD as it was read, whole."""
+
+    head: ArchiveHead
+    etag: str
+    # Of the thread in HEAD; None where it was not asked for, or is destroyed.
+    key: ThreadKey | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Claimed, and nothing was saved yet."""
+        return self.head.tip_sequence == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A thread's rows at HEAD's tip, and entries and snapshots that go with them."""
+
+    image: ThreadImage
+    rows: list[PackedRow]
+
+
+class Fetcher:
+    """Reads from the bucket."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+        """HEAD, with the thread's key at the same time; None where there is none. Raises Corrupt, KeyUnavailable."""
+        if not with_key:
+            found = self._wire.find(place.head)
+            return Seen(open_head(namespace, place, found.data), found.etag, None) if found is not None else None
+        guess = place.key(FIRST_EPOCH)
+        found, guessed = self._wire.together(lambda: self._wire.find(place.head), lambda: self._wire.find(guess))
+        if found is None:
+            return None
+        head = open_head(namespace, place, found.data)
+        if head.created_epoch != FIRST_EPOCH and not head.deleted:
+            guessed = self._wire.find(place.key(head.created_epoch))  # the name was deleted once: one more
+        key = _open_key(namespace, guessed) if not head.deleted else None
+        if key is not None and key.uid != head.uid:
+            raise Corrupt("HEAD and key object are of two threads")
+        return Seen(head, found.etag, key)
+
+    def fetch(self, place: Place, seen: Seen, have: int, *, for_writer: bool) -> Fetched:
+        """What is needed to go on from a copy that has the entries up to ``have``. Raises Corrupt, KeyUnavailable."""
+        if seen.key is None:
+            raise KeyUnavailable("the thread's key is not in the archive")
+        head = seen.head
+        cipher = Cipher(seen.key.data_key)
+        sealed = head.image
+        if not sealed:
+            sealed = self._object(place, head.image_object)
+        image = open_image(cipher, head.uid, head, sealed)
+        tail = [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
+        refs = list(head.objects)
+        base = next((branch.snapshot_version for branch in image.branches if branch.name == "main"), 0)
+        index = head.index if head.HasField("index") and head.index.last_sequence > have else None
+        window = head.tip_sequence - REQUEST_WINDOW_ENTRIES if for_writer else head.tip_sequence
+        if index is not None and (not base or base <= index.last_version or index.last_sequence > window):
+            refs = [*self.indexed(place, index), *refs]
+        wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
+        snapshots = {base} | {version for ref in wanted for version in ref.dictionaries}
+        snapshots |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+        snapshots -= {0, head.snapshot_version}
+        chosen = [ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots]
+        rows = self.read(place, [*wanted, *chosen])
+        if head.snapshot_version:
+            rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
+        return Fetched(image, [*rows, *tail])
+
+    def history(self, place: Place, head: ArchiveHead) -> Iterable[tuple[ObjectRef, list[PackedRow]]]:
+        """Everything that HEAD leads to, oldest first, some objects at a time."""
+        refs = list(head.objects)
+        if head.HasField("index"):
+            refs = [*self.indexed(place, head.index), *refs]
+        step = 8
+        for at in range(0, len(refs), step):
+            some = [ref for ref in refs[at : at + step] if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
+            for ref, data in zip(some, self._objects(place, some), strict=True):
+                yield ref, open_pack(ref, data)
+
+    def indexed(self, place: Place, index: ObjectRef) -> list[ObjectRef]:
+        """The objects that a chain of indexes names, oldest first."""
+        refs: list[ObjectRef] = []
+        at: ObjectRef | None = index
+        while at is not None:
+            found = open_index(at, self._object(place, at))
+            refs = [*found.objects, *refs]
+            at = found.previous if found.HasField("previous") else None
+        return refs
+
+    def read(self, place: Place, refs: list[ObjectRef]) -> list[PackedRow]:
+        """The rows of packs and snapshots, in one round trip. Raises Corrupt where one is missing or damaged."""
+        return [row for ref, data in zip(refs, self._objects(place, refs), strict=True) for row in open_pack(ref, data)]
+
+    def _objects(self, place: Place, refs: list[ObjectRef]) -> list[bytes]:
+        return self._wire.together(*(partial(self._object, place, ref) for ref in refs))
+
+    def _object(self, place: Place, ref: ObjectRef) -> bytes:
+        key = place.object(ref)
+        try:
+            data = self._wire.get(key).data
+        except ObjectNotFound:
+            raise Corrupt(f"the object {key}, which HEAD names, is missing in the archive") from None
+        try:
+            check_object(ref, data)
+        except Corrupt:
+            data = self._wire.get(key).data  # a bit that flipped on the way
+            check_object(ref, data)
+        return data
+
+
+def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[ObjectRef]:
+    """The packs to read: all since the snapshot and since the window, or all that is not here; with no hole between."""
+    if have:
+        return [ref for ref in packs if ref.last_sequence > have]
+    first = [ref.first_sequence for ref in packs if ref.last_version >= base or ref.last_sequence > window]
+    return [ref for ref in packs if ref.last_sequence >= min(first)] if first else []
+
+
+def _open_key(namespace: NamespaceKeys, found: Object | None) -> ThreadKey | None:
+    return ThreadKey(*KeyStore.open_thread(slot_of(found.data), namespace)) if found is not None else None

@@ -1,0 +1,111 @@
+"""HEAD's bytes, and what may be done with one that was read.
+
+"SH" ‖ format ‖ suite ‖ nonce ‖ sealed ArchiveHead         under the namespace's key; place: namespace, name
+"ST" ‖ format ‖ suite ‖ nonce ‖ compressed ThreadImage      under the thread's key; place: uid, tip sequence
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import cast
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart, ThreadImage
+from stateward.storage.v1.journal_pb2 import Compression
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.codec.compress import compress, decompress
+from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage.keystore import NamespaceKeys
+
+FORMAT = 1
+HEAD_MAGIC, IMAGE_MAGIC = b"SH", b"ST"
+WRITE_ID_BYTES = 16
+WRITE_IDS_KEPT = 4
+LINEAGE_KEPT = 16
+_IMAGE = struct.Struct(">BQ")
+_U64 = struct.Struct(">Q")
+
+
+def seal_head(namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> bytes:
+    """HEAD's bytes."""
+    return seal_record(
+        Cipher(namespace.wrapping_key), HEAD_MAGIC, head.SerializeToString(), place.namespace_id, place.name_hash
+    )
+
+
+def open_head(namespace: NamespaceKeys, place: Place, data: bytes) -> ArchiveHead:
+    """The reverse. Raises Corrupt; also where a newer version wrote what this one must not read."""
+    plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
+    try:
+        head = ArchiveHead.FromString(plain)
+    except DecodeError:
+        raise Corrupt("HEAD cannot be read") from None
+    if head.min_reader > FORMAT:
+        raise Corrupt(f"HEAD has format {head.min_reader}, and this version reads up to {FORMAT}")
+    return head
+
+
+def seal_image(cipher: Cipher, uid: bytes, image: ThreadImage) -> bytes:
+    """A thread's rows, compressed and sealed."""
+    plain = image.SerializeToString(deterministic=True)
+    compression, packed = compress(plain)
+    return seal_record(
+        cipher, IMAGE_MAGIC, _IMAGE.pack(compression, len(plain)) + packed, uid, _U64.pack(image.head.tip_sequence)
+    )
+
+
+def open_image(cipher: Cipher, uid: bytes, head: ArchiveHead, data: bytes) -> ThreadImage:
+    """The reverse. Raises Corrupt."""
+    plain = open_record(cipher, IMAGE_MAGIC, data, uid, _U64.pack(head.tip_sequence))
+    compression, size = _IMAGE.unpack_from(plain)
+    try:
+        return ThreadImage.FromString(decompress(cast("Compression", compression), plain[_IMAGE.size :], size))
+    except DecodeError:
+        raise Corrupt("the image of a thread cannot be read") from None
+
+
+def bare(head: ArchiveHead) -> ArchiveHead:
+    """HEAD without what this disk has anyway."""
+    kept = ArchiveHead()
+    kept.CopyFrom(head)
+    for field in ("image", "snapshot_pieces", "snapshot_version", "tail"):
+        kept.ClearField(field)
+    return kept
+
+
+def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
+    """The HEAD that this process writes next: a new write id, and a new epoch if another process wrote the last one."""
+    following = ArchiveHead()
+    following.CopyFrom(head)
+    if head.boot_id != boot_id:
+        following.epoch = head.epoch + 1
+        following.lineage.append(EpochStart(epoch=following.epoch, sequence=head.tip_sequence, digest=head.tip_digest))
+        del following.lineage[:-LINEAGE_KEPT]
+    following.boot_id, following.owner_id = boot_id, owner_id
+    following.write_id = os.urandom(WRITE_ID_BYTES)
+    if head.write_id:
+        del following.previous_write_ids[:]
+        following.previous_write_ids.extend([head.write_id, *head.previous_write_ids][:WRITE_IDS_KEPT])
+    following.update_time_us = max(now_us, head.update_time_us)
+    following.detached = False
+    following.min_reader = following.min_writer = FORMAT
+    return following
+
+
+def wrote(head: ArchiveHead, write_id: bytes) -> bool:
+    """Whether a write is this HEAD, or one of the last before it."""
+    return write_id == head.write_id or write_id in head.previous_write_ids
+
+
+def tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
+    """What stays of a thread that is deleted."""
+    following = follow(head, boot_id, owner_id, now_us)
+    return ArchiveHead(
+        min_reader=FORMAT, min_writer=FORMAT, uid=following.uid, created_epoch=following.created_epoch,
+        epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
+        previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
+        update_time_us=following.update_time_us,
+    )  # fmt: skip

@@ -1,0 +1,106 @@
+"""What a HEAD that was read means for the thread on this disk. No I/O.
+
+Identity is (sequence, digest), never a number alone, and who wrote is told by epoch and boot id, never by an etag or a
+clock.
+
+    MISSING        there is no HEAD, and there was one: it was removed behind our back
+    DELETED        the thread was deleted, and perhaps another one of its name was made
+    OURS           HEAD is an ancestor of what is here, or the same, and nobody took the thread: ship
+    BEHIND         HEAD is ahead, on what ought to be our own line (a disk that was restored from a copy): pull
+    TAKEN          another process took it, with all that is here: what is here is a copy now
+    FENCED         another process took it, and what is here has entries that are no history: set them aside
+    ROLLED_BACK    HEAD is older than what we know to be archived: ship nothing, and say so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+
+
+class Verdict(Enum):
+    """See above."""
+
+    MISSING = "missing"
+    DELETED = "deleted"
+    OURS = "ours"
+    BEHIND = "behind"
+    TAKEN = "taken"
+    FENCED = "fenced"
+    ROLLED_BACK = "rolled back"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What is on this disk."""
+
+    uid: bytes
+    known: ArchiveHead  # HEAD as this sidecar last wrote or accepted it
+    tip_sequence: int
+    floor_sequence: int  # older entries came from the archive, so they are its own
+    digest_at: Callable[[int], bytes]  # empty where the entry is not here
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and up to where both histories are one (FENCED, TAKEN)."""
+
+    verdict: Verdict
+    common_sequence: int = 0
+
+
+def judge(local: Local, head: ArchiveHead | None, boot_id: bytes) -> Judgement:
+    """Compares. ``boot_id`` is this process's."""
+    known = local.known
+    if head is None:
+        return Judgement(Verdict.MISSING)
+    if head.uid != local.uid or head.deleted:
+        # A tombstone of an earlier thread, or another earlier thread, is an old copy of HEAD.
+        return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
+    if head.epoch < known.epoch:
+        return Judgement(Verdict.ROLLED_BACK)
+    if head.boot_id == boot_id or (head.epoch, head.boot_id) == (known.epoch, known.boot_id):
+        return _judge_own(local, head)
+    return _judge_foreign(local, head)
+
+
+def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
+    if head.tip_sequence < local.known.tip_sequence:
+        return Judgement(Verdict.ROLLED_BACK)
+    if head.tip_sequence > local.tip_sequence:
+        return Judgement(Verdict.BEHIND)
+    if _agrees(local, head.tip_sequence, head.tip_digest):
+        return Judgement(Verdict.OURS)
+    # The disk was set back and went on from there: what HEAD has is history.
+    return Judgement(Verdict.FENCED, _common(local, head))
+
+
+def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
+    common = _common(local, head)
+    if common >= local.tip_sequence:
+        return Judgement(Verdict.TAKEN, common)
+    return Judgement(Verdict.FENCED, common)
+
+
+def _common(local: Local, head: ArchiveHead) -> int:
+    """The newest place both share: where the first epoch after ours began, or the newest before that which agrees."""
+    if head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest):
+        return head.tip_sequence
+    known = local.known
+    places = [(known.tip_sequence, known.tip_digest)]
+    places += [(start.sequence, start.digest) for start in head.lineage]
+    agreed = [
+        sequence for sequence, digest in places
+        if sequence <= local.tip_sequence and _agrees(local, sequence, digest)
+    ]  # fmt: skip
+    return max(agreed, default=0)
+
+
+def _agrees(local: Local, sequence: int, digest: bytes) -> bool:
+    if sequence == 0:
+        return True
+    found = local.digest_at(sequence)
+    return found == digest if found else sequence <= local.floor_sequence

@@ -1,0 +1,32 @@
+"""One lock a name, made when it is needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+
+class Locks:
+    """Whoever changes how this sidecar stands to a thread holds the lock of its name."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Hashable, tuple[threading.RLock, int]] = {}
+
+    @contextmanager
+    def of(self, name: Hashable) -> Iterator[None]:
+        """Holds the lock of a name. The same thread may hold it twice."""
+        with self._guard:
+            lock, users = self._locks.get(name, (threading.RLock(), 0))
+            self._locks[name] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._locks[name]
+                if users == 1:
+                    del self._locks[name]
+                else:
+                    self._locks[name] = lock, users - 1

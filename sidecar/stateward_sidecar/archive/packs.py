@@ -1,0 +1,112 @@
+"""Immutable objects: packs of entries, snapshots, indexes.
+
+    "SK" ‖ format ‖ 0 ‖ serialized ArchivePack or ArchiveIndex
+
+Rows are sealed one by one, as they lie on disk, and bound to thread and place; whoever names an object names its
+length and hash as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_PACK,
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveIndex,
+    ArchivePack,
+    ObjectKind,
+    ObjectRef,
+    PackedRow,
+)
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.codec.seal import content_hash
+from stateward_sidecar.errors import Corrupt
+
+M = TypeVar("M", ArchivePack, ArchiveIndex)
+FORMAT = 1
+_PREFIX = b"SK" + bytes((FORMAT, 0))
+HASH_BYTES = 16
+
+
+class Names:
+    """Gives out object names: the boot id's first bytes and a count make each one new, whatever the epoch."""
+
+    def __init__(self, boot_id: bytes) -> None:
+        self._boot = int.from_bytes(boot_id[:8], "big")
+        self._counter = itertools.count(1)
+
+    def ref(self, kind: ObjectKind, epoch: int, data: bytes) -> ObjectRef:
+        """A reference to an object that is about to be written."""
+        return ObjectRef(
+            kind=kind, epoch=epoch, boot=self._boot, counter=next(self._counter), size_bytes=len(data),
+            sha256=content_hash(data)[:HASH_BYTES],
+        )  # fmt: skip
+
+
+def pack_entries(
+    names: Names, epoch: int, rows: Iterable[PackedRow], headers: Sequence[EntryHeader]
+) -> tuple[ObjectRef, bytes]:
+    """A pack of consecutive entries."""
+    data = _PREFIX + ArchivePack(rows=rows).SerializeToString()
+    ref = names.ref(OBJECT_KIND_PACK, epoch, data)
+    versions = [header.version for header in headers if header.version]
+    ref.first_sequence, ref.last_sequence = headers[0].sequence, headers[-1].sequence
+    if versions:
+        ref.first_version, ref.last_version = min(versions), max(versions)
+    ref.dictionaries.extend(sorted({header.dictionary_version for header in headers} - {0}))
+    return ref, data
+
+
+def pack_snapshot(names: Names, epoch: int, version: int, pieces: Sequence[bytes]) -> tuple[ObjectRef, bytes]:
+    """The object of one snapshot."""
+    rows = snapshot_rows(version, pieces)
+    data = _PREFIX + ArchivePack(rows=rows).SerializeToString()
+    ref = names.ref(OBJECT_KIND_SNAPSHOT, epoch, data)
+    ref.first_version = ref.last_version = version
+    return ref, data
+
+
+def snapshot_rows(version: int, pieces: Sequence[bytes]) -> list[PackedRow]:
+    """A snapshot's pieces as rows."""
+    return [PackedRow(snapshot_version=version, index=index, record=piece) for index, piece in enumerate(pieces)]
+
+
+def is_pack(ref: ObjectRef) -> bool:
+    """Whether an object holds entries."""
+    return bool(ref.kind == OBJECT_KIND_PACK)
+
+
+def pack_index(index: ArchiveIndex) -> bytes:
+    """An index's bytes."""
+    return _PREFIX + index.SerializeToString()
+
+
+def open_pack(ref: ObjectRef, data: bytes) -> list[PackedRow]:
+    """The rows of a pack or snapshot. Raises Corrupt."""
+    return list(_open(ArchivePack, ref, data).rows)
+
+
+def open_index(ref: ObjectRef, data: bytes) -> ArchiveIndex:
+    """An index. Raises Corrupt."""
+    return _open(ArchiveIndex, ref, data)
+
+
+def check_object(ref: ObjectRef, data: bytes) -> None:
+    """Raises Corrupt unless these are the bytes that were named."""
+    if len(data) != ref.size_bytes or content_hash(data)[:HASH_BYTES] != ref.sha256:
+        raise Corrupt(f"an object of {len(data)} bytes is not the one of {ref.size_bytes} that was written")
+
+
+def _open(kind: type[M], ref: ObjectRef, data: bytes) -> M:
+    check_object(ref, data)
+    if data[: len(_PREFIX)] != _PREFIX:
+        raise Corrupt(f"an object begins with {data[:4].hex()}, where this version reads {_PREFIX.hex()}")
+    try:
+        return kind.FromString(data[len(_PREFIX) :])
+    except DecodeError:
+        raise Corrupt(f"an object is no {kind.__name__}") from None

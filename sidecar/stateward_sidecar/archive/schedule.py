@@ -1,0 +1,233 @@
+"""When threads are shipped.
+
+At once where somebody waits, or where a thread was idle; else an interval after its last ship, or earlier when much has
+come together. A budget of HEADs a second keeps many threads from costing without bound; waiters are served before it.
+When the bucket does not answer, threads are tried again after pauses that grow, with jitter. What is known of threads
+in the archive is written down once a second, for all at once: nobody waits for it, and after a crash HEAD tells.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import ArchiveRow
+from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.thread import write_archive_row
+from stateward_sidecar.telemetry import log, log_damage
+
+ROWS_EVERY_S = 1.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 30.0
+FAR_S = 3600.0
+
+
+class Schedule:
+    """Decides and starts ships; ``ship`` does one, by number."""
+
+    def __init__(self, desk: Desk, pool: Executor, ship: Callable[[int], None]) -> None:
+        self._desk = desk
+        self._pool = pool
+        self._ship = ship
+        self._condition = threading.Condition()
+        self._due: dict[int, float] = {}
+        self._running: set[int] = set()
+        self._again: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._shipped: dict[int, float] = {}  # when last
+        self._rows: set[int] = set()
+        self._rows_at = 0.0
+        self._tokens, self._tokens_at = desk.options.puts_per_s, desk.context.clock.monotonic()
+        self._wakes_at = 0.0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._loop, name="archive", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    @property
+    def dirty(self) -> int:
+        """Threads that wait to be shipped."""
+        return len(self._due.keys() | self._running)
+
+    def add(self, number: int, *, at_once: bool = False) -> None:
+        """Something of a thread is to be archived. Cheap where the thread is due already."""
+        if number in self._due and not at_once:
+            return
+        now = self._now()
+        with self._condition:
+            interval = self._desk.options.interval_s
+            due = now if at_once else max(now, self._shipped.get(number, now - interval) + interval)
+            if number in self._running:
+                self._again.add(number)
+            self._due[number] = min(self._due.get(number, due), due)
+            if due < self._wakes_at:
+                self._condition.notify()
+
+    def now(self, number: int) -> None:
+        """Somebody waits: ships without going through the thread, and before the budget."""
+        with self._condition:
+            if number in self._running:
+                self._again.add(number)
+                return
+            if self._is_closed:
+                return
+            self._due.pop(number, None)
+            self._running.add(number)
+            self._tokens -= 1
+        self._start(number)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left to ship."""
+        with self._condition:
+            return not self._due and not self._running
+
+    def close(self) -> None:
+        """Starts nothing more; writes down what is known."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.write_rows(wait=True)
+
+    def _now(self) -> float:
+        return self._desk.context.clock.monotonic()
+
+    def _loop(self) -> None:
+        while True:
+            with self._condition:
+                if self._is_closed:
+                    return
+                now = self._now()
+                started = self._take(now)
+                if not started:
+                    self._wakes_at = self._next(now)
+                    if self._wakes_at > now:
+                        self._condition.wait(self._wakes_at - now)
+                    self._wakes_at = 0.0
+            for number in started:
+                self._start(number)
+            if self._rows and self._now() >= self._rows_at:
+                self.write_rows()
+
+    def _take(self, now: float) -> list[int]:
+        rate = self._desk.options.puts_per_s
+        self._tokens = min(rate, self._tokens + (now - self._tokens_at) * rate)
+        self._tokens_at = now
+        ready = sorted((due, number) for number, due in self._due.items() if due <= now and number not in self._running)
+        started = []
+        for _, number in ready:
+            if self._tokens < 1:
+                break
+            self._tokens -= 1
+            del self._due[number]
+            self._running.add(number)
+            started.append(number)
+        return started
+
+    def _next(self, now: float) -> float:
+        dues = [due for number, due in self._due.items() if number not in self._running]
+        wakes = min(dues, default=now + FAR_S)
+        if wakes <= now:  # the budget is used up
+            wakes = now + max(1 - self._tokens, 0.05) / self._desk.options.puts_per_s
+        return min(wakes, self._rows_at) if self._rows else wakes
+
+    def _start(self, number: int) -> None:
+        try:
+            self._pool.submit(self._run, number)
+        except RuntimeError:  # the daemon is stopping
+            with self._condition:
+                self._running.discard(number)
+
+    def _run(self, number: int) -> None:
+        failed = False
+        try:
+            self._ship(number)
+        except ArchiveUnavailable as error:
+            failed = True
+            if self._failures.get(number, 0) == 0:
+                log.warning("a thread could not be archived; trying again", number=number, error=error.message)
+        except ShuttingDown:
+            pass
+        except StatewardError as error:
+            failed = True
+            log_damage("a thread could not be archived", error, number=number)
+        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
+            failed = True
+            log.exception("a thread could not be archived", number=number)
+        self._ended(number, failed=failed)
+
+    def _ended(self, number: int, *, failed: bool) -> None:
+        now = self._now()
+        again = False
+        with self._condition:
+            self._running.discard(number)
+            self._shipped[number] = now
+            if failed:
+                count = self._failures[number] = self._failures.get(number, 0) + 1
+                pause = min(PAUSE_MAX_S, PAUSE_MIN_S * 2 ** min(count, 10))
+                self._due[number] = now + random.uniform(PAUSE_MIN_S, pause)  # noqa: S311  (no secret)
+                self._again.discard(number)
+            else:
+                self._failures.pop(number, None)
+                if not self._rows:
+                    self._rows_at = now + ROWS_EVERY_S
+                self._rows.add(number)
+                if number in self._again:
+                    self._again.discard(number)
+                    again = self._desk.waiters.is_waiting(number)
+                    if not again:
+                        self._due.setdefault(number, now + self._desk.options.interval_s)
+            if len(self._shipped) > 20_000:
+                old = now - self._desk.options.interval_s
+                self._shipped = {key: at for key, at in self._shipped.items() if at > old}
+            self._condition.notify()
+        if again:
+            self.now(number)
+
+    def write_rows(self, *, wait: bool = False) -> None:
+        """Writes down what is known of the threads that were shipped since the last time."""
+        with self._condition:
+            numbers, self._rows = self._rows, set()
+        holds = [hold for number in numbers if (hold := self._desk.holds.get(number)) is not None]
+        if not holds:
+            return
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            for hold in holds:
+                self._write_row(txn, batch, hold)
+
+        try:
+            write = self._desk.context.writer.submit(Write(run=run, background=True, frees_space=True), wait=wait)
+            if wait:
+                write.wait()
+        except StatewardError:
+            return  # HEAD tells at the next start
+
+    def _write_row(self, txn: lmdb.Transaction, batch: Batch, hold: Hold) -> None:
+        threads = self._desk.store.threads
+        draft = threads.draft(txn, batch, *hold.name)
+        if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
+            return
+        row: ArchiveRow = row_of(hold.head, ACCESS_OWNED, (draft.floor_sequence, draft.floor_version))
+        row.rolled_back = hold.is_rolled_back
+        archived = draft.thread.archived_sequence
+        write_archive_row(txn, draft, row)
+        if draft.head.tip_sequence <= archived:
+            thread = draft.thread
+            txn.delete(layout.outbox_key(hold.number))
+
+            def clear() -> None:
+                thread.in_outbox = False
+
+            batch.after_commit.append(clear)
+        threads.keep_draft(batch, draft)

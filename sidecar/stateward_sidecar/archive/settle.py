@@ -1,0 +1,144 @@
+"""Acting on what a HEAD means for the thread on this disk (``judge``). Always under the lock of its name."""
+
+from __future__ import annotations
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
+from stateward_sidecar.archive.keys import ThreadKey
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.errors import Fenced
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.install import Incoming
+from stateward_sidecar.store.thread import Thread, write_archive_row
+from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.telemetry import log
+
+
+class Settler:
+    """Brings disk and archive together after HEAD was read."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+
+    def settle(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Hold | None:
+        """Compares and acts. Returns the hold if the thread is ours to write afterwards, else None.
+
+        Raises ArchiveUnavailable where more had to be read and could not be.
+        """
+        desk, identity = self._desk, thread.identity
+        head = self._tip(thread)
+        local = Local(
+            identity.uid, known, head, thread.floor_sequence, lambda sequence: desk.outbox.digest_at(identity, sequence)
+        )
+        judgement = judge(local, seen.head if seen is not None else None, desk.boot_id)
+        verdict = judgement.verdict
+        if verdict is not Verdict.OURS:
+            log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
+        if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
+            return self._roll_back(thread, known, place, seen)
+        assert seen is not None
+        if verdict is Verdict.OURS:
+            return desk.hold(thread, place, seen.head, seen.etag)
+        if verdict is Verdict.BEHIND:
+            return self._pull(thread, place, seen)
+        desk.holds.pop(thread.number, None)
+        if verdict is Verdict.DELETED:
+            self._delete(thread)
+        else:
+            self._lose(thread, judgement, seen.head)
+        return None
+
+    def _tip(self, thread: Thread) -> int:
+        moment = self._desk.outbox.moment(thread.identity)
+        return moment.tip_sequence if moment is not None else 0
+
+    def _roll_back(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Hold:
+        """Keeps serving from this disk, and ships nothing until a person has looked."""
+        log.error(
+            "HEAD is older than what was archived, or gone: nothing of this thread is archived until it is repaired",
+            uid=thread.identity.uid_text, known_sequence=known.tip_sequence,
+            sequence=seen.head.tip_sequence if seen is not None else 0,
+        )  # fmt: skip
+        hold = self._desk.hold(thread, place, known, seen.etag if seen is not None else "")
+        hold.is_rolled_back = True
+        row = row_of(known, ACCESS_OWNED, (thread.floor_sequence, thread.floor_version))
+        row.rolled_back = True
+        self.write_row(thread, row)
+        return hold
+
+    def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold:
+        """Takes what HEAD has on top of what is here."""
+        desk = self._desk
+        seen = self.with_key(thread, seen)
+        fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
+        assert seen.key is not None
+        thread = desk.installer.install(
+            Incoming(
+                thread.identity.namespace_keys,
+                seen.key.uid,
+                seen.key.data_key,
+                fetched.image,
+                row_of(seen.head, ACCESS_OWNED),
+                fetched.rows,
+            )
+        )
+        return desk.hold(thread, place, seen.head, seen.etag)
+
+    def with_key(self, thread: Thread, seen: Seen) -> Seen:
+        """HEAD with the key that this disk has of the thread."""
+        identity = thread.identity
+        data_key = self._desk.context.keystore.thread_key(identity.uid, identity.namespace_keys)
+        if data_key is None:
+            raise not_found(identity.namespace, thread.name)
+        return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key))
+
+    def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
+        """Another process has it: what is no history is set aside, in one transaction."""
+        desk, identity = self._desk, thread.identity
+        row = row_of(head, ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
+        # What is here reaches to here, whatever HEAD says; a refresh brings the rest.
+        row.head.tip_sequence = judgement.common_sequence
+        orphan, tip = desk.orphans.set_aside(thread, judgement.common_sequence, row)
+        kept = f"; what was committed here since entry {judgement.common_sequence} is kept as {orphan!r}"
+        fenced = Fenced(
+            f"thread {thread.name!r} was taken over by {head.owner_id!r} (epoch {head.epoch}){kept if orphan else ''}",
+            thread=thread.name, owner_id=head.owner_id, epoch=head.epoch, orphan=orphan,
+            common_sequence=judgement.common_sequence,
+        )  # fmt: skip
+        if orphan:
+            desk.fenced[identity.namespace, thread.name] = fenced
+            log.error(
+                "a thread was taken over: entries that were not archived are set aside", uid=identity.uid_text,
+                first=judgement.common_sequence + 1, last=tip,
+            )  # fmt: skip
+        desk.waiters.archived(thread.number, judgement.common_sequence)
+        desk.waiters.failed(thread.number, fenced)
+
+    def _delete(self, thread: Thread) -> None:
+        """It was deleted through another sidecar: the key is destroyed, here too."""
+        identity = thread.identity
+        log.warning("the thread was deleted in the archive", uid=identity.uid_text)
+        request = DeleteThreadRequest(
+            namespace=identity.namespace, thread=thread.name, expected_uid=identity.uid_text, allow_missing=True
+        )
+        write = Write(run=self._desk.store.deleter.delete(request), frees_space=True)
+        self._desk.context.writer.submit(write, wait=True).wait()
+        self._desk.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
+
+    def write_row(self, thread: Thread, row: ArchiveRow) -> None:
+        """Writes how this sidecar stands to a thread, and waits for it."""
+        threads = self._desk.store.threads
+
+        def run(txn: object, batch: Batch) -> None:
+            draft = threads.draft(txn, batch, thread.identity.namespace, thread.name)  # type: ignore[arg-type]
+            if draft is not None and draft.identity.number == thread.number:
+                row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
+                write_archive_row(txn, draft, row)  # type: ignore[arg-type]
+                threads.keep_draft(batch, draft)
+
+        self._desk.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()

@@ -1,0 +1,374 @@
+"""Writing HEAD: what was committed becomes history.
+
+One ship, under the lock of the thread's name:
+
+1. what is committed now (rows at one moment), and the entries since the last HEAD, each opened and digested again;
+2. objects first: snapshots, and a pack where the newest entries are too many for HEAD;
+3. HEAD, by compare-and-swap: a HEAD names only what is there, and every entry's snapshot is there before it;
+4. whoever waits is told.
+
+Usually step 2 has nothing to do: entries ride in HEAD's tail, up to 16 KiB, and go into a pack in the background while
+HEAD still carries them; so does a small snapshot. A crash anywhere leaves objects that nobody names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_IMAGE,
+    OBJECT_KIND_INDEX,
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveHead,
+    ArchiveIndex,
+    Garbage,
+    ObjectRef,
+    PackedRow,
+)
+from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.heads import bare, follow, seal_head, seal_image, wrote
+from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, pack_snapshot
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.store.outbox import Moment, Shipment
+from stateward_sidecar.telemetry import log
+
+KIB = 1 << 10
+# Above the first, a pack is uploaded in the background; above the second, before HEAD.
+TAIL_SOFT_BYTES, TAIL_BYTES_MAX = 12 * KIB, 24 * KIB
+INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
+IMAGE_BYTES_MAX = 12 * KIB
+OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
+# A pack that is merged of small ones.
+MERGED_BYTES_MAX = 4 << 20
+# Nobody works on such a thread at present: whoever does next shall not have to wait.
+RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
+
+
+class Shipper:
+    """Ships one thread at a time; several threads at once, on the archive's pool."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._settler = settler
+        self._attacher = attacher
+
+    def ship(self, hold: Hold, *, detach: bool = False) -> None:
+        """Archives what is committed, and with ``detach`` gives the thread up.
+
+        Raises ArchiveUnavailable, Corrupt; returns quietly where the thread was lost, deleted or rolled back.
+        """
+        with self._desk.locks.of(hold.name):
+            current = self._desk.holds.get(hold.number)
+            if current is not hold or hold.is_rolled_back:
+                return
+            if not hold.is_verified and not self._verify(hold):
+                return
+            hold = self._desk.holds[hold.number]
+            moment = self._desk.outbox.moment(hold.thread.identity)
+            if moment is None or moment.tip_sequence == 0:
+                return
+            rests = moment.image.head.status in RESTING
+            if moment.tip_sequence > hold.head.tip_sequence or (detach and not hold.head.detached):
+                self._ship(hold, moment, detach=detach or rests)
+
+    def _verify(self, hold: Hold) -> bool:
+        identity = hold.thread.identity
+        seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+        return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
+
+    def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
+        desk = self._desk
+        head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        self._take_packed(hold, head)
+        tail, shipped_bytes = self._entries(hold, head, moment)
+        pieces = self._snapshots(hold, head, moment)
+        self._describe(hold, head, moment)
+        self._unlink(hold, head, moment)
+        self._fold(hold, head, moment)
+        del head.tail[:]
+        head.tail.extend(row.record for row in tail)
+        head.ClearField("snapshot_version")
+        del head.snapshot_pieces[:]
+        if pieces is not None:
+            head.snapshot_version = pieces[0]
+            head.snapshot_pieces.extend(pieces[1])
+        head.detached = detach
+        gives_up = head.detached = detach and self._attacher.release(hold, head)
+        try:
+            landed = self._put(hold, head)
+        except ArchiveUnavailable:
+            if gives_up:  # HEAD says that it is ours, so it is
+                self._settler.write_row(hold.thread, row_of(hold.head))
+            raise
+        if not landed:
+            return
+        hold.tail, hold.pieces = tail, pieces
+        desk.wire.traffic.entry_bytes += shipped_bytes
+        self._archived(hold, head, moment.tip_sequence)
+        if gives_up:
+            desk.holds.pop(hold.number, None)
+        elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and hold.packed is None:
+            desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
+
+    def _put(self, hold: Hold, head: ArchiveHead) -> bool:
+        """HEAD by compare-and-swap. False: the thread is not ours any more, and everybody was told."""
+        desk, identity = self._desk, hold.thread.identity
+        data = seal_head(identity.namespace_keys, hold.place, head)
+        try:
+            hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
+        except (ObjectChanged, Unclear):
+            seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+            if seen is not None and seen.head.write_id == head.write_id:
+                hold.etag = seen.etag  # our own write: its answer was lost
+                return True
+            known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
+            settled = self._settler.settle(hold.thread, known, hold.place, seen)
+            if settled is not None and not settled.is_rolled_back:
+                raise ArchiveUnavailable("HEAD was changed by an earlier write of ours; shipping again") from None
+            return False
+        return True
+
+    def _archived(self, hold: Hold, head: ArchiveHead, sequence: int) -> None:
+        desk = self._desk
+        hold.head = bare(head)
+        hold.is_verified = True
+        live = desk.store.threads.in_memory(hold.number) or hold.thread
+        for thread in (live, hold.thread):
+            thread.archived_sequence = max(thread.archived_sequence, sequence)
+            thread.epoch = max(thread.epoch, head.epoch)
+        desk.waiters.archived(hold.number, sequence)
+
+    # -- what HEAD says -------------------------------------------------------------------------------------------
+
+    def _describe(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+        desk, identity, thread = self._desk, hold.thread.identity, moment.image.head
+        head.tip_sequence, head.tip_digest = thread.tip_sequence, thread.tip_digest
+        head.last_version, head.status = thread.last_version, thread.status
+        head.expire_second = expire_second(thread)
+        image = seal_image(identity.cipher, identity.uid, moment.image)
+        if head.HasField("image_object"):
+            self._discard(head, head.image_object)
+            head.ClearField("image_object")
+        head.image = image
+        if len(image) > IMAGE_BYTES_MAX:
+            head.ClearField("image")
+            ref = desk.names.ref(OBJECT_KIND_IMAGE, head.epoch, image)
+            desk.wire.put(hold.place.object(ref), image)
+            head.image_object.CopyFrom(ref)
+
+    def _entries(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[list[PackedRow], int]:
+        """The tail HEAD will carry, and the sealed bytes of entries that are new in it."""
+        desk = self._desk
+        known = hold.tail
+        if known is None:
+            shipments = list(desk.outbox.entries(moment.thread, head.packed_sequence, moment.tip_sequence))
+        else:
+            known = [row for row in known if row.sequence > head.packed_sequence]
+            shipments = list(desk.outbox.entries(moment.thread, hold.head.tip_sequence, moment.tip_sequence))
+        new_bytes = sum(shipment.size_bytes for shipment in shipments)
+        rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
+        has_parts = any(row.WhichOneof("place") != "sequence" for row in rows)
+        if sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX and not has_parts:
+            return rows, new_bytes
+        if known:
+            headers = [unpack(row.record, row.sequence).header for row in known]
+            shipments = [Shipment(known, headers, 0), *shipments]
+        uploads = []
+        for shipment in _joined(shipments):
+            ref, data = pack_entries(desk.names, head.epoch, shipment.rows, shipment.headers)
+            uploads.append(partial(desk.wire.put, hold.place.object(ref), data))
+            head.objects.append(ref)
+            head.packed_sequence = ref.last_sequence
+        desk.wire.together(*uploads)
+        return [], new_bytes
+
+    def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], epoch: int) -> None:
+        """In the background: the next HEAD names this pack and drops the entries."""
+        headers = [unpack(row.record, row.sequence).header for row in tail]
+        ref, data = pack_entries(self._desk.names, epoch, tail, headers)
+        with suppress(StatewardError):  # the next ship does it
+            self._desk.wire.put(hold.place.object(ref), data)
+            hold.packed = ref
+
+    @staticmethod
+    def _take_packed(hold: Hold, head: ArchiveHead) -> None:
+        ref, hold.packed = hold.packed, None
+        if ref is None:
+            return
+        if ref.first_sequence <= head.packed_sequence + 1 and ref.last_sequence > head.packed_sequence:
+            head.objects.append(ref)
+            head.packed_sequence = ref.last_sequence
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def _snapshots(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[int, list[bytes]] | None:
+        """Uploads snapshots that are not archived. Returns main's newest one if it is small enough to ride in HEAD."""
+        desk, thread = self._desk, moment.thread
+        main = thread.branches.get("main")
+        newest = main.snapshot_version if main is not None else 0
+        known = {ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
+        missing = sorted(version for version in thread.snapshots - known if not self._is_indexed(hold, head, version))
+        inline = hold.pieces if hold.pieces is not None and hold.pieces[0] == newest else None
+        if newest in thread.snapshots and inline is None:
+            pieces = desk.outbox.snapshot(thread, newest)
+            if pieces and sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX:
+                inline = newest, pieces
+        uploads = []
+        for version in missing:
+            ref = hold.uploaded.pop(version, None)
+            if ref is not None:
+                head.objects.append(ref)
+            elif inline is not None and version == inline[0]:
+                desk.wire.later(partial(self._upload_snapshot, hold, version, inline[1], head.epoch))
+            else:
+                pieces = desk.outbox.snapshot(thread, version)
+                if not pieces:
+                    continue
+                ref, data = pack_snapshot(desk.names, head.epoch, version, pieces)
+                uploads.append(partial(desk.wire.put, hold.place.object(ref), data))
+                head.objects.append(ref)
+        desk.wire.together(*uploads)
+        return inline
+
+    def _upload_snapshot(self, hold: Hold, version: int, pieces: list[bytes], epoch: int) -> None:
+        """In the background: HEAD carries it meanwhile."""
+        if version in hold.uploaded:
+            return
+        ref, data = pack_snapshot(self._desk.names, epoch, version, pieces)
+        with suppress(StatewardError):
+            self._desk.wire.put(hold.place.object(ref), data)
+            hold.uploaded[version] = ref
+
+    def _is_indexed(self, hold: Hold, head: ArchiveHead, version: int) -> bool:
+        if not head.HasField("index") or version > head.index.last_version:
+            return False
+        if hold.indexed_snapshots is None:
+            refs = self._fetcher.indexed(hold.place, head.index)
+            hold.indexed_snapshots = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
+        return version in hold.indexed_snapshots
+
+    # -- what HEAD no longer needs --------------------------------------------------------------------------------
+
+    def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+        """Drops objects of which pruning left nothing on this disk, and deletes what was dropped long enough ago."""
+        desk, thread = self._desk, moment.thread
+        if thread.pruned.pairs() and not thread.floor_sequence:
+            for ref in list(head.objects):
+                if is_pack(ref):
+                    is_gone = not desk.outbox.has_entries(thread.identity, ref.first_sequence, ref.last_sequence)
+                else:
+                    is_gone = ref.first_version in thread.pruned and ref.first_version not in thread.snapshots
+                if is_gone:
+                    head.objects.remove(ref)
+                    self._discard(head, ref)
+        due_us = head.update_time_us - int(desk.options.garbage_grace_s * 1e6)
+        due = [item for item in head.garbage if item.time_us <= due_us]
+        if due:
+            desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
+            for item in due:
+                head.garbage.remove(item)
+
+    def _delete(self, hold: Hold, refs: Iterable[ObjectRef]) -> None:
+        """The HEAD that dropped them is ten minutes old, and was ours: no reader follows an older one any more."""
+        with suppress(StatewardError):  # what stays is found by ``stateward archive gc``
+            for ref in refs:
+                self._desk.wire.delete(hold.place.object(ref))
+
+    @staticmethod
+    def _discard(head: ArchiveHead, ref: ObjectRef) -> None:
+        if len(head.garbage) < GARBAGE_MAX:
+            head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
+
+    def _fold(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+        """Keeps HEAD small: older references go into an index, and where all are new, small packs into a large one."""
+        if len(head.objects) <= OBJECTS_SOFT_MAX:
+            return
+        desk, thread = self._desk, moment.thread
+        main = thread.branches.get("main")
+        base = main.snapshot_version if main is not None else 0
+        needed = {
+            version for ref in head.objects if is_pack(ref) and ref.last_version >= base for version in ref.dictionaries
+        }
+        old = [
+            ref for ref in head.objects
+            if ref.last_version < base and (is_pack(ref) or ref.first_version not in needed)
+        ]  # fmt: skip
+        if len(old) >= OBJECTS_SOFT_MAX // 2:
+            index = ArchiveIndex(objects=old)
+            if head.HasField("index"):
+                index.previous.CopyFrom(head.index)
+            data = pack_index(index)
+            ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
+            ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
+            ref.last_version = max(item.last_version for item in old)
+            ref.last_sequence = max(item.last_sequence for item in old)
+            desk.wire.put(hold.place.object(ref), data)
+            if hold.indexed_snapshots is not None:
+                hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
+            elif not head.HasField("index"):
+                hold.indexed_snapshots = {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
+            head.index.CopyFrom(ref)
+            for item in old:
+                head.objects.remove(item)
+        if len(head.objects) > OBJECTS_SOFT_MAX:
+            self._merge(hold, head, moment)
+
+    def _merge(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+        """Joins the oldest small packs into one, read from this disk."""
+        desk, thread = self._desk, moment.thread
+        packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
+        chosen: list[ObjectRef] = []
+        for ref in packs:
+            if ref.size_bytes > MERGED_BYTES_MAX // 8 or (
+                chosen and ref.first_sequence != chosen[-1].last_sequence + 1
+            ):
+                if len(chosen) >= OBJECTS_SOFT_MAX // 2:
+                    break
+                chosen = []
+                continue
+            chosen.append(ref)
+            if sum(item.size_bytes for item in chosen) > MERGED_BYTES_MAX // 2:
+                break
+        if len(chosen) < OBJECTS_SOFT_MAX // 2:
+            if len(head.objects) > OBJECTS_MAX:
+                log.debug("HEAD has many references", uid=thread.identity.uid_text, objects=len(head.objects))
+            return
+        rows, headers = list[PackedRow](), []
+        for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
+            rows += shipment.rows
+            headers += shipment.headers
+        if not headers:
+            return
+        ref, data = pack_entries(desk.names, head.epoch, rows, headers)
+        desk.wire.put(hold.place.object(ref), data)
+        at = list(head.objects).index(chosen[0])
+        kept = [item for item in head.objects if item not in chosen]
+        kept.insert(at, ref)
+        del head.objects[:]
+        head.objects.extend(kept)
+        for item in chosen:
+            self._discard(head, item)
+
+
+def _joined(shipments: Iterable[Shipment]) -> list[Shipment]:
+    """Small ones put together: a pack for each would be many requests."""
+    joined: list[Shipment] = []
+    for shipment in shipments:
+        if joined and joined[-1].size_bytes + shipment.size_bytes <= MERGED_BYTES_MAX:
+            last = joined.pop()
+            shipment = Shipment(
+                [*last.rows, *shipment.rows], [*last.headers, *shipment.headers], last.size_bytes + shipment.size_bytes
+            )
+        joined.append(shipment)
+    return joined

@@ -1,0 +1,67 @@
+"""Before the daemon is ready: whether the bucket can be relied on, and whether archive and store belong together."""
+
+from __future__ import annotations
+
+from stateward.storage.v1.archive_pb2 import ArchiveFormat
+from stateward_sidecar.archive.keys import agree_on_format, agree_on_root, find_root
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
+from stateward_sidecar.bucket.probe import probe_bucket
+from stateward_sidecar.errors import ArchiveUnavailable, StartError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import rows
+from stateward_sidecar.telemetry import log
+
+
+def fetch_root(wire: Wire) -> bytes:
+    """For a store that is about to be made: the root the archive has, empty where it has none. Raises StartError."""
+    try:
+        return find_root(wire) or b""
+    except ArchiveUnavailable as error:
+        raise StartError(f"{error.message}; a sidecar without data must ask the archive before it may start") from None
+
+
+def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
+    """Makes store and archive one. Returns the archive's id; empty where it could not be asked. Raises StartError.
+
+    A store that has joined before starts without asking: a bucket that is away stops no commit.
+    """
+    with store.context.engine.read() as txn:
+        known = txn.get(layout.ARCHIVE_KEY)
+        known = bytes(known) if known is not None else None
+    try:
+        if known is None:
+            probe_bucket(bucket)
+        form = agree_on_format(wire, store.context.clock.now_us())
+        agree_on_root(wire, store.context.keystore, key)
+    except BucketUnfit as error:
+        raise StartError(f"the archive is not fit: {error.message}") from None
+    except BucketError as error:
+        raise StartError(f"the archive cannot be used: {error.message}") from None
+    except ArchiveUnavailable as error:
+        if known is None:
+            raise StartError(f"{error.message}; before its first use it must be asked") from None
+        log.warning("the archive does not answer; commits go on", error=error.message)
+        return ""
+    if known is not None and ArchiveFormat.FromString(known).archive_id != form.archive_id:
+        raise StartError(
+            "the data in this directory belong to another archive; give them theirs, or move the directory away"
+        )
+    if known is None:
+        _remember(store, form)
+    return form.archive_id.hex()
+
+
+def _remember(store: Store, form: ArchiveFormat) -> None:
+    """Writes down that they belong together, and that all threads there are wait to be archived."""
+
+    def run(txn: object, batch: object) -> None:
+        del batch
+        txn.put(layout.ARCHIVE_KEY, form.SerializeToString())  # type: ignore[attr-defined]
+        for _, value in list(rows(txn, b"N")):  # type: ignore[arg-type]
+            txn.put(layout.outbox_key(layout.unpack_name(value)[0]), layout.PRESENT)  # type: ignore[attr-defined]
+
+    store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()

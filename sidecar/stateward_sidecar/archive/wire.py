@@ -1,0 +1,158 @@
+"""The bucket as the archive sees it: counted, watched for being away, its errors turned into what calls are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.errors import BucketError, ObjectChanged, ObjectExists, ObjectNotFound
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import ArchiveUnavailable
+
+T = TypeVar("T")
+# Requests of one operation that go out at the same time.
+PARALLEL = 16
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Since the start."""
+
+    requests: int = 0
+    heads: int = 0
+    head_bytes: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    entry_bytes: int = 0
+
+
+class Unclear(ArchiveUnavailable):
+    """A conditional write whose outcome is not known: HEAD must be read before anything is said about it."""
+
+
+class Wire:
+    """Requests. ObjectNotFound, ObjectExists and ObjectChanged pass; all else is ArchiveUnavailable."""
+
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="bucket")
+        self.traffic = Traffic()
+        self.error = ""
+        self._away_since: float | None = None
+
+    @property
+    def away_s(self) -> float:
+        """For how long nothing has been answered; 0 = the last request was."""
+        since = self._away_since
+        return max(self._clock.monotonic() - since, 1e-9) if since is not None else 0.0
+
+    def get(self, key: str) -> Object:
+        """Raises ObjectNotFound."""
+        return self._call(lambda: self._bucket.get(key))
+
+    def find(self, key: str) -> Object | None:
+        """The object; None where there is none."""
+        try:
+            return self.get(key)
+        except ObjectNotFound:
+            return None
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Raises ObjectNotFound."""
+        return self._call(lambda: self._bucket.get_range(key, offset, length))
+
+    def put(self, key: str, data: bytes) -> None:
+        """Writes an immutable object."""
+        self._call(lambda: self._bucket.put(key, data))
+        with self._lock:
+            self.traffic.objects += 1
+            self.traffic.object_bytes += len(data)
+
+    def create(self, key: str, data: bytes) -> str:
+        """Raises ObjectExists; Unclear where nobody can say."""
+        return self._write(lambda: self._bucket.create(key, data), data, is_head=key.endswith("/HEAD"))
+
+    def replace(self, key: str, data: bytes, etag: str) -> str:
+        """Raises ObjectChanged; Unclear where nobody can say."""
+        return self._write(lambda: self._bucket.replace(key, data, etag), data, is_head=True)
+
+    def delete(self, key: str) -> None:
+        """A missing one is fine."""
+        self._call(lambda: self._bucket.delete(key))
+
+    def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """For commands only."""
+        steps = self._call(lambda: iter(self._bucket.list(prefix)))
+        while (found := self._call(lambda: next(steps, None))) is not None:
+            yield found
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        """Runs calls at the same time: one round trip. Raises the first error, after all have ended."""
+        if len(calls) <= 1:
+            return [call() for call in calls]
+        futures = [self._pool.submit(call) for call in calls[1:]]
+        first = _settle(calls[0])
+        rest = [_settle(future.result) for future in futures]
+        for _, error in (first, *rest):
+            if error is not None:
+                raise error
+        return [value for value, _ in (first, *rest)]  # type: ignore[misc]
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Runs a call while nobody waits."""
+        try:
+            self._pool.submit(call)
+        except RuntimeError:
+            return  # the daemon is stopping
+
+    def close(self) -> None:
+        """Lets go of the bucket."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._bucket.close()
+
+    def _write(self, call: Callable[[], str], data: bytes, *, is_head: bool) -> str:
+        try:
+            etag = self._call(call)
+        except (ObjectExists, ObjectChanged) as error:
+            if error.is_unclear:
+                raise Unclear(f"it is not known whether a write to the archive landed: {error.message}") from error
+            raise
+        if is_head:
+            with self._lock:
+                self.traffic.heads += 1
+                self.traffic.head_bytes += len(data)
+        return etag
+
+    def _call(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            self.traffic.requests += 1
+        try:
+            result = call()
+        except (ObjectNotFound, ObjectExists, ObjectChanged):
+            self._answered()
+            raise
+        except BucketError as error:
+            self.error = error.message
+            if self._away_since is None:
+                self._away_since = self._clock.monotonic()
+            kind = Unclear if error.is_unclear else ArchiveUnavailable
+            raise kind(f"the archive cannot be reached: {error.message}") from error
+        self._answered()
+        return result
+
+    def _answered(self) -> None:
+        self._away_since = None
+        self.error = ""
+
+
+def _settle(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001  (raised by the caller, once all are in)
+        return None, error

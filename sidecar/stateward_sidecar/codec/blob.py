@@ -1,0 +1,119 @@
+"""A blob at rest: segments of 1 MiB, each compressed and sealed alone, then an index of their lengths.
+
+    "SB" ‖ format ‖ suite ‖ segment... ‖ index
+    segment   nonce ‖ (u8 compression ‖ data) ‖ tag
+    index     "SI" ‖ format ‖ suite ‖ nonce ‖ (u64 bytes of the blob ‖ SHA-256 of them ‖ u32 length...) ‖ tag
+
+A segment is bound to the thread's uid, the blob's id, its place, and whether it is the last one. So a segment that was
+changed, moved, dropped or taken from elsewhere is found where it is read, and a range is read without the rest: the
+index has a length that follows from the blob's size, and says where each segment lies. Whoever reads knows size and
+SHA-256 from the thread's own sealed row.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate
+from typing import cast
+
+from stateward.storage.v1.journal_pb2 import Compression
+from stateward_sidecar.codec.compress import compress, decompress
+from stateward_sidecar.codec.seal import (
+    NONCE_BYTES,
+    PREFIX_BYTES,
+    TAG_BYTES,
+    Bytes,
+    Cipher,
+    check_prefix,
+    length_prefixed,
+    new_nonce,
+    open_record,
+    record_prefix,
+    seal_record,
+)
+from stateward_sidecar.errors import Corrupt
+
+SEGMENT_BYTES = 1 << 20
+BLOB_ID_BYTES = 16
+MAGIC = b"SB"
+INDEX_MAGIC = b"SI"
+_PREFIX = record_prefix(MAGIC)
+_PLACE = struct.Struct(">Q?")
+_INDEX_HEAD = struct.Struct(">Q32s")
+_LENGTH = struct.Struct(">I")
+_SEGMENT_OVERHEAD_BYTES = NONCE_BYTES + 1 + TAG_BYTES
+
+
+class BlobCipher:
+    """Seals and opens the segments of one blob. Safe to share between threads."""
+
+    __slots__ = ("_cipher", "_place", "blob_id")
+
+    def __init__(self, cipher: Cipher, uid: bytes, blob_id: bytes) -> None:
+        self.blob_id = blob_id
+        self._cipher = cipher
+        self._place = (uid, blob_id)
+
+    @property
+    def header(self) -> bytes:
+        """What the file begins with."""
+        return _PREFIX
+
+    def seal_segment(self, index: int, data: bytes, *, is_last: bool) -> bytes:
+        """Seals a segment; all but the last one have ``SEGMENT_BYTES``."""
+        compression, packed = compress(data)
+        nonce = new_nonce()
+        return nonce + self._cipher.encrypt(nonce, bytes((compression,)) + packed, self._aad(index, is_last))
+
+    def open_segment(self, index: int, sealed: Bytes, size_bytes: int) -> bytes:
+        """The reverse, in a blob of ``size_bytes``. Raises Corrupt."""
+        length = segment_bytes(index, size_bytes)
+        aad = self._aad(index, index == count_segments(size_bytes) - 1)
+        plain = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], aad)
+        return decompress(cast("Compression", plain[0]), plain[1:], length)
+
+    def seal_index(self, lengths: list[int], size_bytes: int, sha256: bytes) -> bytes:
+        """Seals the index: ``lengths`` are those of the sealed segments."""
+        plain = _INDEX_HEAD.pack(size_bytes, sha256) + b"".join(map(_LENGTH.pack, lengths))
+        return seal_record(self._cipher, INDEX_MAGIC, plain, *self._place)
+
+    def open_index(self, record: Bytes, size_bytes: int, sha256: bytes) -> list[int]:
+        """The reverse: where each segment begins in the file, and after the last one where it ends. Raises Corrupt."""
+        plain = open_record(self._cipher, INDEX_MAGIC, record, *self._place)
+        if len(plain) != _index_plain_bytes(size_bytes) or _INDEX_HEAD.unpack_from(plain) != (size_bytes, sha256):
+            raise Corrupt("the index of a blob is that of another one")
+        lengths = (length for (length,) in _LENGTH.iter_unpack(plain[_INDEX_HEAD.size :]))
+        return list(accumulate(lengths, initial=PREFIX_BYTES))
+
+    def _aad(self, index: int, is_last: bool) -> bytes:
+        return length_prefixed(_PREFIX, *self._place, _PLACE.pack(index, is_last))
+
+
+def check_header(header: Bytes) -> None:
+    """Raises Corrupt unless a file begins like a blob of a format that this version reads."""
+    check_prefix(header, MAGIC, PREFIX_BYTES)
+
+
+def count_segments(size_bytes: int) -> int:
+    """How many segments a blob has; an empty one has one."""
+    return max(1, -(-size_bytes // SEGMENT_BYTES))
+
+
+def segment_bytes(index: int, size_bytes: int) -> int:
+    """Bytes of the blob in one of its segments."""
+    return min(SEGMENT_BYTES, size_bytes - index * SEGMENT_BYTES)
+
+
+def index_bytes(size_bytes: int) -> int:
+    """Length of the sealed index."""
+    return PREFIX_BYTES + NONCE_BYTES + _index_plain_bytes(size_bytes) + TAG_BYTES
+
+
+def sealed_bytes_max(size_bytes: int) -> int:
+    """What a blob takes at most."""
+    segments = count_segments(size_bytes) * _SEGMENT_OVERHEAD_BYTES
+    return PREFIX_BYTES + size_bytes + segments + index_bytes(size_bytes)
+
+
+def _index_plain_bytes(size_bytes: int) -> int:
+    return _INDEX_HEAD.size + _LENGTH.size * count_segments(size_bytes)

@@ -1,0 +1,158 @@
+"""BlobService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc.aio
+import lmdb
+
+from stateward.v1.blob_service_pb2 import (
+    BlobBegin,
+    ReadBlobRequest,
+    ReadBlobResponse,
+    StatBlobRequest,
+    StatBlobResponse,
+    WriteBlobRequest,
+    WriteBlobResponse,
+)
+from stateward_sidecar.codec.blob import SEGMENT_BYTES
+from stateward_sidecar.errors import DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull
+from stateward_sidecar.service import check
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.blobwrite import BlobWrite
+from stateward_sidecar.store.thread import Thread
+
+T = TypeVar("T")
+# Each holds a segment or two in memory.
+WRITES_MAX = 64
+# A client that stalls for so long between two messages loses its place.
+IDLE_S = 60.0
+# About what the entry and the row take, with the pages they touch.
+ENTRY_BYTES = 16384
+
+
+class BlobService:
+    """Bytes too large for a state."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._writes = 0
+        self._commits: set[asyncio.Task[WriteBlobResponse]] = set()
+
+    async def write_blob(
+        self, requests: AsyncIterator[WriteBlobRequest], context: grpc.aio.ServicerContext
+    ) -> WriteBlobResponse:
+        if self._writes >= WRITES_MAX:
+            raise QueueFull(f"{self._writes} blobs are being written already", queued=self._writes)
+        self._writes += 1
+        try:
+            begin = await self._begin(requests)
+            thread = await self._thread(begin, context)
+            return await self._known(begin, thread, context) or await self._write(begin, thread, requests)
+        finally:
+            self._writes -= 1
+
+    async def read_blob(
+        self, request: ReadBlobRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[ReadBlobResponse]:
+        check.check_place(request)
+        check.check_sha256(request.blob.sha256, "blob.sha256")
+        if request.offset < 0:
+            raise InvalidField("offset", f"{request.offset} is negative")
+        if request.length < 0:
+            raise InvalidField("length", f"{request.length} is negative")
+        steps = await self._calls.read(self._store.blobs.read, request)
+        while (answer := await self._calls.step(steps)) is not None:
+            yield answer
+
+    async def stat_blob(self, request: StatBlobRequest, context: grpc.aio.ServicerContext) -> StatBlobResponse:
+        check.check_place(request)
+        check.check_sha256(request.sha256, "sha256")
+        return await self._calls.read(self._store.blobs.stat, request)
+
+    async def _begin(self, requests: AsyncIterator[WriteBlobRequest]) -> BlobBegin:
+        first = await _next(requests)
+        if first is None or first.WhichOneof("part") != "begin":
+            raise InvalidField("begin", "is required in the first message")
+        check.check_blob_begin(first.begin)
+        return first.begin
+
+    async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
+        """The thread that the blob is for, made if that was asked for."""
+        blobs = self._store.blobs
+        thread = await self._calls.read(blobs.find_thread, begin)
+        if thread is None:
+            await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
+            begin.ClearField("create")  # if it is gone again, it was deleted
+            thread = await self._calls.read(blobs.find_thread, begin)
+        assert thread is not None
+        return thread
+
+    async def _known(
+        self, begin: BlobBegin, thread: Thread, context: grpc.aio.ServicerContext
+    ) -> WriteBlobResponse | None:
+        """The answer where the thread has the announced blob already."""
+        found = await self._calls.read(self._store.blobs.find_written, thread, begin)
+        renew = self._store.blobs.renew(thread, begin.sha256)
+        if found is None or not await self._calls.write(renew, context, size_bytes=ENTRY_BYTES):
+            return None
+        return found
+
+    async def _write(
+        self, begin: BlobBegin, thread: Thread, requests: AsyncIterator[WriteBlobRequest]
+    ) -> WriteBlobResponse:
+        write = self._store.blobs.begin_write(thread, begin)
+        try:
+            await self._work(write.finish, await self._take(write, requests))
+        except BaseException:
+            await asyncio.shield(self._work(write.discard))
+            raise
+        # From here on only the writer knows whether the file is named: the caller's leaving must not stop the wait.
+        commit = asyncio.ensure_future(self._commit(write))
+        self._commits.add(commit)
+        commit.add_done_callback(self._commits.discard)
+        return await asyncio.shield(commit)
+
+    async def _take(self, write: BlobWrite, requests: AsyncIterator[WriteBlobRequest]) -> bytes:
+        """Passes the bytes on in segments. Returns what is left."""
+        pending = bytearray()
+        while (message := await _next(requests)) is not None:
+            if message.WhichOneof("part") != "data":
+                raise InvalidField("data", "is required in all messages but the first")
+            pending += message.data
+            while len(pending) >= SEGMENT_BYTES:
+                segment = bytes(pending[:SEGMENT_BYTES])
+                del pending[:SEGMENT_BYTES]
+                await self._work(write.add, segment)
+        return bytes(pending)
+
+    async def _commit(self, write: BlobWrite) -> WriteBlobResponse:
+        is_kept = False
+        try:
+            run: Callable[[lmdb.Transaction, Batch], WriteBlobResponse] = partial(write.commit, self._store.threads)
+            answer = await self._calls.write(run, None, size_bytes=ENTRY_BYTES)
+            is_kept = not answer.existed
+            return answer
+        except OutcomeUnknown:
+            is_kept = True  # for all that is known; the next start removes it if no row names it
+            raise
+        finally:
+            if not is_kept:
+                await self._work(write.discard)
+
+    async def _work(self, verb: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *args)
+
+
+async def _next(requests: AsyncIterator[WriteBlobRequest]) -> WriteBlobRequest | None:
+    try:
+        async with asyncio.timeout(IDLE_S):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no message came for {IDLE_S:g} s; nothing was kept") from None

@@ -1,0 +1,134 @@
+"""Around every call on a thread: with an archive, who may write it and what is known of it comes first.
+
+A verb of the store runs against this disk. Here it is made sure that the disk is right: for a write that this process
+holds the thread, for a read that what is here is what the archive has. Where a verb finds that it was overtaken, or
+needs history that only the archive has, that is put right and the verb runs again. Without an archive, nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
+from stateward_sidecar.archive.archive import Archive
+from stateward_sidecar.errors import ArchiveUnavailable, HistoryElsewhere, NoArchive, NotOwner, ThreadNotFound
+from stateward_sidecar.store.store import Store
+
+T = TypeVar("T")
+ROUNDS = 4
+# How long an answer waits for the archive where its caller gave no deadline, and how much before a deadline it comes.
+WAIT_MAX_S = 30.0
+MARGIN_S, MARGIN_SHARE = 0.5, 0.1
+
+
+class Holding:
+    """What services ask before and after a verb."""
+
+    def __init__(self, store: Store, archive: Archive | None, default_durability: Durability) -> None:
+        self._store = store
+        self.archive = archive
+        self.default_durability = default_durability
+
+    async def block(self, verb: Callable[..., T], *arguments: Any) -> T:
+        """Runs what waits for the bucket where it holds up nobody."""
+        assert self.archive is not None
+        return await asyncio.get_running_loop().run_in_executor(self.archive.pool, verb, *arguments)
+
+    def need(self) -> Archive:
+        """The archive. Raises NoArchive."""
+        if self.archive is None:
+            raise NoArchive("this daemon has no archive; start it with --archive")
+        return self.archive
+
+    # -- before and around a verb ---------------------------------------------------------------------------------
+
+    def is_held(self, namespace: str, thread: str) -> bool:
+        """Whether a thread can be written, and read from memory, without asking anybody."""
+        return self.archive is None or self.archive.holds(namespace, thread) is not None
+
+    async def write(
+        self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]], *, must_exist: bool = False
+    ) -> T:
+        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced."""
+        archive = self.archive
+        if archive is None:
+            return await verb()
+        for round_number in range(ROUNDS):
+            if archive.holds(namespace, thread) is None:
+                await self._own(namespace, thread, must_exist=must_exist)
+            try:
+                return await verb()
+            except HistoryElsewhere as error:
+                await self._complete(error)
+            except (NotOwner, ThreadNotFound):
+                # Taken from us in the middle of the call; who holds it really still is, is asked in the next round.
+                if round_number == ROUNDS - 1 or archive.holds(namespace, thread) is not None:
+                    raise
+        raise ArchiveUnavailable(f"thread {thread!r} changes hands all the time; try again")
+
+    async def _own(self, namespace: str, thread: str, *, must_exist: bool) -> None:
+        archive = self.need()
+
+        def own() -> None:
+            archive.own(namespace, thread, must_exist=must_exist)
+
+        await self.block(own)
+
+    async def read(self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]]) -> T:
+        """Runs a reading verb on what the archive says now, or on a thread that this process holds."""
+        archive = self.archive
+        if archive is None:
+            return await verb()
+        for _ in range(ROUNDS):
+            if archive.holds(namespace, thread) is None:
+                await self.block(archive.know, namespace, thread)
+            try:
+                return await verb()
+            except HistoryElsewhere as error:
+                await self._complete(error)
+        raise ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
+
+    async def _complete(self, error: HistoryElsewhere) -> None:
+        await self.block(self.need().complete, error.metadata["namespace"], error.metadata["thread"])
+
+    # -- durability -----------------------------------------------------------------------------------------------
+
+    def is_wanted(self, durability: int) -> bool:
+        """Whether a call asks for ARCHIVED. Raises NoArchive, or ArchiveUnavailable while nothing is written yet."""
+        wanted = durability or self.default_durability
+        if wanted != DURABILITY_ARCHIVED:
+            return False
+        if self.archive is None:
+            raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
+        self.archive.check_reachable()
+        return True
+
+    async def archived(
+        self, namespace: str, thread: str, sequence: int, context: grpc.aio.ServicerContext
+    ) -> tuple[Durability, int]:
+        """Waits until a place is archived, or the deadline is near. Returns the level reached, and up to where it is.
+
+        Raises Fenced where it never will be.
+        """
+        archive = self.need()
+        found = self._store.threads.cached(namespace, thread)
+        if found is None:
+            return DURABILITY_COMMITTED, 0
+        future = archive.wait(found, sequence)
+        if future is not None:
+            remaining = context.time_remaining()
+            timeout = WAIT_MAX_S
+            if remaining is not None:
+                timeout = max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
+            try:
+                async with asyncio.timeout(timeout):
+                    await asyncio.wrap_future(future)
+            except TimeoutError:
+                archive.desk.waiters.drop(found.number, future)
+                return DURABILITY_COMMITTED, found.archived_sequence
+        live = self._store.threads.in_memory(found.number) or found
+        return DURABILITY_ARCHIVED, max(live.archived_sequence, sequence)

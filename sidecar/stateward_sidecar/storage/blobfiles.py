@@ -1,0 +1,193 @@
+"""Sealed blobs as files: ``<data_dir>/blobs/<uid hex>/<blob id hex>``. Knows names and durability, and no content.
+
+A file is written under another name, synced, renamed, and its directories are synced; only then may a row name it. So a
+file without a row is what a crash left, and goes at the next start; a row without a file is damage, or in the archive.
+The directory of a deleted thread gets another name at once, and is emptied at leisure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+from stateward_sidecar.errors import DiskFull
+from stateward_sidecar.storage.engine import Engine, is_disk_full
+from stateward_sidecar.storage.files import sync_directory
+
+DIRECTORY = "blobs"
+_UNFINISHED = ".new-"
+_GONE = ".gone-"
+ID_BYTES = 16
+MODE_FILE, MODE_DIRECTORY = 0o600, 0o700
+T = TypeVar("T")
+
+
+class BlobFiles:
+    """The files of all threads. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.directory = engine.directory / DIRECTORY
+        self._room = engine.disk_room_bytes
+        self._lock = threading.Lock()
+        self._synced: set[bytes] = set()
+        # Of earlier processes: only what is listed here may be cleared away.
+        self.found_at_start = [bytes.fromhex(name) for name in self._list(self.directory) if _is_id(name)]
+        # Made by this process, which a clearing must not take for what a crash left. None = the clearing is over.
+        self._fresh: set[bytes] | None = set()
+
+    def path(self, uid: bytes, blob_id: bytes) -> Path:
+        """Where a blob lies, or would."""
+        return self.directory / uid.hex() / blob_id.hex()
+
+    def is_here(self, uid: bytes, blob_id: bytes) -> bool:
+        """Whether the file is on this disk."""
+        return self.path(uid, blob_id).exists()
+
+    def create(self, uid: bytes, blob_id: bytes) -> NewBlobFile:
+        """Begins a file. Raises DiskFull."""
+        with self._lock:
+            if self._fresh is not None:
+                self._fresh.add(blob_id)
+        path = self.path(uid, blob_id)
+        return guarded(lambda: NewBlobFile(self, uid, path))
+
+    def remove(self, uid: bytes, blob_id: bytes) -> None:
+        """Removes a file that no row names any more. What is not there is fine."""
+        with suppress(FileNotFoundError):
+            self.path(uid, blob_id).unlink()
+
+    def set_aside(self, uid: bytes) -> Path | None:
+        """Gives the directory of a deleted thread another name, for ``empty``; None where there is none. Quick."""
+        gone = self.directory / f"{_GONE}{uid.hex()}-{os.urandom(4).hex()}"
+        with self._lock:
+            self._synced.discard(uid)
+            try:
+                (self.directory / uid.hex()).rename(gone)
+            except OSError:  # there is none; or the disk fails, and the next start finds it
+                return None
+        return gone
+
+    @staticmethod
+    def empty(gone: Path) -> None:
+        """Removes what was set aside. May take long."""
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def clear(self, uids: set[bytes], named: Callable[[bytes], set[bytes] | None]) -> None:
+        """Removes what a crash left: directories of threads that are not among ``uids``, unfinished files, and files
+        that no row names. ``named`` tells the blobs that a thread's rows name now; None = leave them alone."""
+        for name in self._list(self.directory):
+            if name.startswith(_GONE):
+                self.empty(self.directory / name)
+        for uid in self.found_at_start:
+            if uid not in uids:
+                gone = self.set_aside(uid)
+                if gone is not None:
+                    self.empty(gone)
+                continue
+            files = self._list(self.directory / uid.hex())  # before the rows: what comes in later is not looked at
+            kept = named(uid)
+            if kept is not None:
+                self._clear_thread(uid, files, kept)
+        with self._lock:
+            self._fresh = None
+
+    def _clear_thread(self, uid: bytes, files: list[str], kept: set[bytes]) -> None:
+        for name in files:
+            is_unfinished, text = name.startswith(_UNFINISHED), name[-2 * ID_BYTES :]
+            if not _is_id(text) or not (is_unfinished or name == text):
+                continue
+            blob_id = bytes.fromhex(text)
+            is_ours = self._fresh is not None and blob_id in self._fresh
+            if not is_ours and (is_unfinished or blob_id not in kept):
+                (self.directory / uid.hex() / name).unlink(missing_ok=True)
+
+    @staticmethod
+    def _list(directory: Path) -> list[str]:
+        try:
+            return os.listdir(directory)  # noqa: PTH208  names are what is wanted, thousands of them
+        except FileNotFoundError:
+            return []
+
+    # -- for NewBlobFile ----------------------------------------------------------------------------------------
+
+    def make_directory(self, directory: Path) -> None:
+        """Makes a thread's directory."""
+        directory.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
+
+    def sync(self, uid: bytes, directory: Path) -> None:
+        """Makes the names durable that lead to a thread's files; those above it once for each process."""
+        sync_directory(directory)
+        if uid not in self._synced:
+            sync_directory(self.directory)
+            sync_directory(self.directory.parent)
+            self._synced.add(uid)
+
+    def write(self, file: FileIO, data: bytes) -> None:
+        """Writes where there is room beside the reserve, which is for deletions. Raises DiskFull."""
+        with self._lock:  # else several writers would share the same last bytes
+            room = self._room()
+            if len(data) > room:
+                raise DiskFull(f"about {len(data)} bytes are needed and {max(room, 0)} are left")
+            guarded(lambda: _write_all(file, data))
+
+
+class NewBlobFile:
+    """A file on its way: ``publish`` makes it durable under its name, ``discard`` leaves nothing."""
+
+    def __init__(self, files: BlobFiles, uid: bytes, path: Path) -> None:
+        self._files = files
+        self._uid = uid
+        self._path = path
+        self._unfinished = path.with_name(f"{_UNFINISHED}{os.urandom(4).hex()}-{path.name}")
+        self.size_bytes = 0
+        files.make_directory(path.parent)
+        # Without a buffer, so that the check of the room sees every byte.
+        self._file = FileIO(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE_FILE), "w")
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes. Raises DiskFull."""
+        self._files.write(self._file, data)
+        self.size_bytes += len(data)
+
+    def publish(self) -> None:
+        """File, name, directories: all durable when this returns. Raises DiskFull; FileNotFoundError where the thread
+        was deleted meanwhile."""
+        guarded(self._publish)
+
+    def _publish(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._unfinished.rename(self._path)
+        self._files.sync(self._uid, self._path.parent)
+
+    def discard(self) -> None:
+        """Removes it, also after ``publish``. Must not be called once a row may name it."""
+        self._file.close()
+        for path in (self._unfinished, self._path):
+            path.unlink(missing_ok=True)
+
+
+def guarded(action: Callable[[], T]) -> T:
+    """Runs something that writes; a full disk is DiskFull."""
+    try:
+        return action()
+    except OSError as error:
+        if is_disk_full(error):
+            raise DiskFull("the disk is full; nothing was written") from None
+        raise
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _is_id(name: str) -> bool:
+    return len(name) == 2 * ID_BYTES and all(each in "0123456789abcdef" for each in name)

@@ -1,0 +1,34 @@
+"""Copies of blobs for a copy of a thread: opened under the source's key, sealed anew under the copy's."""
+
+from __future__ import annotations
+
+from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward_sidecar.errors import Corrupt, VersionNotFound
+from stateward_sidecar.store.blobread import BlobReader
+from stateward_sidecar.store.blobrows import get_blob
+from stateward_sidecar.store.blobwrite import Sealing
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import Identity, Thread
+
+
+def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes) -> BlobRecord:
+    """Makes a durable file of a blob for another thread; the caller puts entry and row.
+
+    Raises DiskFull, Corrupt, or HistoryElsewhere where the file is in the archive only.
+    """
+    try:
+        with context.engine.read() as txn:
+            record = get_blob(txn, source.identity, digest).record
+    except VersionNotFound:
+        raise Corrupt(f"a version names blob {digest.hex()}, which the thread does not have", source.name) from None
+    reader, sealing = BlobReader(context, source, record), Sealing(context, target)
+    try:
+        for segment in reader.segments():
+            sealing.add(segment)
+        copied = sealing.finish(record.media_type)
+        if copied.sha256 != digest:
+            raise Corrupt(f"blob {digest.hex()} does not have this SHA-256", source.name)
+    except BaseException:
+        sealing.discard()
+        raise
+    return copied

@@ -1,0 +1,139 @@
+"""The rows of a thread's blobs, and which blobs states and edits name.
+
+Row ``Q`` stands for a complete blob: it is put in the transaction of the entry that completed it, after the file was
+durable, and goes when nothing names the blob any more. Its key is a keyed hash of the content's SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import BlobRecord, EntryHeader
+from stateward.v1.diff_pb2 import Diff
+from stateward.v1.state_pb2 import BlobRef, Value
+from stateward_sidecar.codec.edits import Named
+from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
+from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.thread import Identity, rows
+
+
+def blob_key(identity: Identity, sha256: bytes) -> bytes:
+    """The row of a blob."""
+    return identity.keys.blob(identity.cipher.digest(b"blob", sha256))
+
+
+def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow | None:
+    """The row of a blob; None where the thread has none of this content. Raises Corrupt."""
+    key = blob_key(identity, sha256)
+    record = txn.get(key)
+    if record is None:
+        return None
+    row = _open(identity, key, record)
+    if row.record.sha256 != sha256:
+        raise Corrupt("the row of a blob leads to another one", identity.name)
+    return row
+
+
+def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
+    """The same. Raises VersionNotFound where there is none."""
+    row = find_blob(txn, identity, sha256)
+    if row is None:
+        raise VersionNotFound(
+            f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it went because no retained "
+            "version names it", thread=identity.name, sha256=sha256.hex(),
+        )  # fmt: skip
+    return row
+
+
+def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
+    """All blobs of a thread. Raises Corrupt."""
+    for key, record in rows(txn, identity.keys.all_of(b"Q")):
+        row = _open(identity, key, record)
+        if blob_key(identity, row.record.sha256) != key:
+            raise Corrupt("the row of a blob leads to another one", identity.name)
+        yield row
+
+
+def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:
+    """Puts the row of a blob, and the thread among those that have some."""
+    key = blob_key(identity, row.record.sha256)
+    txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
+    txn.put(layout.blobs_key(identity.number), layout.PRESENT)
+
+
+def index_blob(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: BlobRecord) -> None:
+    """Puts the row that an entry of the journal implies, where there is none yet."""
+    if txn.get(blob_key(identity, record.sha256)) is None:
+        row = BlobRow(record=record, sequence=header.sequence, write_time_us=header.create_time_us)
+        put_blob(txn, identity, row)
+
+
+def delete_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> None:
+    """Removes the row of a blob."""
+    txn.delete(blob_key(identity, sha256))
+    if next(rows(txn, identity.keys.all_of(b"Q")), None) is None:
+        txn.delete(layout.blobs_key(identity.number))
+
+
+def view_blob(record: BlobRecord) -> BlobRef:
+    """What a value names a blob by."""
+    return BlobRef(sha256=record.sha256, size_bytes=record.size_bytes, preview=record.preview)
+
+
+def check_named(txn: lmdb.Transaction, identity: Identity | None, named: Sequence[Named]) -> None:
+    """Raises InvalidField unless the thread has every blob that a request names. None = there is no thread yet."""
+    for field, ref in named:
+        row = find_blob(txn, identity, ref.sha256) if identity is not None else None
+        if row is None:
+            raise InvalidField(field, f"the thread has no blob {ref.sha256.hex()}; write it first, with WriteBlob")
+        record = row.record
+        if ref.size_bytes != record.size_bytes:
+            raise InvalidField(f"{field}.size_bytes", f"{ref.size_bytes}, but the blob has {record.size_bytes} bytes")
+        if not record.preview.startswith(ref.preview):
+            raise InvalidField(f"{field}.preview", "is not what the blob begins with")
+
+
+def blobs_in_edits(diff: Diff) -> set[bytes]:
+    """SHA-256 of all blobs that edits put into a state."""
+    found: set[bytes] = set()
+    for edit in diff.edits:
+        kind = edit.WhichOneof("edit")
+        if kind == "append":
+            _add_values(found, edit.append.entries)
+        elif kind in ("set_slot", "replace_entry"):
+            _add_values(found, (getattr(edit, kind).value,))
+    return found
+
+
+def blobs_in_state(tree: StateTree) -> set[bytes]:
+    """SHA-256 of all blobs that a state names."""
+    found: set[bytes] = set()
+    for value in tree.slots.values():
+        if find_data(value) is None:
+            _add_values(found, (Value.FromString(value),))
+    for log in tree.logs.values():
+        for item in log.entries:
+            at = skip_prefix(item)
+            if find_data(item, at) is None:
+                _add_values(found, (Value.FromString(item[at:]),))
+    return found
+
+
+def _add_values(found: set[bytes], values: Iterable[Value]) -> None:
+    for value in values:
+        if value.WhichOneof("content") == "blob":
+            found.add(value.blob.sha256)
+
+
+def _open(identity: Identity, key: bytes, record: bytes | memoryview) -> BlobRow:
+    try:
+        return BlobRow.FromString(identity.open_row(key, record))
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+    except DecodeError:
+        raise Corrupt("the row of a blob cannot be read", identity.name) from None

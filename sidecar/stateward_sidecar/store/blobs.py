@@ -1,0 +1,199 @@
+"""The verbs of blobs, and what the archive needs of them.
+
+A blob is a row of its thread (store/blobrows.py) and a sealed file (storage/blobfiles.py, codec/blob.py). The file may
+be in the archive only; then HistoryElsewhere says which one has to be fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_OPTIONS, EntryMetadata, ThreadCreation
+from stateward.v1.blob_service_pb2 import (
+    BlobBegin,
+    ReadBlobRequest,
+    ReadBlobResponse,
+    StatBlobRequest,
+    StatBlobResponse,
+    WriteBlobResponse,
+)
+from stateward_sidecar.codec.blob import SEGMENT_BYTES
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.blobfiles import guarded
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.blobread import BlobReader, elsewhere
+from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
+from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import reached
+
+# A blob that is written again counts as written now; within so long that needs no new row.
+RENEWAL_S = 3600
+
+
+class Blobs:
+    """Writing, reading, looking."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def find_thread(self, begin: BlobBegin) -> Thread | None:
+        """The thread that a blob is for; None = it has to be made first. Raises ThreadNotFound."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, begin.namespace, begin.thread)
+        is_other = thread is not None and begin.expected_uid not in ("", thread.identity.uid_text)
+        if is_other or (thread is None and not begin.HasField("create")):
+            raise not_found(begin.namespace, begin.thread)
+        return thread
+
+    def make_thread(self, begin: BlobBegin) -> Callable[[lmdb.Transaction, Batch], None]:
+        """Makes a thread without versions, for a first save that names a blob: its settings are its first entry."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            if self._threads.draft(txn, batch, begin.namespace, begin.thread) is not None:
+                return
+            context, draft = self._context, self._threads.create(txn, batch, begin.namespace, begin.thread)
+            identity, old_head = draft.identity, draft.head
+            try:
+                creation = ThreadCreation(namespace=begin.namespace, thread=begin.thread, options=begin.create)
+                metadata = EntryMetadata(creation=creation, options=begin.create)
+                entry = append(context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))
+                entry.head.options.CopyFrom(begin.create)
+                if begin.create.HasField("retention"):
+                    txn.put(layout.retention_key(identity.number), layout.PRESENT)
+                index_expiry(txn, identity.number, old_head, entry.head)
+                commit_entry(context, txn, batch, draft, entry, {})
+                self._threads.keep_draft(batch, draft)
+            except BaseException:
+                context.keystore.release(identity.uid)
+                raise
+
+        return run
+
+    def find_written(self, thread: Thread, begin: BlobBegin) -> WriteBlobResponse | None:
+        """The answer where the thread has the announced blob, which was written lately; else None."""
+        if not begin.sha256:
+            return None
+        with self._context.engine.read() as txn:
+            row = find_blob(txn, thread.identity, begin.sha256)
+        if row is None or not is_complete(self._context, thread.identity, row):
+            return None
+        if begin.HasField("size_bytes") and begin.size_bytes != row.record.size_bytes:
+            raise InvalidField("begin.size_bytes", f"the bytes of this SHA-256 are {row.record.size_bytes}")
+        return answer_write(thread, row)
+
+    def renew(self, thread: Thread, sha256: bytes) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Counts a blob as written now; False where it went meanwhile."""
+        identity = thread.identity
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+            if draft is None or draft.identity.uid != identity.uid:
+                raise not_found(identity.namespace, identity.name)
+            draft.check_writable()
+            row = find_blob(txn, identity, sha256)
+            if row is None:
+                return False
+            now = self._context.clock.now_us()
+            if now - row.write_time_us > RENEWAL_S * 1_000_000:
+                row.write_time_us = now
+                put_blob(txn, identity, row)
+            return True
+
+        return run
+
+    def begin_write(self, thread: Thread, begin: BlobBegin) -> BlobWrite:
+        """Begins; makes no file yet. Quick. Raises DiskFull or StateTooLarge."""
+        return BlobWrite(self._context, thread, begin)
+
+    def stat(self, request: StatBlobRequest) -> StatBlobResponse:
+        """What is known of a blob. Raises ThreadNotFound or VersionNotFound."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            row = get_blob(txn, thread.identity, request.sha256)
+        answer = StatBlobResponse(
+            blob=view_blob(row.record), media_type=row.record.media_type, sequence=row.sequence,
+            durability=reached(thread, row.sequence), stored_bytes=row.record.stored_bytes,
+            is_here=self._context.blob_files.is_here(thread.identity.uid, row.record.blob_id),
+        )  # fmt: skip
+        answer.write_time.FromMicroseconds(row.write_time_us)
+        return answer
+
+    def read(self, request: ReadBlobRequest) -> Iterator[ReadBlobResponse]:
+        """Finds a blob and the segments of a range; what is returned reads them one by one.
+
+        Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt, or HistoryElsewhere.
+        """
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            record = get_blob(txn, thread.identity, request.blob.sha256).record
+        size = record.size_bytes
+        if request.offset > size:
+            raise InvalidField("offset", f"{request.offset} is beyond the end of a blob of {size} bytes")
+        end = min(size, request.offset + request.length) if request.HasField("length") else size
+        reader = BlobReader(self._context, thread, record)
+        return _answers(reader, request.offset, end)
+
+
+def _answers(reader: BlobReader, start: int, end: int) -> Iterator[ReadBlobResponse]:
+    yield ReadBlobResponse(blob=view_blob(reader.record), media_type=reader.record.media_type, offset=start)
+    while start < end:
+        index, skipped = divmod(start, SEGMENT_BYTES)
+        data = reader.segment(index)[skipped : skipped + end - start]
+        yield ReadBlobResponse(offset=start, data=data)
+        start += len(data)
+
+
+class SealedBlobs:
+    """What the archive needs: sealed files as they are, and the rows that name them."""
+
+    def __init__(self, context: Context) -> None:
+        self._files = context.blob_files
+
+    @staticmethod
+    def rows(txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
+        """All blobs of a thread at the moment of a transaction; ``blobrows.put_blob`` puts them elsewhere."""
+        return list(list_blobs(txn, identity))
+
+    def open_sealed(self, thread: Thread, blob_id: bytes) -> Path:
+        """The sealed file of a blob, to be shipped as it is. Raises HistoryElsewhere where it is not here."""
+        path = self._files.path(thread.identity.uid, blob_id)
+        if not path.exists():
+            raise elsewhere(thread, blob_id)
+        return path
+
+    def install_sealed(self, uid: bytes, blob_id: bytes, source: bytes | Path) -> None:
+        """Puts a fetched sealed file where it belongs, durably. What is wrong with it is found when it is read.
+        Raises DiskFull."""
+        if self.is_here(uid, blob_id):
+            return
+        file = self._files.create(uid, blob_id)
+        try:
+            if isinstance(source, bytes):
+                file.write(source)
+            else:
+                guarded(lambda: _copy(source, file.write))
+            file.publish()
+        except BaseException:
+            file.discard()
+            raise
+
+    def is_here(self, uid: bytes, blob_id: bytes) -> bool:
+        """Whether the sealed file is on this disk."""
+        return self._files.is_here(uid, blob_id)
+
+
+def _copy(source: Path, write: Callable[[bytes], None]) -> None:
+    with source.open("rb") as file:
+        while data := file.read(SEGMENT_BYTES):
+            write(data)

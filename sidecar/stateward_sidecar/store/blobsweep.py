@@ -1,0 +1,179 @@
+"""Blobs that nothing names any more: which those are, and removing them; and what a crash left of blobs.
+
+A blob is named by a retained version if its edits put it into the state, or if it stands in a snapshot of one. That is
+a little more than what states hold, and never less: what no edit of a retained version brought comes from before the
+oldest one, which has a snapshot. A blob that nothing names stays for a day after it was last written, for whoever
+wrote it and has not saved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.state import from_snapshot
+from stateward_sidecar.errors import Corrupt, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.thread import Draft, Thread, rows, write_head
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.telemetry import log_damage
+
+KEPT_S = 24 * 3600
+# A thread's versions are looked through at most so often.
+INTERVAL_S = 3600
+RECORDS_A_STEP = 500
+
+
+class BlobSweeper:
+    """Collects unnamed blobs. Runs on a worker thread, one sweep at a time."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+        self._next_us: dict[int, int] = {}
+
+    def sweep(self, submit: Callable[[Write], object]) -> None:
+        """One round; ``submit`` queues a write and waits for it."""
+        now = self._context.clock.now_us()
+        with self._context.engine.read() as txn:
+            numbers = [layout.blobs_of(key) for key, _ in rows(txn, b"Q")]
+        self._next_us = {number: time for number, time in self._next_us.items() if time > now}
+        for number in numbers:
+            if number not in self._next_us:
+                self._next_us[number] = now + INTERVAL_S * SECOND_US
+                self._sweep_thread(number, now - KEPT_S * SECOND_US, submit)
+
+    def _sweep_thread(self, number: int, oldest_us: int, submit: Callable[[Write], object]) -> None:
+        try:
+            with self._context.engine.read() as txn:
+                thread = self._threads.by_number(txn, number)
+                if thread is None or not _may_collect(txn, thread):
+                    return
+                old = [row for row in list_blobs(txn, thread.identity) if row.write_time_us < oldest_us]
+            if not old:
+                return
+            tip, named = self._find_named(thread)
+        except StatewardError as error:
+            log_damage("blobs left out of a sweep", error)
+            return
+        for row in old:
+            if row.record.sha256 not in named:
+                run = self._remove(thread, row, tip, oldest_us)
+                submit(Write(run=run, background=True, frees_space=True))
+
+    def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
+        """The blobs that retained versions name, of all entries up to a place. Raises Corrupt."""
+        tip, at, named = thread.head.tip_sequence, 0, set[bytes]()
+        while at < tip:
+            at = self._context.settled(lambda at=at: self._look(thread, at, tip, named))  # type: ignore[misc]
+        # After the entries: where one was pruned meanwhile, what it brought stands in a snapshot now.
+        with self._context.engine.read() as txn:
+            for version in thread.snapshots:
+                if version not in thread.pruned:
+                    content, _ = replay.read_snapshot(txn, thread.identity, version)
+                    named |= blobs_in_state(from_snapshot(content))
+        return tip, named
+
+    def _look(self, thread: Thread, after: int, tip: int, named: set[bytes]) -> int:
+        """Adds what the next entries name. Returns the last one's place."""
+        keys, held = thread.identity.keys, replay.Held()
+        with self._context.engine.read() as txn:
+            for number, (key, record) in enumerate(rows_from(txn, keys.entry(after + 1), keys.all_of(b"J"))):
+                sequence = layout.tail_number(key)
+                if sequence > tip:
+                    return tip
+                if number >= RECORDS_A_STEP:
+                    return sequence - 1
+                named |= self._brought(txn, thread, sequence, bytes(record), held)
+        return tip
+
+    def _brought(
+        self, txn: lmdb.Transaction, thread: Thread | Draft, sequence: int, record: bytes, held: replay.Held
+    ) -> set[bytes]:
+        entry, identity = unpack(record, sequence), thread.identity
+        header = entry.header
+        if header.kind != ENTRY_KIND_CHECKPOINT or header.version in thread.pruned or not header.edit_bytes:
+            return set()
+        edits = replay.read_edits(txn, identity, entry, self._context.cache, held)
+        return blobs_in_edits(replay.parse_edits(edits, identity.name, header.version))
+
+    def _remove(
+        self, thread: Thread, doomed: BlobRow, tip: int, oldest_us: int
+    ) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Removes row and file, unless a version since ``tip`` names the blob or it was written again."""
+        identity, context = thread.identity, self._context
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+            if draft is None or draft.thread is not thread:
+                return False
+            row = find_blob(txn, identity, doomed.record.sha256)
+            if row is None or row.record.blob_id != doomed.record.blob_id or row.write_time_us >= oldest_us:
+                return False
+            held = replay.Held()
+            for sequence in range(tip + 1, draft.head.tip_sequence + 1):
+                record = txn.get(identity.keys.entry(sequence))
+                if record is None or row.record.sha256 in self._brought(txn, draft, sequence, bytes(record), held):
+                    return False
+            delete_blob(txn, identity, row.record.sha256)
+            head = draft.next_head()
+            head.stored_bytes -= row.record.stored_bytes
+            write_head(txn, identity, head)
+            draft.head = head
+            self._threads.keep_draft(batch, draft)
+            batch.after_commit.append(lambda: context.blob_files.remove(identity.uid, row.record.blob_id))
+            return True
+
+        return run
+
+
+def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """As ``rows``, from a key on."""
+    cursor = txn.cursor()
+    if cursor.set_range(start):
+        for key, value in cursor:
+            if key[: len(prefix)] != prefix:
+                return
+            yield bytes(key), memoryview(value)
+
+
+def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:
+    """At a start: removes what a crash left. ``found``: the threads there are, by uid; an orphan has its thread's."""
+
+    def named(uid: bytes) -> set[bytes] | None:
+        blobs: set[bytes] = set()
+        try:
+            with context.engine.read() as txn:
+                for number in found[uid]:
+                    thread = threads.by_number(txn, number)
+                    if thread is not None:
+                        blobs |= {row.record.blob_id for row in list_blobs(txn, thread.identity)}
+        except StatewardError as error:
+            log_damage("files of blobs left as they are", error)
+            return None
+        return blobs
+
+    context.blob_files.clear(set(found), named)
+
+
+def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
+    """Not of a thread that is another sidecar's, whose history is not all here, or whose files an orphan shares."""
+    if thread.archive is None:
+        return True
+    if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or thread.floor_sequence:
+        return False
+    uid = thread.identity.uid
+    try:
+        return sum(layout.unpack_name(value)[1] == uid for _, value in rows(txn, b"N")) == 1
+    except Corrupt:
+        return False

@@ -1,0 +1,90 @@
+"""Checking a thread's blobs: rows, the entries that made them, and every segment of every file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobread import BlobReader
+from stateward_sidecar.store.blobrows import blob_key, blobs_in_state, find_blob, list_blobs
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import Thread
+
+# Segments read in one step of a verification.
+SEGMENTS_A_STEP = 8
+
+
+def verify_blobs(context: Context, thread: Thread) -> Iterator[tuple[StatewardError | None, int]]:
+    """Yields what is wrong, and how many records were read. A blob that goes meanwhile is no finding."""
+    try:
+        with context.engine.read() as txn:
+            found = list(list_blobs(txn, thread.identity))
+            if found and txn.get(layout.blobs_key(thread.number)) is None:
+                yield Corrupt("the row of the thread's blobs is missing", thread.name), 0
+            wrong = [_verify_entry(txn, thread, row) for row in found]
+    except Corrupt as error:
+        yield error, 1
+        return
+    yield from ((each, 0) for each in wrong if each is not None)
+    for row in found:
+        try:
+            yield from ((None, count) for count in _read_all(context, thread, row))
+        except HistoryElsewhere:
+            continue  # the archive verifies what it has
+        except StatewardError as error:
+            if _is_still_there(context, thread, row):
+                yield error, 1
+
+
+def check_state_blobs(txn: lmdb.Transaction, thread: Thread, tree: StateTree, brought: set[bytes] | None) -> None:
+    """Raises Corrupt unless the thread has the blobs that a version names; ``brought``: those of its edits, where what
+    it was made from was checked before."""
+    for digest in sorted(blobs_in_state(tree) if brought is None else brought):
+        if txn.get(blob_key(thread.identity, digest)) is None:
+            raise Corrupt(f"the version names blob {digest.hex()}, which the thread does not have")
+
+
+def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrupt | None:
+    """What is wrong with the entry that made a blob; it may be in the archive only."""
+    record = txn.get(thread.identity.keys.entry(row.sequence))
+    if record is None:
+        if row.sequence <= thread.floor_sequence:
+            return None
+        return Corrupt("the journal entry of a blob is missing", thread.name)
+    try:
+        entry = unpack(record, row.sequence)
+        metadata = replay.open_metadata(thread.identity, entry)
+    except Corrupt:
+        return None  # found with the journal
+    if entry.header.kind != ENTRY_KIND_BLOB or metadata.blob != row.record:
+        return Corrupt("the row of a blob does not say what its journal entry says", thread.name)
+    return None
+
+
+def _read_all(context: Context, thread: Thread, row: BlobRow) -> Iterator[int]:
+    reader, digest, count = BlobReader(context, thread, row.record), sha256(), 0
+    for segment in reader.segments():
+        digest.update(segment)
+        count += 1
+        if count % SEGMENTS_A_STEP == 0:
+            yield SEGMENTS_A_STEP
+    if digest.digest() != row.record.sha256:
+        raise Corrupt(f"blob {row.record.sha256.hex()} does not have this SHA-256", thread.name)
+    yield count % SEGMENTS_A_STEP
+
+
+def _is_still_there(context: Context, thread: Thread, row: BlobRow) -> bool:
+    with context.engine.read() as txn:
+        if txn.get(thread.identity.keys.head()) is None:
+            return False
+        found = find_blob(txn, thread.identity, row.record.sha256)
+        return found is not None and found.record.blob_id == row.record.blob_id

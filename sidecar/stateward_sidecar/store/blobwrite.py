@@ -1,0 +1,202 @@
+"""Writing one blob: sealed segment by segment as its bytes come, durable, then one entry of the journal.
+
+The order is what counts: file synced, renamed, directories synced; then the transaction that names it. A crash before
+leaves a file that no row names, which the next start removes. Never is more in memory than one segment.
+
+The methods block, and may be called on any thread. After ``commit`` was queued only its outcome says whether the file
+may be discarded: an unknown outcome keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from hashlib import sha256
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord, EntryMetadata
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
+from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
+from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, StateTooLarge
+from stateward_sidecar.storage.blobfiles import NewBlobFile
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import reached
+
+BLOB_BYTES_MAX = 64 << 30
+
+
+class Sealing:
+    """Bytes that become a sealed file, made when the first of them come."""
+
+    def __init__(self, context: Context, identity: Identity) -> None:
+        self.blob_id = os.urandom(BLOB_ID_BYTES)
+        self.size_bytes = 0
+        self._cipher = BlobCipher(identity.cipher, identity.uid, self.blob_id)
+        self._create = partial(context.blob_files.create, identity.uid, self.blob_id)
+        self._file: NewBlobFile | None = None
+        self._hash = sha256()
+        self._preview = b""
+        self._lengths: list[int] = []
+        self._pending = b""  # the last segment is sealed as such: which it is shows when nothing follows
+
+    def add(self, data: bytes) -> None:
+        """Takes the next segment: ``SEGMENT_BYTES``, or fewer in the last one. Raises DiskFull."""
+        if self._file is None:
+            self._file = self._create()
+            self._file.write(self._cipher.header)
+            self._preview = data[:MAX_PREVIEW_BYTES]
+        else:
+            self._seal(self._pending, is_last=False)
+        self._hash.update(data)
+        self.size_bytes += len(data)
+        self._pending = data
+
+    def finish(self, media_type: str) -> BlobRecord:
+        """Seals what is left, and makes the file durable. Raises DiskFull."""
+        if self._file is None:
+            self.add(b"")
+        assert self._file is not None
+        self._seal(self._pending, is_last=True)
+        digest = self.digest
+        self._file.write(self._cipher.seal_index(self._lengths, self.size_bytes, digest))
+        self._file.publish()
+        return BlobRecord(
+            blob_id=self.blob_id, sha256=digest, size_bytes=self.size_bytes, media_type=media_type,
+            preview=self._preview, stored_bytes=self._file.size_bytes,
+        )  # fmt: skip
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of what was taken so far."""
+        return self._hash.digest()
+
+    def discard(self) -> None:
+        """Leaves nothing."""
+        if self._file is not None:
+            self._file.discard()
+
+    def _seal(self, data: bytes, *, is_last: bool) -> None:
+        assert self._file is not None
+        sealed = self._cipher.seal_segment(len(self._lengths), data, is_last=is_last)
+        self._lengths.append(len(sealed))
+        self._file.write(sealed)
+
+
+class BlobWrite:
+    """One call of WriteBlob."""
+
+    def __init__(self, context: Context, thread: Thread, begin: BlobBegin) -> None:
+        """Raises DiskFull or StateTooLarge where an announced size is too large."""
+        self.thread = thread
+        self._context = context
+        self._begin = begin
+        self._announced = begin.size_bytes if begin.HasField("size_bytes") else None
+        size = self._announced or 0
+        _check_size(size)
+        room = context.engine.disk_room_bytes()
+        if sealed_bytes_max(size) > room:
+            raise DiskFull(f"about {sealed_bytes_max(size)} bytes are needed and {max(room, 0)} are left")
+        self._sealing = Sealing(context, thread.identity)
+        # A call that was cancelled discards while a worker may still be at its last step.
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._record: BlobRecord | None = None
+        self._content = draft_content(EntryMetadata())
+
+    def add(self, segment: bytes) -> None:
+        """Takes the next ``SEGMENT_BYTES``. Raises DiskFull, StateTooLarge or InvalidField."""
+        assert len(segment) == SEGMENT_BYTES
+        with self._lock:
+            self._check_open()
+            self._take(segment)
+
+    def finish(self, rest: bytes) -> None:
+        """Takes the last bytes, fewer than a segment, and makes the file durable. Raises as ``add``."""
+        with self._lock:
+            self._check_open()
+            self._finish(rest)
+
+    def _finish(self, rest: bytes) -> None:
+        if rest:
+            self._take(rest)
+        size, begin = self._sealing.size_bytes, self._begin
+        if self._announced is not None and size != self._announced:
+            raise InvalidField("begin.size_bytes", f"{self._announced} bytes were announced, and {size} came")
+        if begin.sha256 and self._sealing.digest != begin.sha256:
+            raise InvalidField("begin.sha256", f"the bytes that came have {self._sealing.digest.hex()}")
+        try:
+            self._record = self._sealing.finish(begin.media_type)
+        except FileNotFoundError:  # the directory went while this was written
+            raise not_found(begin.namespace, begin.thread) from None
+        self._content = draft_content(EntryMetadata(blob=self._record))
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise DeadlineExceeded("the call was cancelled; nothing was kept")
+
+    def _take(self, data: bytes) -> None:
+        size = self._sealing.size_bytes + len(data)
+        if self._announced is not None and size > self._announced:
+            raise InvalidField("begin.size_bytes", f"{self._announced} bytes were announced, and more came")
+        _check_size(size)
+        self._sealing.add(data)
+
+    def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
+        """The write for the queue. Where it answers ``existed``, or raises what is certain, discard the file."""
+        begin, record, context = self._begin, self._record, self._context
+        assert record is not None
+        draft = threads.draft(txn, batch, begin.namespace, begin.thread)
+        if draft is None or draft.identity.uid != self.thread.identity.uid:
+            raise not_found(begin.namespace, begin.thread)  # it was deleted meanwhile, and its key with it
+        draft.check_writable()
+        identity = draft.identity
+        row = find_blob(txn, identity, record.sha256)
+        if row is not None and is_complete(context, identity, row):
+            row.write_time_us = max(row.write_time_us, context.clock.now_us())
+            put_blob(txn, identity, row)
+            return answer_write(draft.thread, row)
+        entry = append(context, txn, draft, ENTRY_KIND_BLOB, self._content)
+        entry.head.stored_bytes += record.stored_bytes
+        row = BlobRow(record=record, sequence=entry.header.sequence, write_time_us=entry.header.create_time_us)
+        put_blob(txn, identity, row)
+        commit_entry(context, txn, batch, draft, entry, {})
+        threads.keep_draft(batch, draft)
+        answer = answer_write(draft.thread, row)
+        answer.existed = False
+        return answer
+
+    def discard(self) -> None:
+        """Leaves nothing."""
+        with self._lock:
+            self._is_over = True
+            self._sealing.discard()
+
+
+def is_complete(context: Context, identity: Identity, row: BlobRow) -> bool:
+    """Whether the bytes of a blob can be had. Where its file was lost, the same bytes may be written again."""
+    return context.archive is not None or context.blob_files.is_here(identity.uid, row.record.blob_id)
+
+
+def answer_write(thread: Thread, row: BlobRow) -> WriteBlobResponse:
+    """The answer where the thread has the blob already."""
+    return WriteBlobResponse(
+        blob=view_blob(row.record), sequence=row.sequence, durability=reached(thread, row.sequence),
+        uid=thread.identity.uid_text, existed=True,
+    )  # fmt: skip
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > BLOB_BYTES_MAX:
+        raise StateTooLarge(
+            size_bytes, BLOB_BYTES_MAX, f"a blob of {size_bytes} bytes is larger than the limit of {BLOB_BYTES_MAX}"
+        )

@@ -1,0 +1,313 @@
+"""Putting what came from the archive on this disk: rows as they are, and the index rows they imply.
+
+Nothing is believed: HEAD is authenticated, objects have the hash it names, each entry opens under the thread's key and
+continues the digest of the one before it, and the last one is HEAD's tip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import ArchiveRow, PackedRow, ThreadImage
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import SECOND_US, index_expiry, index_time, label_keys, put_feed
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.thread import (
+    MAIN,
+    Draft,
+    Identity,
+    Thread,
+    delete_row,
+    write_archive_row,
+    write_head,
+    write_row,
+)
+from stateward_sidecar.store.threads import Threads
+
+HISTORY_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A thread as the archive has it, or as much of it as is needed to go on."""
+
+    namespace: NamespaceKeys
+    uid: bytes
+    data_key: bytes
+    image: ThreadImage
+    row: ArchiveRow  # how this sidecar stands to it from now on; its floor is set here
+    rows: list[PackedRow] = field(default_factory=list)
+
+
+class Installer:
+    """Writes incoming threads. Waits for the writer: not for the event loop."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def install(self, incoming: Incoming) -> Thread:
+        """Makes or renews this disk's copy in one transaction. Raises Corrupt or DiskFull.
+
+        A copy that is here must be an ancestor: entries up to its tip stay, later ones come with ``incoming``.
+        """
+        size = sum(len(row.record) + 256 for row in incoming.rows)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> Draft:
+            return self._put(txn, batch, incoming)
+
+        write = Write(run=run, size_bytes=size + 16384, is_alone=True)
+        draft: Draft = self._context.writer.submit(write, wait=True).wait()
+        thread = draft.thread
+        with self._context.engine.read() as txn:
+            return self._threads.by_number(txn, thread.number) or thread
+
+    def _put(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
+        image, row = incoming.image, incoming.row
+        namespace, name = image.head.namespace, image.head.thread
+        old = self._threads.draft(txn, batch, namespace, name)
+        if old is not None and old.identity.uid != incoming.uid:
+            raise Corrupt("the archive has another thread of this name", name)
+        if old is not None and old.head.tip_sequence > image.head.tip_sequence:
+            raise Corrupt("HEAD is older than the copy on this disk", name)
+        draft = self._begin(txn, batch, incoming) if old is None else old
+        identity, before = draft.identity, draft.head
+        have = before.tip_sequence
+        entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest)
+        first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
+        row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
+        put_rows(txn, identity, incoming.rows)
+        index_entries(txn, draft, entries)
+        draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
+        self._put_rows_of_image(txn, draft, image, row, before)
+        write_archive_row(txn, draft, row)
+        self._threads.keep_draft(batch, draft)
+        number = identity.number
+        batch.after_commit.append(lambda: self._forget_heads(number, before))
+        return draft
+
+    def _forget_heads(self, number: int, before: ThreadHead) -> None:
+        if before.main_version:
+            self._context.cache.drop_state(number, before.main_version)
+
+    def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
+        context, keystore, uid = self._context, self._context.keystore, incoming.uid
+        namespace, name = incoming.image.head.namespace, incoming.image.head.thread
+        if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan has the same one
+            keystore.add_thread(uid, incoming.namespace, incoming.data_key)
+            batch.after_abort.append(lambda: keystore.release(uid))
+            batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
+            batch.before_commit.append(keystore.sync)
+        number = context.next_thread
+        context.next_thread += 1
+        identity = Identity(number, uid, namespace, name, incoming.namespace, incoming.data_key)
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
+        txn.put(layout.name_key(incoming.namespace.names.thread(name)), layout.pack_name(number, uid))
+        return Draft(Thread(identity, ThreadHead(row_sum=b"\0" * 16)))
+
+    @staticmethod
+    def _floor(draft: Draft, entries: Sequence[Entry], first: int, have: int, head: ThreadHead) -> tuple[int, int]:
+        """Up to where this copy has a hole: where what comes does not continue what is here."""
+        if have and first <= have + 1:
+            return draft.floor_sequence, draft.floor_version
+        if first <= 1:
+            return 0, 0
+        versions = [entry.header.version for entry in entries if entry.header.version]
+        return first - 1, min(versions) - 1 if versions else head.last_version
+
+    def _put_rows_of_image(
+        self, txn: lmdb.Transaction, draft: Draft, image: ThreadImage, row: ArchiveRow, before: ThreadHead
+    ) -> None:
+        identity = draft.identity
+        head = ThreadHead()
+        head.CopyFrom(image.head)
+        head.row_sum = before.row_sum
+        head.epoch = max(head.epoch, row.head.epoch)
+        sums: dict[bytes, int] = {}
+        for branch in image.branches:
+            renewed = self._at_hand(txn, draft, branch, row.floor_version)
+            sums.update([write_row(txn, draft, head, identity.branch_key(branch.name), renewed)])
+            draft.branches[branch.name] = renewed
+        gone = set(draft.thread.tags) - {tag.name for tag in image.tags}
+        for tag in image.tags:
+            sums.update([write_row(txn, draft, head, _tag_key(identity, tag.name), tag)])
+            draft.tags[tag.name] = tag.version
+        for name in gone:
+            sums.update([_drop_tag(txn, draft, head, name)])
+            draft.tags[name] = None
+        if image.pruned.ranges:
+            sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
+            draft.pruned = Ranges.from_message(image.pruned)
+        if head.options.HasField("retention"):
+            txn.put(layout.retention_key(identity.number), layout.PRESENT)
+        else:
+            txn.delete(layout.retention_key(identity.number))
+        index_expiry(txn, identity.number, before, head)
+        index_time(txn, draft, before.update_time_us if before.tip_sequence else -1, head)
+        write_head(txn, identity, head)
+        draft.head = head
+        draft.row_sums.update(sums)
+
+    @staticmethod
+    def _at_hand(txn: lmdb.Transaction, draft: Draft, branch: BranchHead, floor_version: int) -> BranchHead:
+        """A branch as it stands here: its newest snapshot may not have come along."""
+        renewed = BranchHead()
+        renewed.CopyFrom(branch)
+        if (
+            branch.snapshot_version
+            and branch.snapshot_version not in draft.snapshots
+            and branch.version > floor_version
+        ):
+            renewed.snapshot_version = renewed.snapshot_stored_bytes = 0
+        elif branch.snapshot_version in draft.snapshots:
+            renewed.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, draft.identity, branch.snapshot_version)
+        return renewed
+
+    # -- older history ------------------------------------------------------------------------------------------
+
+    def add_history(self, thread: Thread, found: Sequence[PackedRow]) -> None:
+        """Puts older entries and snapshots, some at a time. They count once ``finish_history`` was called."""
+        # A snapshot whose first piece is missing does not exist.
+        found = sorted(found, key=lambda item: (is_snapshot(item), item.snapshot_version, -item.index))
+        at = 0
+        while at < len(found):
+            size, end = 0, at
+            while end < len(found) and (size < HISTORY_BYTES or end == at):
+                size += len(found[end].record)
+                end += 1
+            some = found[at:end]
+            at = end
+
+            def run(txn: lmdb.Transaction, batch: Batch, some: Sequence[PackedRow] = some) -> None:
+                draft = self._of(txn, batch, thread)
+                if draft is None:
+                    return
+                put_rows(txn, thread.identity, some)
+                index_entries(txn, draft, [unpack(item.record, item.sequence) for item in some if is_entry(item)])
+
+            self._submit(Write(run=run, size_bytes=size + 8192, background=True))
+
+    def finish_history(self, thread: Thread, snapshots: set[int]) -> None:
+        """Everything is here: nothing has to be asked of the archive any more to read this thread."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            draft = self._of(txn, batch, thread)
+            if draft is None or draft.archive is None:
+                return
+            row = ArchiveRow()
+            row.CopyFrom(draft.archive)
+            row.floor_sequence = row.floor_version = 0
+            write_archive_row(txn, draft, row)
+            draft.snapshots |= snapshots
+            self._threads.keep_draft(batch, draft)
+
+        self._submit(Write(run=run, size_bytes=8192))
+
+    def _of(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> Draft | None:
+        draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+        return draft if draft is not None and draft.identity.number == thread.number else None
+
+    def _submit(self, write: Write) -> None:
+        self._context.writer.submit(write, wait=True).wait()
+
+
+def check_chain(
+    identity: Identity, found: Sequence[PackedRow], head: ThreadHead, have: int, have_digest: bytes
+) -> list[Entry]:
+    """The entries among rows that are newer than what is here. Raises Corrupt unless they end at the tip of ``head``,
+    and each continues the one before it."""
+    entries = sorted(
+        (unpack(item.record, item.sequence) for item in found if is_entry(item)),
+        key=lambda entry: entry.header.sequence,
+    )
+    entries = [entry for entry in entries if have < entry.header.sequence <= head.tip_sequence]
+    digest = b""
+    if entries and entries[0].header.sequence == have + 1:
+        digest = have_digest
+    for before, entry in zip([None, *entries], entries, strict=False):
+        # The header is authenticated with the metadata.
+        entry.open_metadata_bytes(identity.cipher, identity.uid)
+        if before is not None and entry.header.sequence != before.header.sequence + 1:
+            digest = b""  # pruned between the two
+        if digest and entry.header.previous_digest != digest:
+            raise Corrupt(f"entry {entry.header.sequence} does not continue the one before it", identity.name)
+        digest = entry.header.digest
+    last = entries[-1].header if entries else None
+    if last is not None and (last.sequence, last.digest) != (head.tip_sequence, head.tip_digest):
+        raise Corrupt("the entries do not end where HEAD says", identity.name)
+    if last is None and have < head.tip_sequence and found:
+        raise Corrupt("the newest entries are missing in the archive", identity.name)
+    return entries
+
+
+def put_rows(txn: lmdb.Transaction, identity: Identity, found: Sequence[PackedRow]) -> None:
+    """Puts entries and pieces under their keys."""
+    keys = identity.keys
+    for item in found:
+        place = item.WhichOneof("place")
+        if place == "sequence":
+            # One that is here stays: it may have been cut down by a prune since it was archived.
+            txn.put(keys.entry(item.sequence), item.record, overwrite=False)
+        elif place == "parts_id":
+            txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
+        elif place == "snapshot_version":
+            txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
+
+
+def is_entry(item: PackedRow) -> bool:
+    """Whether a row is a journal entry."""
+    return bool(item.WhichOneof("place") == "sequence")
+
+
+def is_snapshot(item: PackedRow) -> bool:
+    """Whether a row is a piece of a snapshot."""
+    return bool(item.WhichOneof("place") == "snapshot_version")
+
+
+def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry]) -> None:
+    """Puts the index rows that consecutive entries imply."""
+    offset: int | None = None
+    for entry in entries:
+        _index_entry(txn, draft, entry)
+        header = entry.header
+        # Always for the first one: what lies before it may come later, with another offset.
+        if header.version and header.sequence - header.version != offset:
+            offset = header.sequence - header.version
+            txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))
+
+
+def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
+    identity, header = draft.identity, entry.header
+    keys = identity.keys
+    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    if metadata.request_hash:
+        row = layout.pack_request(header.sequence, header.create_time_us // SECOND_US)
+        txn.put(request_key(identity, metadata.request_hash), row)
+    put_feed(txn, identity.number, header.sequence)
+    if not header.version:
+        return
+    body = metadata.checkpoint
+    if body.checkpoint_id:
+        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
+        txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+    for key in label_keys(identity, header, body.labels):
+        txn.put(key, layout.PRESENT)
+
+
+def _tag_key(identity: Identity, name: str) -> bytes:
+    return identity.keys.tag(identity.hash_id(b"tag", name))
+
+
+def _drop_tag(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, name: str) -> tuple[bytes, int]:
+    return delete_row(txn, draft, head, _tag_key(draft.identity, name))

@@ -1,0 +1,129 @@
+"""What becomes of entries that another sidecar's takeover left out of history.
+
+In one transaction the whole copy that is here gets another name, ``<thread>@<epoch>``, and becomes an orphan: nothing
+is moved, no byte of the journal changes, request ids and tags go with it. The old name then leads nowhere on this disk;
+who asks for it gets what the archive has. An orphan can be read and forked, and goes when a person deletes it or the
+thread.
+"""
+
+from __future__ import annotations
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import ArchiveRow
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.store.thread import Draft, Identity, Thread, rows, write_archive_row, write_head
+from stateward_sidecar.store.threads import Threads
+
+
+class Orphans:
+    """Sets threads aside, and finds them. Waits for the writer: not for the event loop."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def set_aside(self, thread: Thread, common_sequence: int, row: ArchiveRow) -> tuple[str, int]:
+        """Makes an orphan of a thread, if it has entries after ``common_sequence``; else only a copy.
+
+        ``row``: what is known of the thread in the archive now. Returns the orphan's name (empty = none was needed) and
+        its newest sequence: entries may have come in until the transaction.
+        """
+        write = Write(run=lambda txn, batch: self._run(txn, batch, thread, common_sequence, row), frees_space=True)
+        name: str
+        name, tip = self._context.writer.submit(write, wait=True).wait()
+        return name, tip
+
+    def release(self, thread: Thread, archived_sequence: int, row: ArchiveRow) -> bool:
+        """Gives a thread up, if nothing was committed after ``archived_sequence``: no write passes from then on."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+            if draft is None or draft.identity.number != thread.number or draft.head.tip_sequence > archived_sequence:
+                return False
+            row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
+            write_archive_row(txn, draft, row)
+            txn.delete(layout.outbox_key(thread.number))
+            self._threads.keep_draft(batch, draft)
+            return True
+
+        return bool(self._context.writer.submit(Write(run=run, frees_space=True), wait=True).wait())
+
+    def _run(
+        self, txn: lmdb.Transaction, batch: Batch, thread: Thread, common_sequence: int, row: ArchiveRow
+    ) -> tuple[str, int]:
+        namespace, live_name = thread.identity.namespace, thread.name
+        draft = self._threads.draft(txn, batch, namespace, live_name)
+        if draft is None or draft.identity.number != thread.number:
+            return "", 0
+        tip = draft.head.tip_sequence
+        if tip <= common_sequence:
+            row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
+            write_archive_row(txn, draft, row)
+            self._threads.keep_draft(batch, draft)
+            return "", tip
+        names = draft.identity.namespace_keys.names
+        epoch = draft.head.epoch
+        name, attempt = f"{live_name}@{epoch}", 1
+        while txn.get(layout.name_key(names.thread(name))) is not None or (namespace, name) in batch.drafts:
+            attempt += 1
+            name = f"{live_name}@{epoch}.{attempt}"
+        old = draft.identity
+        identity = Identity(old.number, old.uid, namespace, name, old.namespace_keys, self._data_key(old))
+        head = draft.next_head()
+        head.thread = name
+        orphan = Draft(
+            Thread(identity, draft.head, draft.all_branches(), draft.all_tags(), draft.pruned, draft.snapshots)
+        )
+        orphan.thread.row_sums = {**draft.thread.row_sums, **draft.row_sums}
+        orphan.head = head
+        if second := expire_second(head):
+            txn.delete(layout.expiry_key(second, identity.number))
+        txn.delete(layout.retention_key(identity.number))
+        txn.delete(layout.outbox_key(identity.number))
+        head.options.ClearField("ttl")
+        head.options.ClearField("retention")
+        txn.delete(layout.name_key(names.thread(live_name)))
+        txn.put(layout.name_key(names.thread(name)), layout.pack_name(identity.number, identity.uid))
+        write_head(txn, identity, head)
+        kept = ArchiveRow(
+            access=ACCESS_ORPHAN, head=row.head, floor_sequence=draft.floor_sequence,
+            floor_version=draft.floor_version, orphan_of=live_name, common_sequence=common_sequence,
+        )  # fmt: skip
+        kept.head.epoch = epoch
+        write_archive_row(txn, orphan, kept)
+        batch.drafts[namespace, live_name] = None
+        live = draft.thread
+        batch.after_commit.append(lambda: self._threads.forget(live))
+        self._threads.keep_draft(batch, orphan)
+        return name, tip
+
+    def _data_key(self, identity: Identity) -> bytes:
+        key = self._context.keystore.thread_key(identity.uid, identity.namespace_keys)
+        assert key is not None
+        return key
+
+    def siblings(self, uid: bytes, number: int) -> list[int]:
+        """Numbers of other threads on this disk with the same uid: a thread's orphans, or an orphan's thread."""
+        found = []
+        with self._context.engine.read() as txn:
+            for _, value in rows(txn, b"N"):
+                other, other_uid = layout.unpack_name(value)
+                if other_uid == uid and other != number:
+                    found.append(other)
+        return found
+
+    def count(self) -> int:
+        """How many orphans there are on this disk; reads every thread's row."""
+        count = 0
+        with self._context.engine.read() as txn:
+            seen = set[bytes]()
+            for _, value in rows(txn, b"N"):
+                _, uid = layout.unpack_name(value)
+                count += uid in seen
+                seen.add(uid)
+        return count

@@ -1,0 +1,131 @@
+"""Reading what the archive is about to take: a thread's rows at one moment, and its entries one after the other.
+
+Everything is copied out of short transactions. Entries and snapshots that are not archived yet are never pruned, so
+they are still there when a later step reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
+from stateward_sidecar.codec.seal import content_hash
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import Identity, Thread, load_thread, rows
+
+# Bytes of entries that one transaction reads.
+CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A thread as it was committed at one moment."""
+
+    thread: Thread  # read for this moment only; nobody else changes it
+    image: ThreadImage
+
+    @property
+    def tip_sequence(self) -> int:
+        return self.image.head.tip_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """Entries with their pieces, in order, as rows of a pack."""
+
+    rows: list[PackedRow]
+    headers: list[EntryHeader]
+    size_bytes: int
+
+
+class Outbox:
+    """Reads for the archive. Runs on its threads."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def moment(self, identity: Identity) -> Moment | None:
+        """The thread now; None where it was deleted. Raises Corrupt."""
+        context = self._context
+        with context.engine.read() as txn:
+            if txn.get(identity.keys.head()) is None:
+                return None
+            thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
+        image = ThreadImage(head=thread.head, pruned=thread.pruned.to_message())
+        image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
+        for name, version in sorted(thread.tags.items()):
+            image.tags.add(name=name, version=version)
+        return Moment(thread, image)
+
+    def entries(self, thread: Thread, after: int, until: int) -> Iterator[Shipment]:
+        """The entries in (after, until], proved to open, some megabytes at a time. Raises Corrupt.
+
+        A number without an entry was pruned, which happens to archived ones only.
+        """
+        while after < until:
+            shipment = self._chunk(thread, after, until)
+            if not shipment.headers:
+                return
+            yield shipment
+            after = shipment.headers[-1].sequence
+
+    def _chunk(self, thread: Thread, after: int, until: int) -> Shipment:
+        context, identity = self._context, thread.identity
+        found, headers, size = list[PackedRow](), list[EntryHeader](), 0
+        held: replay.Held = {}
+        with context.engine.read() as txn:
+            prefix = identity.keys.all_of(b"J")
+            cursor = txn.cursor()
+            more = cursor.set_range(identity.keys.entry(after + 1))
+            while more and size < CHUNK_BYTES and bytes(cursor.key()[: len(prefix)]) == prefix:
+                sequence = layout.tail_number(cursor.key())
+                if sequence > until:
+                    break
+                entry = unpack(cursor.value(), sequence)
+                if not entry.is_husk:
+                    _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
+                found.append(PackedRow(sequence=sequence, record=entry.record))
+                if entry.header.parts_id and entry.header.version not in thread.pruned:
+                    for index, (_, piece) in enumerate(rows(txn, identity.keys.edits_pieces(entry.header.parts_id))):
+                        found.append(PackedRow(parts_id=entry.header.parts_id, index=index, record=bytes(piece)))
+                        size += len(piece)
+                headers.append(entry.header)
+                size += len(entry.record)
+                more = cursor.next()
+        return Shipment(found, headers, size)
+
+    def snapshot(self, thread: Thread, version: int) -> list[bytes]:
+        """The sealed pieces of a snapshot, proved to open; empty where it is gone. Raises Corrupt."""
+        identity = thread.identity
+        with self._context.engine.read() as txn:
+            pieces = [bytes(piece) for _, piece in rows(txn, identity.keys.snapshot_pieces(version))]
+            if pieces:
+                replay.read_snapshot(txn, identity, version)
+        return pieces
+
+    def digest_at(self, identity: Identity, sequence: int) -> bytes:
+        """The digest of an entry; empty where it is not on this disk."""
+        with self._context.engine.read() as txn:
+            record = txn.get(identity.keys.entry(sequence))
+            return bytes(unpack(record, sequence).header.digest) if record is not None else b""
+
+    def has_entries(self, identity: Identity, first: int, last: int) -> bool:
+        """Whether any entry of a range is on this disk."""
+        with self._context.engine.read() as txn:
+            cursor = txn.cursor()
+            return bool(cursor.set_range(identity.keys.entry(first))) and bytes(cursor.key()) <= identity.keys.entry(
+                last
+            )
+
+
+def _prove(identity: Identity, entry: Entry, edits: bytes) -> None:
+    """Raises Corrupt unless the entry is what its digest says: a fault of memory or disk must not become history."""
+    metadata = entry.open_metadata_bytes(identity.cipher, identity.uid)
+    if entry_digest(identity.cipher, entry.header, metadata, content_hash(edits)) != entry.header.digest:
+        raise Corrupt("an entry does not have the digest it was given", identity.name, entry.header.version)
