@@ -11,9 +11,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from stateward import _ownership, _reading, _saving, _sync, _threads
+from stateward import _ownership, _reading, _saving, _sync, _threads, _uploads, values
 from stateward._async_archive import AsyncArchive
 from stateward._async_io import AsyncStream, Connection, drive
+from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
 from stateward._saving import PreparedSave, SaveOptions
@@ -42,6 +43,9 @@ class AsyncClient(ClientShell[Connection]):
     `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
     sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
     is fenced by it, and what it had not archived becomes an orphan. Without it, NotOwner is raised.
+
+    Values of more than `blob_threshold` bytes are kept apart from the state, and read with it by `hydrate`, as looking
+    at a value cannot wait; choose `slots` and `logs` where that is too much. 0 = none.
     """
 
     _connect = Connection

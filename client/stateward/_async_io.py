@@ -102,12 +102,13 @@ async def _each(content: Content) -> AsyncIterator[bytes]:
             yield piece
         return
     iterator = iter(pieces)
-    while True:
-        # A file is not read on the event loop.
-        piece = await asyncio.to_thread(next, iterator, None) if content.is_blocking else next(iterator, None)
-        if piece is None:
-            return
-        yield piece
+
+    def step() -> bytes | None:
+        return next(iterator, None)
+
+    # A file is not read on the event loop.
+    while (found := await asyncio.to_thread(step) if content.is_blocking else step()) is not None:
+        yield found
 
 
 class AsyncStream(Generic[T]):

@@ -187,6 +187,11 @@ class Content:
     """Whether getting them may take a while."""
 
     @classmethod
+    def nothing(cls, size_bytes: int | None, digest: bytes) -> Content:
+        """No bytes: they are there already."""
+        return cls(tuple, size_bytes, digest)
+
+    @classmethod
     def of_bytes(cls, data: bytes) -> Content:
         """Bytes in memory."""
         return cls(lambda: slices(data), len(data), sha256(data).digest())
@@ -209,7 +214,8 @@ class Content:
         )
 
 
-def _slices(data: bytes) -> Iterator[bytes]:
+def slices(data: bytes) -> Iterator[bytes]:
+    """Cuts bytes into messages."""
     view = memoryview(data)
     for at in range(0, len(data), PIECE_BYTES):
         yield bytes(view[at : at + PIECE_BYTES])

@@ -19,8 +19,8 @@ from stateward._blobs import Content
 from stateward.errors import ServerUnavailable, StatewardError, error_from_rpc
 from stateward.v1 import (
     admin_service_pb2_grpc,
-    blob_service_pb2_grpc,
     archive_service_pb2_grpc,
+    blob_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     thread_service_pb2_grpc,
 )

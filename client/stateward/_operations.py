@@ -43,7 +43,7 @@ class Call:
 class Upload(Call):
     """One attempt to write a blob; `request` is the BlobBegin, and `content` what follows. Answered as WriteBlob."""
 
-    content: Content = Content(tuple)
+    content: Content = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

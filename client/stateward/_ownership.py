@@ -13,7 +13,9 @@ from stateward.v1 import thread_service_pb2 as threads
 
 # What the daemon may need beyond the time that it was told to wait.
 ATTACH_MARGIN_S = 60.0
-_WRITES = frozenset({"Save", "BatchSave", "PruneThread", "DeleteThread", "UpdateThread", "SetTag", "DeleteTag"})
+_WRITES = frozenset(
+    {"Save", "BatchSave", "PruneThread", "DeleteThread", "UpdateThread", "SetTag", "DeleteTag", "WriteBlob"}
+)
 
 
 def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float | None) -> Operation[ThreadInfo]:

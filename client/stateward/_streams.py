@@ -135,9 +135,7 @@ class HistoryReader(Reader[HistoryEntry]):
         if not message.HasField("state"):
             return None
         found, asked = message.state, self._request.projection
-        state = read_state(
-            message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True
-        )
+        state = read_state(message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True)
         state.read_blobs_through(self._ref.blobs)
         return state
 

@@ -11,7 +11,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from stateward import _ownership, _reading, _saving, _threads
+from stateward import _ownership, _reading, _saving, _threads, _uploads, values
+from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
 from stateward._saving import PreparedSave, SaveOptions
@@ -41,6 +42,9 @@ class Client(ClientShell[Connection]):
     `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
     sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
     is fenced by it, and what it had not archived becomes an orphan. Without it, NotOwner is raised.
+
+    Values of more than `blob_threshold` bytes are kept apart from the state, and read when they are looked at (0 =
+    none). What grows step by step belongs into a log: a blob is written anew whenever its value changes.
     """
 
     _connect = Connection
@@ -218,8 +222,8 @@ class Thread(ThreadShell["Client"]):
     def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
         """Writes bytes that are too large for the state, and returns what names them: put it into a slot or a log.
 
-        `source` is bytes, a path, a file opened for reading bytes, or an iterator of bytes. A thread that does not exist
-        is made. The same bytes are kept once. What no saved version names goes after a day.
+        `source` is bytes, a path, a file opened for reading bytes, or an iterator of bytes. A thread that does not
+        exist is made. The same bytes are kept once. What no saved version names goes after a day.
         """
         return self._run(_uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
 

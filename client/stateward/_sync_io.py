@@ -88,7 +88,8 @@ class Connection:
                 failures.append(failure)
                 call.cancel()
 
-        call = self._methods["WriteBlob"].future(messages(), timeout=upload_deadline_s(self._settings, content))
+        write: Any = self._methods["WriteBlob"]
+        call = write.future(messages(), timeout=upload_deadline_s(self._settings, content))
         is_open.set()
         try:
             return call.result()

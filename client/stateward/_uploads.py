@@ -29,10 +29,8 @@ def write_blob(
         begin.create.SetInParent()
     if content.sha256 and (yield from _is_written(begin)):
         # Only the announcement: the daemon counts the blob as written now.
-        known = Content(tuple, content.size_bytes, content.sha256)
-        written = (yield Upload("WriteBlob", begin, content=known)).blob
-    else:
-        written = (yield Upload("WriteBlob", begin, content=content)).blob
+        content = Content.nothing(content.size_bytes, content.sha256)
+    written = (yield Upload("WriteBlob", begin, content=content)).blob
     return Blob(media_type, written.sha256, written.size_bytes, written.preview, ref.blobs)
 
 

@@ -1,0 +1,121 @@
+"""A thread moves between machines: nobody loses what was archived, and nobody writes what is not theirs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.archive.rig import Fleet, eventually, write_steps
+
+from stateward import errors
+
+
+def test_a_lost_machine_costs_nothing_that_was_archived(machines: Fleet) -> None:
+    """Everything that was answered ARCHIVED is on another machine, at once to read and after the lease to write."""
+    first = machines.machine("first")
+    digest = write_steps(machines.client(first), "job", 30, archived=True)
+    first.kill()
+    second = machines.client(machines.machine("second"))
+    state = second.thread("job").hydrate()
+    assert (state.slots["count"], len(state.logs["messages"]), state.digest) == (30, 30, digest)
+    with pytest.raises(errors.NotOwner):
+        write_steps(second, "job", 1)
+    time.sleep(1.2)
+    write_steps(second, "job", 5)
+    assert second.thread("job").hydrate().slots["count"] == 35
+
+
+def test_an_idle_owner_that_was_replaced_is_fenced(machines: Fleet) -> None:
+    """What it still commits is set aside, readable under a name of its own, and the live name follows the archive."""
+    first = machines.machine("first")
+    old = machines.client(first)
+    write_steps(old, "job", 3, archived=True)
+    second = machines.client(machines.machine("second"))
+    second.thread("job").attach(take_over=True)
+    write_steps(second, "job", 2, archived=True)
+    state = old.thread("job").hydrate()  # it does not know yet, and is not asked to
+    state.slots["mine"] = True
+    old.thread("job").save(state)
+
+    def orphan() -> list[str]:
+        return [found.name for found in old.threads() if found.name != "job"]
+
+    eventually(orphan)
+    (name,) = orphan()
+    assert name.startswith("job@")
+    kept = old.thread(name).hydrate()
+    assert kept.slots["mine"] is True
+    assert kept.slots["count"] == 3
+    live = old.thread("job").hydrate()
+    assert live.slots["count"] == 5
+    with pytest.raises((errors.Fenced, errors.NotOwner)):
+        old.thread("job").save(live)
+    copy = old.thread(name).fork("rescued")
+    assert copy.hydrate().slots["mine"] is True
+
+
+def test_a_restart_goes_on_where_it_was(machines: Fleet) -> None:
+    """After kill -9 the same disk ships what it had not shipped, and no other machine has to wait for it."""
+    first = machines.machine("first", archive_interval="600")
+    client = machines.client(first)
+    write_steps(client, "job", 2, archived=True)
+    write_steps(client, "job", 3)
+    first.kill()
+    first.start()
+    client = machines.client(first)
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
+    other = machines.client(machines.machine("other"))
+    assert other.thread("job").hydrate().slots["count"] == 5
+
+
+def test_a_graceful_stop_gives_everything_up(machines: Fleet) -> None:
+    """The next machine writes at once, and finds what was only committed."""
+    first = machines.machine("first", archive_interval="600")
+    write_steps(machines.client(first), "job", 4)
+    assert first.stop() == 0
+    second = machines.client(machines.machine("second"))
+    write_steps(second, "job", 1)
+    assert second.thread("job").hydrate().slots["count"] == 5
+
+
+def test_two_machines_cannot_both_make_a_thread(machines: Fleet) -> None:
+    """Of two creations under one name one is refused, before anything is answered."""
+    first, second = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
+    write_steps(first, "job", 1)
+    with pytest.raises(errors.NotOwner):
+        state = second.thread("job").hydrate()
+        state.slots["x"] = 1
+        second.thread("job").save(state)
+
+
+def test_a_long_history_comes_when_it_is_asked_for(machines: Fleet) -> None:
+    """Another machine reads the head with little, and older versions all the same."""
+    first = machines.machine("first")
+    client = machines.client(first)
+    write_steps(client, "job", 400, size=1200)
+    expected = client.thread("job").hydrate(version=17)
+    digests = {item.checkpoint.version: item.checkpoint.digest for item in client.thread("job").history()}
+    first.stop()
+    second = machines.client(machines.machine("second"))
+    state = second.thread("job").hydrate()
+    assert state.slots["count"] == 400
+    assert second.thread("job").hydrate(version=17).logs["messages"] == expected.logs["messages"]
+    assert {
+        item.checkpoint.version: item.checkpoint.digest for item in second.thread("job").history()
+    } == digests
+    write_steps(second, "job", 50, size=1200)
+    with second.verify() as progress:
+        assert [item.finding for item in progress if item.finding is not None] == []
+
+
+def test_a_deleted_thread_stays_deleted(machines: Fleet) -> None:
+    """Another machine finds nothing, the old owner forgets its copy, and the name can be used again."""
+    first = machines.machine("first")
+    client = machines.client(first)
+    write_steps(client, "job", 5, archived=True)
+    second = machines.client(machines.machine("second"))
+    assert second.thread("job").hydrate().slots["count"] == 5
+    client.thread("job").delete()
+    assert second.thread("job").hydrate().version == 0
+    write_steps(client, "job", 2, archived=True)
+    assert second.thread("job").hydrate().slots["count"] == 2
