@@ -8,6 +8,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from stateward.v1 import admin_service_pb2, blob_service_pb2, checkpoint_service_pb2, thread_service_pb2
@@ -60,6 +62,48 @@ async def run(settings: Settings) -> int:
         failure.append(error)
         loop.call_soon_threadsafe(stop.set)
 
+    parts = _make_parts(settings, loop, on_fatal)
+    targets = await _start(parts, settings, loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _say_ready(parts, settings, targets)
+    sweeping = asyncio.create_task(_sweep(parts.store, settings.sweep_interval_s))
+    await stop.wait()
+    log.info("stopping", grace_s=settings.grace_s)
+    sweeping.cancel()
+    parts.feed.close()
+    await parts.server.stop(0 if failure else settings.grace_s)
+    if failure:
+        # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
+        sys.stderr.flush()
+        os._exit(EXIT_DISK_FAILED)
+    if parts.archive is not None:
+        await loop.run_in_executor(None, _leave, parts.archive, settings.grace_s)
+    await loop.run_in_executor(None, parts.store.close)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # All is done: one more signal while the interpreter ends must not make it look like a violent end.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    log.info("stopped")
+    return EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the daemon is made of."""
+
+    key: bytes
+    store: Store
+    bucket: Bucket | None
+    archive: Archive | None
+    feed: Feed
+    server: Server
+    warnings: tuple[str, ...]
+
+
+def _make_parts(
+    settings: Settings, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]
+) -> _Parts:
     delivery = Delivery(loop)
 
     def deliver(writes: list[Write]) -> None:
@@ -80,42 +124,47 @@ async def run(settings: Settings) -> int:
         deliver, on_fatal,
     )  # fmt: skip
     feed = Feed(loop, 0)
-    calls = Calls(store)
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
-    calls.holding = Holding(store, archive, durability)
+    calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability))
     warnings = _warnings(settings)
     facts = ServerFacts(
         version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(),
     )  # fmt: skip
+    services = {
+        checkpoint_service_pb2: CheckpointService(calls),
+        thread_service_pb2: ThreadService(calls, feed),
+        blob_service_pb2: BlobService(calls),
+        admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners),
+    }
     server = Server(
-        {
-            checkpoint_service_pb2.DESCRIPTOR.services_by_name["CheckpointService"]: CheckpointService(calls),
-            thread_service_pb2.DESCRIPTOR.services_by_name["ThreadService"]: ThreadService(calls, feed),
-            blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"]: BlobService(calls),
-            admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]: AdminService(
-                calls, facts, lambda: feed.listeners
-            ),
-        },
+        {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
         settings.max_state_bytes,
     )
-    calls.gather = Gather(loop, store.context.writer)
+    return _Parts(key, store, bucket, archive, feed, server, warnings)
+
+
+async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Starts everything; returns where the daemon listens. Closes what was opened if it cannot."""
+    store, archive = parts.store, parts.archive
     try:
-        targets = [server.listen(url) for url in settings.listen]
+        targets = [parts.server.listen(url) for url in settings.listen]
         store.start()
-        if archive is not None and bucket is not None:
-            await loop.run_in_executor(None, join, store, archive.desk.wire, bucket, key)
+        if archive is not None and parts.bucket is not None:
+            await loop.run_in_executor(None, join, store, archive.desk.wire, parts.bucket, parts.key)
             archive.start()
-        await server.start()
+        await parts.server.start()
     except BaseException:
         if archive is not None:
             archive.close()
         store.close()
         raise
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    for warning in warnings:
+    return targets
+
+
+def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
+    for warning in parts.warnings:
         log.warning(warning)
     log.info(
         "ready",
@@ -123,29 +172,10 @@ async def run(settings: Settings) -> int:
         listen=" ".join(targets),
         data_dir=settings.data_dir,
         version=version(),
-        key=fingerprint(key),
+        key=fingerprint(parts.key),
     )
     _spare_collector()
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
-    sweeping = asyncio.create_task(_sweep(store, settings.sweep_interval_s))
-    await stop.wait()
-    log.info("stopping", grace_s=settings.grace_s)
-    sweeping.cancel()
-    feed.close()
-    await server.stop(0 if failure else settings.grace_s)
-    if failure:
-        # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
-        sys.stderr.flush()
-        os._exit(EXIT_DISK_FAILED)
-    if archive is not None:
-        await loop.run_in_executor(None, _leave, archive, settings.grace_s)
-    await loop.run_in_executor(None, store.close)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # All is done: one more signal while the interpreter ends must not make it look like a violent end.
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
-    log.info("stopped")
-    return EXIT_OK
 
 
 def _leave(archive: Archive, grace_s: float) -> None:

@@ -45,6 +45,7 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     with pytest.raises(Fenced) as caught:
         write_late(here)
     orphan = caught.value.orphan
+    assert "sidecar second; this is what it had archived" in first("show", "t").out
     answer = first("threads")
     assert "WRITTEN BY" in answer.out.splitlines()[0]
     rows = {line.split()[0]: line for line in answer.out.splitlines()[1:]}
@@ -56,7 +57,6 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     history = first("history", "t")
     assert "sidecar second" in history.error
     assert "orphan of t" in first("history", orphan).error
-    assert "sidecar second; this is what it had archived" in first("show", "t").out
     assert first("show", orphan, "--json").json["logs"] == {"l": [1, "too late"]}
     assert first("fork", orphan, "kept").code == 0
     assert columns(second("threads"))[-2:] == ["STORED", "LABELS"]

@@ -131,6 +131,7 @@ def test_read_only(both):
     assert entries(second) == ["from first", "still first"]
 
 
+@pytest.mark.slow
 def test_unknown_is_not_new(own_pair, open_client):
     """While the bucket does not answer no thread is called new; when it comes back the call goes on by itself."""
     open_client(own_pair.first.target).thread("t").append("l", 1, durability="archived")
@@ -156,6 +157,7 @@ def test_deleted_here_only(both):
     assert not second.delete(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_deleted_here_while_the_archive_is_away(own_pair, open_client):
     """To remove only what is here no archive needs to answer."""
     client = open_client(own_pair.first.target, timeout=1, retry_timeout=1)

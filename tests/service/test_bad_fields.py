@@ -81,7 +81,7 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a blob": (
         {"diff": edit(set_slot=SetSlot(slot="s", value=Value(blob=BlobRef())))},
-        "diff.edits[0].set_slot.value.blob",
+        "diff.edits[0].set_slot.value.blob.sha256",
     ),
     "append of nothing": ({"diff": edit(append=Append(log="l"))}, "diff.edits[0].append.entries"),
     "append of an unset value": (

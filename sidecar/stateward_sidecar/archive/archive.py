@@ -45,7 +45,7 @@ class Archive:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
-        hooks = ArchiveHooks({}, self._on_entry, self._refresh)
+        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self.delete)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context),

@@ -21,7 +21,7 @@ def fetch_root(wire: Wire) -> bytes:
     try:
         return find_root(wire) or b""
     except ArchiveUnavailable as error:
-        raise StartError(f"{error.message}; a sidecar without data must ask the archive before it may start") from None
+        raise StartError(f"--archive: {error.message}; a sidecar without data must ask the archive before it may start") from None
 
 
 def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
@@ -38,17 +38,17 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
         form = agree_on_format(wire, store.context.clock.now_us())
         agree_on_root(wire, store.context.keystore, key)
     except BucketUnfit as error:
-        raise StartError(f"the archive is not fit: {error.message}") from None
+        raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
     except BucketError as error:
-        raise StartError(f"the archive cannot be used: {error.message}") from None
+        raise StartError(f"--archive: the bucket cannot be used: {error.message}") from None
     except ArchiveUnavailable as error:
         if known is None:
-            raise StartError(f"{error.message}; before its first use it must be asked") from None
+            raise StartError(f"--archive: {error.message}; before its first use it must be asked") from None
         log.warning("the archive does not answer; commits go on", error=error.message)
         return ""
     if known is not None and ArchiveFormat.FromString(known).archive_id != form.archive_id:
         raise StartError(
-            "the data in this directory belong to another archive; give them theirs, or move the directory away"
+            "--archive: the data in this directory belong to another archive; give them theirs, or move the directory away"
         )
     if known is None:
         _remember(store, form)

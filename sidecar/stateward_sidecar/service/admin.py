@@ -55,6 +55,8 @@ class AdminService:
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
             features=FEATURES,
         )  # fmt: skip
+        if self._calls.holding.archive is not None:
+            answer.features.append("archive")
         answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
         answer.start_time.FromMicroseconds(facts.start_time_us)
         return answer

@@ -47,10 +47,10 @@ class Delivery:
 class Calls:
     """Runs verbs for handlers."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, gather: Gather, holding: Holding) -> None:
         self.store = store
-        self.gather: Gather  # wired by ``app``
-        self.holding: Holding  # wired by ``app``
+        self.gather = gather
+        self.holding = holding
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc.aio
 import lmdb
@@ -76,14 +76,17 @@ class CheckpointService:
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         named = check.check_batch(request)
         holding = self._calls.holding
-        wanted = [holding.is_wanted(item.durability) for item in request.saves]
+        wanted = [_named(index, holding.is_wanted, item.durability) for index, item in enumerate(request.saves)]
 
         async def save_all(left: int = len(request.saves)) -> BatchSaveResponse:
             """Holds one thread after the other, then saves."""
             if left == 0:
                 return await self._batch_save(request, named, context)
             item = request.saves[left - 1]
-            return await holding.write(item.namespace, item.thread, lambda: save_all(left - 1))
+            try:
+                return await holding.write(item.namespace, item.thread, lambda: save_all(left - 1))
+            except StatewardError as error:
+                raise error if "item" in error.metadata else check.in_item(error, f"saves[{left - 1}]") from None
 
         answer = await (save_all() if holding.archive is not None else save_all(0))
         for index, item in enumerate(request.saves):
@@ -209,3 +212,11 @@ class CheckpointService:
     def _consider_snapshot(self, save: SaveWrite) -> None:
         if save.draft is not None:
             self._store.snapshots.consider(save.draft.thread, save.branch)
+
+
+def _named(index: int, rule: Callable[[int], bool], value: int) -> bool:
+    """What a rule says of an item of a batch; its errors name the item."""
+    try:
+        return rule(value)
+    except StatewardError as error:
+        raise check.in_item(error, f"saves[{index}]") from None

@@ -129,6 +129,8 @@ class ThreadService:
     ) -> DeleteThreadResponse:
         check.check_place(request)
         check.check_durability(request.durability)
+        if request.durability == DURABILITY_ARCHIVED:
+            self._holding.is_wanted(request.durability)
         if (archive := self._holding.archive) is not None and not request.local_only:
             await self._holding.block(archive.delete, request)
         answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)

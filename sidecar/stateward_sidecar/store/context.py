@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.blobfiles import BlobFiles
@@ -60,6 +61,8 @@ class ArchiveHooks:
     on_entry: Callable[[Any, int], None]
     # Brings a thread that was read from disk up to date with what is archived: its row is written now and then.
     refresh: Callable[[Any], None]
+    # Deletes a thread in the archive, when its time has come. Blocks for the bucket: not in the writer.
+    delete: Callable[[DeleteThreadRequest], None]
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, index_expiry, index_time, label_keys, put_feed
+from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import (
@@ -154,6 +154,8 @@ class Installer:
         else:
             txn.delete(layout.retention_key(identity.number))
         index_expiry(txn, identity.number, before, head)
+        if second := expire_second(head):  # a sweep takes it away from what is only a copy
+            txn.put(layout.expiry_key(second, identity.number), layout.PRESENT)
         index_time(txn, draft, before.update_time_us if before.tip_sequence else -1, head)
         write_head(txn, identity, head)
         draft.head = head

@@ -11,14 +11,15 @@ from typing import Any
 
 import lmdb
 
-from stateward.v1.thread_pb2 import Retention
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
-from stateward_sidecar.store.journal import SECOND_US, next_place
+from stateward_sidecar.store.journal import SECOND_US, expire_second, next_place
 from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
@@ -27,6 +28,11 @@ from stateward_sidecar.telemetry import log, log_damage
 ROWS_MAX = 20_000
 JUMP_S = 3600
 DELETION_KEPT_S = 24 * 3600
+
+
+def _is_whole(thread: Thread) -> bool:
+    """Whether a thread is this sidecar's to prune, and its history on this disk."""
+    return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence
 
 
 class Sweeper:
@@ -80,7 +86,34 @@ class Sweeper:
                     break
                 due.append((number, second))
         for number, second in due:
+            if self._context.archive is not None and not self._expire_archived(number, second):
+                continue
             self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
+
+    def _expire_archived(self, number: int, second: int) -> bool:
+        """Deletes a thread in the archive first; False: it is not ours to delete, or the archive does not answer."""
+        hooks = self._context.archive
+        assert hooks is not None
+        with self._context.engine.read() as txn:
+            thread = self._find(txn, number)
+        if thread is None:
+            return True
+        if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+            # Whoever owns it sees to it; a collection of garbage does where nobody does.
+            self._delete([layout.expiry_key(second, number)])
+            return False
+        if expire_second(thread.head) != second:
+            return True
+        try:
+            hooks.delete(
+                DeleteThreadRequest(
+                    namespace=thread.identity.namespace, thread=thread.name, expected_uid=thread.identity.uid_text
+                )
+            )
+        except StatewardError as error:
+            log.warning("an expired thread could not be deleted; trying again", reason=error.reason)
+            return False
+        return True
 
     def _retain(self) -> None:
         with self._context.engine.read() as txn:
@@ -88,7 +121,7 @@ class Sweeper:
         for number in numbers:
             with self._context.engine.read() as txn:
                 thread = self._find(txn, number)
-                if thread is None or not self._is_due(txn, thread):
+                if thread is None or not _is_whole(thread) or not self._is_due(txn, thread):
                     continue
             run = self._pruner.retain(thread.identity.namespace, thread.name)
             while self._submit(Write(run=run, background=True, frees_space=True)) == RETAIN_VERSIONS_MAX:

@@ -1,0 +1,23 @@
+"""A real daemon for each test: what is on its disk is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.blobs.desk import Desk
+
+from stateward.testing import Daemon, run_daemon
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with run_daemon(sweep_interval=0) as running:
+        yield running
+
+
+@pytest.fixture
+def desk(daemon: Daemon) -> Iterator[Desk]:
+    opened = Desk(daemon)
+    yield opened
+    opened.close()

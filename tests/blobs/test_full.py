@@ -1,0 +1,95 @@
+"""A disk that is full: DISK_FULL for blobs, nothing of them stays, reads and deletions go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
+from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
+from tests.service.wire import refusal_of, refused
+
+from stateward.testing import Daemon, run_daemon
+from stateward.v1.thread_pb2 import ThreadOptions
+
+
+@pytest.fixture
+def small(tmpfs: Path) -> Iterator[Daemon]:
+    """A daemon on a disk of 8 MiB."""
+    with run_daemon(tmpfs / "data", sweep_interval=0) as daemon:
+        yield daemon
+
+
+def fill(desk: Desk) -> dict[str, bytes]:
+    """Writes blobs of 300 kB to threads of their own until the disk is full."""
+    written: dict[str, bytes] = {}
+    for number in range(100):
+        data = random_bytes(300_000)
+        try:
+            desk.put(data, f"t{number}")
+        except grpc.RpcError as error:
+            assert refusal_of(error).reason == "DISK_FULL"
+            return written
+        written[f"t{number}"] = data
+    raise AssertionError("it never got full")
+
+
+def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
+    """What was answered is there, of what was refused there is no file; a deletion makes room, and writing goes on."""
+    desk = Desk(small)
+    written = fill(desk)
+    files = desk.files()
+    assert len(files) == len(written)
+    announced = messages(b"", thread="t0", size_bytes=MIB, create=ThreadOptions())
+    assert refused(desk.blobs.WriteBlob, announced).reason == "DISK_FULL"
+    unannounced = messages(random_bytes(8 * MIB), thread="t0", create=ThreadOptions())
+    assert refused(desk.blobs.WriteBlob, unannounced).reason == "DISK_FULL"
+    assert desk.files() == files
+    assert desk.findings() == []
+    for thread in list(written)[:4]:
+        desk.delete(thread)
+        del written[thread]
+    for _ in range(200):
+        if len(desk.files()) == len(written):
+            break
+    data = random_bytes(300_000)
+    again = desk.put(data, "t99")
+    assert desk.read(again, "t99") == data
+    desk.save(names(again, 0, "t99"))
+    assert desk.findings() == []
+    desk.close()
+
+
+def test_the_reserve_is_left_for_deletions(small: Daemon) -> None:
+    """Blobs stop before the last bytes: a restart, a save and a deletion still work."""
+    desk = Desk(small)
+    written = fill(desk)
+    desk.close()
+    small.kill()
+    small.start()
+    desk = Desk(small)
+    for thread, data in written.items():
+        (path,) = [path for path in desk.files() if path.parent.name == desk.thread("", thread).uid]
+        assert path.stat().st_size > len(data)
+    desk.delete("t0")
+    assert desk.findings() == []
+    desk.close()
+
+
+def test_a_copy_that_does_not_fit_leaves_nothing(small: Daemon) -> None:
+    """DISK_FULL in the middle of copying blobs: no copy, no file of it."""
+    desk = Desk(small)
+    for version in range(5):
+        desk.save(names(desk.put(random_bytes(900_000)), version, slot=f"s{version}"))
+    files = desk.files()
+    with pytest.raises(grpc.RpcError) as caught:
+        desk.fork("copy", whole=True)
+    assert refusal_of(caught.value).reason == "DISK_FULL"
+    for _ in range(500):
+        if desk.files() == files:
+            break
+    assert desk.files() == files
+    assert desk.findings() == []
+    desk.close()
