@@ -100,9 +100,7 @@ def test_a_long_history_comes_when_it_is_asked_for(machines: Fleet) -> None:
     state = second.thread("job").hydrate()
     assert state.slots["count"] == 400
     assert second.thread("job").hydrate(version=17).logs["messages"] == expected.logs["messages"]
-    assert {
-        item.checkpoint.version: item.checkpoint.digest for item in second.thread("job").history()
-    } == digests
+    assert {item.checkpoint.version: item.checkpoint.digest for item in second.thread("job").history()} == digests
     write_steps(second, "job", 50, size=1200)
     with second.verify() as progress:
         assert [item.finding for item in progress if item.finding is not None] == []

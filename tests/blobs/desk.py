@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,16 @@ def names(blob: BlobRef, version: int = 0, thread: str = "t", slot: str = "s") -
     return SaveRequest(
         thread=thread, expected_version=version, diff=Diff(edits=[edit]), request_id=f"{thread}-{version}-{slot}"
     )
+
+
+def wait_for(check: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Looks until something has happened that the daemon does by itself; returns whether it has."""
+    end = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def random_bytes(size: int) -> bytes:

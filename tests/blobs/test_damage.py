@@ -1,4 +1,4 @@
-"""Sealed files that are changed, cut, swapped or lost while nobody looks: CORRUPT where it matters, and nowhere else."""
+"""Sealed files that were changed, cut, swapped or lost: CORRUPT where it matters, and nowhere else."""
 
 from __future__ import annotations
 

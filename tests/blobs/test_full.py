@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
+from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
 from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 from tests.service.wire import refusal_of, refused
 
@@ -27,10 +27,9 @@ def fill(desk: Desk) -> dict[str, bytes]:
     written: dict[str, bytes] = {}
     for number in range(100):
         data = random_bytes(300_000)
-        try:
-            desk.put(data, f"t{number}")
-        except grpc.RpcError as error:
-            assert refusal_of(error).reason == "DISK_FULL"
+        call = desk.blobs.WriteBlob.future(messages(data, thread=f"t{number}", create=ThreadOptions()), timeout=20)
+        if call.code() != grpc.StatusCode.OK:
+            assert refusal_of(call).reason == "DISK_FULL"
             return written
         written[f"t{number}"] = data
     raise AssertionError("it never got full")
@@ -51,9 +50,7 @@ def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
     for thread in list(written)[:4]:
         desk.delete(thread)
         del written[thread]
-    for _ in range(200):
-        if len(desk.files()) == len(written):
-            break
+    assert wait_for(lambda: len(desk.files()) == len(written))
     data = random_bytes(300_000)
     again = desk.put(data, "t99")
     assert desk.read(again, "t99") == data
@@ -87,9 +84,6 @@ def test_a_copy_that_does_not_fit_leaves_nothing(small: Daemon) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         desk.fork("copy", whole=True)
     assert refusal_of(caught.value).reason == "DISK_FULL"
-    for _ in range(500):
-        if desk.files() == files:
-            break
-    assert desk.files() == files
+    assert wait_for(lambda: desk.files() == files)
     assert desk.findings() == []
     desk.close()

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
+from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.service.wire import refused
 
 from stateward.v1.blob_service_pb2 import BlobBegin, StatBlobRequest, WriteBlobRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 
-CLEAR_TIMEOUT_S = 10.0
 DATA = random_bytes(3 * MIB + 7)
 
 
@@ -53,10 +51,7 @@ def die_at(daemon: FaultyDaemon, where: str, action: Callable[[Desk], object], n
 def settled(daemon: FaultyDaemon, files: int) -> Desk:
     """The daemon once it has cleared away what the crash left: only so many files are there."""
     desk = Desk(daemon)
-    end = time.monotonic() + CLEAR_TIMEOUT_S
-    while len(desk.files()) != files and time.monotonic() < end:
-        time.sleep(0.02)
-    assert len(desk.files()) == files
+    assert wait_for(lambda: len(desk.files()) == files), desk.files()
     assert desk.findings() == []
     return desk
 
@@ -137,10 +132,8 @@ def test_a_deletion_takes_the_files_with_it(faulty: FaultyDaemon, where: str) ->
     desk = settled(faulty, files=1)
     assert refused(desk.blobs.StatBlob, StatBlobRequest(thread="t", sha256=b"1" * 32)).reason == "THREAD_NOT_FOUND"
     assert desk.read(kept, "other") == DATA
-    end = time.monotonic() + CLEAR_TIMEOUT_S
-    while len(list(desk.directory.iterdir())) > 1 and time.monotonic() < end:
-        time.sleep(0.02)
-    assert [path.name for path in desk.directory.iterdir()] == [desk.thread("", "other").uid]
+    other = desk.thread("", "other").uid
+    assert wait_for(lambda: [path.name for path in desk.directory.iterdir()] == [other])
     desk.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
+from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
 from tests.service.wire import Refusal, refused, text
 
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, StatBlobRequest, WriteBlobRequest
@@ -191,19 +191,8 @@ def test_a_stream_that_breaks_off_leaves_nothing(desk: Desk) -> None:
     call = desk.blobs.WriteBlob.future(half())
     with pytest.raises((grpc.FutureCancelledError, grpc.RpcError)):
         call.result(timeout=20)
-    entries = desk.entries_written()
-    wait_for(lambda: len(desk.files()) == 1)
-    assert (len(desk.files()), desk.entries_written()) == (1, entries)
-
-
-def wait_for(check: Callable[[], bool]) -> None:
-    """Looks until something has happened that the daemon does by itself."""
-    import threading
-
-    for _ in range(500):
-        if check():
-            return
-        threading.Event().wait(0.02)
+    assert wait_for(lambda: len(desk.files()) == 1)
+    assert desk.entries_written() == 2  # of the thread, and of its first blob
 
 
 def test_one_refusal_does_not_touch_others(desk: Desk) -> None:

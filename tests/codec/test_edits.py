@@ -388,7 +388,7 @@ def state_with(change: Callable[[State], object]) -> State:
         (lambda state: setattr(state, "partial", True), "state.partial"),
         (lambda state: state.slots[""].CopyFrom(OK), "state.slots"),
         (lambda state: state.slots["s"].ClearField("data"), "state.slots[s]"),
-        (lambda state: state.slots["s"].blob.SetInParent(), "state.slots[s].blob"),
+        (lambda state: state.slots["s"].blob.SetInParent(), "state.slots[s].blob.sha256"),
         (lambda state: state.logs["m\n"].SetInParent(), "state.logs"),
         (lambda state: setattr(state.logs["m"], "first_index", -1), "state.logs[m].first_index"),
         (lambda state: state.logs["m"].entries.add(), "state.logs[m].entries[1]"),

@@ -51,7 +51,7 @@ def die_at(daemon: FaultyDaemon, where: str, nth: int, action: Callable[[Client]
     """Does something during which the daemon dies, and starts it again. Returns the answer, None if there was none."""
     daemon.start_faulty(where, nth)
     answer = None
-    with daemon.client(retry_timeout=0.0) as client:
+    with daemon.client(retry_timeout=0.0, blob_threshold=0) as client:  # large values are wanted in the state
         client.server_info()  # before its first answer a client is patient for longer
         with suppress(Unavailable):
             answer = action(client)
@@ -126,7 +126,7 @@ def test_a_thread_whose_creation_dies_is_there_or_not(daemon: FaultyDaemon, wher
     [
         (">storage.keystore:KeyStore.erase_thread", 1),  # the key is gone, the name is not
         ("<storage.writer:Writer._finish", 1),  # the name is gone, all rows are there
-        ("<store.delete:Deleter.purge", 2),  # some rows are gone
+        ("<store.delete:Deleter._purge_rows", 2),  # some rows are gone
     ],
 )
 def test_a_deletion_that_dies_is_finished_by_the_next_start(daemon: FaultyDaemon, where: str, nth: int) -> None:

@@ -20,7 +20,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "golden"
         root.mkdir()
-        with run_daemon(data_dir=root / "data") as daemon, daemon.client() as client:
+        with run_daemon(data_dir=root / "data") as daemon, daemon.client(blob_threshold=0) as client:
             expected = fill(client)
             daemon.stop()
         (root / "expected.json").write_text(json.dumps(expected, indent=1))

@@ -48,7 +48,7 @@ class Archive:
         hooks = ArchiveHooks({}, self._on_entry, self._refresh, self.delete)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
-            Installer(context, store.threads), Orphans(context, store.threads), Outbox(context),
+            Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
         )  # fmt: skip
         self.fetcher = Fetcher(wire)
         self.settler = Settler(self.desk, self.fetcher)

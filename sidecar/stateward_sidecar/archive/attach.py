@@ -22,7 +22,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.errors import ArchiveUnavailable, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
-from stateward_sidecar.store.install import Incoming
+from stateward_sidecar.store.install import Incoming, entries_here
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -194,7 +194,7 @@ class Attacher:
         desk = self._desk
         if seen.key is None:
             seen = self._settler.with_key(thread, seen) if thread is not None else seen
-        have = thread.head.tip_sequence if thread is not None else 0
+        have = entries_here(thread) if thread is not None else 0
         fetched = self._fetcher.fetch(place, seen, have, for_writer=True)
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
@@ -257,10 +257,10 @@ class Attacher:
         desk = self._desk
         if thread is not None and thread.archive is not None:
             known = thread.archive.head
-            if (known.write_id, thread.head.tip_sequence) == (seen.head.write_id, seen.head.tip_sequence):
+            if (known.write_id, entries_here(thread)) == (seen.head.write_id, seen.head.tip_sequence):
                 return thread
             seen = self._settler.with_key(thread, seen)
-        have = thread.head.tip_sequence if thread is not None else 0
+        have = entries_here(thread) if thread is not None else 0
         fetched = self._fetcher.fetch(place, seen, have, for_writer=False)
         assert seen.key is not None
         row = row_of(seen.head, ACCESS_REMOTE)

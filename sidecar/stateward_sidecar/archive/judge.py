@@ -58,6 +58,9 @@ def judge(local: Local, head: ArchiveHead | None, boot_id: bytes) -> Judgement:
     if head is None:
         return Judgement(Verdict.MISSING)
     if head.uid != local.uid or head.deleted:
+        if not known.write_id:
+            # Made here without the archive, under a name that another thread has there: nobody deleted it.
+            return Judgement(Verdict.FENCED)
         # A tombstone of an earlier thread, or another earlier thread, is an old copy of HEAD.
         return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
     if head.epoch < known.epoch:

@@ -100,7 +100,7 @@ class Shipper:
         head.tail.extend(row.record for row in tail)
         head.ClearField("snapshot_version")
         del head.snapshot_pieces[:]
-        if pieces is not None:
+        if pieces is not None and pieces[1]:
             head.snapshot_version = pieces[0]
             head.snapshot_pieces.extend(pieces[1])
         head.detached = detach
@@ -222,14 +222,14 @@ class Shipper:
         inline = hold.pieces if hold.pieces is not None and hold.pieces[0] == newest else None
         if newest in thread.snapshots and inline is None:
             pieces = desk.outbox.snapshot(thread, newest)
-            if pieces and sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX:
-                inline = newest, pieces
+            # Nothing = too large: remembered as well, so that it is not read again for the next HEAD.
+            inline = newest, pieces if sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX else []
         uploads = []
         for version in missing:
             ref = hold.uploaded.pop(version, None)
             if ref is not None:
                 head.objects.append(ref)
-            elif inline is not None and version == inline[0]:
+            elif inline is not None and version == inline[0] and inline[1]:
                 desk.wire.later(partial(self._upload_snapshot, hold, version, inline[1], head.epoch))
             else:
                 pieces = desk.outbox.snapshot(thread, version)

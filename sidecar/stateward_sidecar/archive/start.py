@@ -21,7 +21,9 @@ def fetch_root(wire: Wire) -> bytes:
     try:
         return find_root(wire) or b""
     except ArchiveUnavailable as error:
-        raise StartError(f"--archive: {error.message}; a sidecar without data must ask the archive before it may start") from None
+        raise StartError(
+            f"--archive: {error.message}; a sidecar without data must ask the archive before it may start"
+        ) from None
 
 
 def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:

@@ -83,8 +83,8 @@ class Installer:
             raise Corrupt("HEAD is older than the copy on this disk", name)
         draft = self._begin(txn, batch, incoming) if old is None else old
         identity, before = draft.identity, draft.head
-        have = before.tip_sequence
-        entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest)
+        have = entries_here(draft)
+        entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest if have else b"")
         first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
         row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
         put_rows(txn, identity, incoming.rows)
@@ -222,6 +222,12 @@ class Installer:
 
     def _submit(self, write: Write) -> None:
         self._context.writer.submit(write, wait=True).wait()
+
+
+def entries_here(thread: Thread | Draft) -> int:
+    """Up to which entry this disk can go on from; 0 where it has a thread's rows and none of its entries."""
+    tip = thread.head.tip_sequence
+    return tip if thread.floor_sequence < tip else 0
 
 
 def check_chain(

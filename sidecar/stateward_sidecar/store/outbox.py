@@ -18,6 +18,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Identity, Thread, load_thread, rows
+from stateward_sidecar.store.threads import Threads
 
 # Bytes of entries that one transaction reads.
 CHUNK_BYTES = 4 << 20
@@ -47,21 +48,37 @@ class Shipment:
 class Outbox:
     """Reads for the archive. Runs on its threads."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
+        self._threads = threads
 
     def moment(self, identity: Identity) -> Moment | None:
         """The thread now; None where it was deleted. Raises Corrupt."""
         context = self._context
-        with context.engine.read() as txn:
-            if txn.get(identity.keys.head()) is None:
-                return None
-            thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
+        thread = self._copy_hot(identity)
+        if thread is None:
+            with context.engine.read() as txn:
+                if txn.get(identity.keys.head()) is None:
+                    return None
+                thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
         image = ThreadImage(head=thread.head, pruned=thread.pruned.to_message())
         image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
         for name, version in sorted(thread.tags.items()):
             image.tags.add(name=name, version=version)
         return Moment(thread, image)
+
+    def _copy_hot(self, identity: Identity) -> Thread | None:
+        """What is in memory of a thread: the messages are never changed, only replaced."""
+        live = self._threads.in_memory(identity.number)
+        if live is None:
+            return None
+        with self._context.writer.publishing:  # else some of it might be newer than the rest
+            if live.is_deleted or live.identity.uid != identity.uid:
+                return None
+            return Thread(
+                live.identity, live.head, live.branches.copy(), live.tags, live.pruned, live.snapshots,
+                archive=live.archive,
+            )  # fmt: skip
 
     def entries(self, thread: Thread, after: int, until: int) -> Iterator[Shipment]:
         """The entries in (after, until], proved to open, some megabytes at a time. Raises Corrupt.

@@ -1,0 +1,258 @@
+"""Removing what nobody can need any more from the bucket.
+
+Names of objects carry the epoch of the process that put them, and a process whose epoch is over can never write HEAD
+again. So what a thread's HEAD does not lead to may go when its epoch lies before HEAD's; what has HEAD's epoch may be
+on its way into the next HEAD, and stays. In this order, for each thread: its objects are listed, HEAD is read, and HEAD
+is read again right before anything is removed.
+
+    tombstones      everything of epochs up to its own, blobs too, and keys up to the epoch in which the thread was made
+    live threads    older epochs' objects that HEAD, its indexes and its garbage do not name; garbage after ``grace``;
+                    keys of threads that had the name before
+    expired ones    deleted as by a caller, where their owner gave them up or is this process: an hour after their time
+    no HEAD, or one that cannot be read or was written by a newer version: nothing is touched
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead
+from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.counted import CountedFetcher
+from stateward_sidecar.archive.desk import Desk
+from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
+from stateward_sidecar.archive.heads import FORMAT
+from stateward_sidecar.archive.places import FORMAT_KEY, HEAD, THREAD_KEYS, Place, epoch_of
+from stateward_sidecar.archive.wire import PARALLEL
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.errors import ArchiveUnavailable, FeatureUnavailable, StatewardError
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.telemetry import log
+
+GRACE_S = 3600.0
+EXPIRED_S = 3600
+# A wall clock that moved by more against the monotonic one deletes no thread, as in the store's own sweep.
+CLOCK_JUMP_S = 3600.0
+KEYS_A_STEP = 500
+
+Delete = Callable[[DeleteThreadRequest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is collected, and what for."""
+
+    dry_run: bool
+    unlinked_before_us: int
+    expired_before_second: int  # 0 = no thread expires
+
+
+class Collector:
+    """Runs on the archive's threads. ``delete`` makes a thread unreadable in the archive."""
+
+    def __init__(self, desk: Desk, delete: Delete) -> None:
+        self._desk = desk
+        self._delete_thread = delete
+        self._clock_offset_s = _offset(desk.context.clock)
+
+    def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
+        """Yields what goes, and progress; the last one says ``done``. Raises ArchiveUnavailable, FeatureUnavailable."""
+        self._check_format()
+        clock = self._desk.context.clock
+        grace_us = request.grace.ToMicroseconds() if request.HasField("grace") else int(GRACE_S * 1e6)
+        is_sane = abs(_offset(clock) - self._clock_offset_s) <= CLOCK_JUMP_S
+        if not is_sane:
+            log.error("the clock jumped by more than an hour: no thread expires in the archive until the next start")
+        rule = _Rule(
+            request.dry_run, clock.now_us() - grace_us, clock.now_us() // 1_000_000 - EXPIRED_S if is_sane else 0
+        )
+        yield from _Run(self._desk, self._delete_thread, rule).collect(request.namespace)
+
+    def _check_format(self) -> None:
+        """A newer version may name objects in ways that this one does not know."""
+        form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
+        if max(form.min_reader, form.min_writer) > FORMAT:
+            raise FeatureUnavailable(
+                f"the archive needs a version that knows format {max(form.min_reader, form.min_writer)}, and this one "
+                f"knows {FORMAT}: nothing is removed"
+            )
+
+
+class _Run:
+    """One collection."""
+
+    def __init__(self, desk: Desk, delete: Delete, rule: _Rule) -> None:
+        self._desk = desk
+        self._delete_thread = delete
+        self._rule = rule
+        self._fleet = Fleet(desk)
+        self._fetcher = CountedFetcher(desk.wire)
+        self._progress = CollectGarbageResponse()
+        # Where keys may be left: namespace, then name, then the newest epoch whose key may go.
+        self._old_keys: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+
+    def collect(self, namespace: str) -> Iterator[CollectGarbageResponse]:
+        survey = Survey()
+        for _ in self._fleet.survey(namespace, survey):
+            yield self._tell()
+        for places in in_chunks(survey.heads):
+            listings = self._desk.wire.together(*(partial(self._list, place) for place in places))
+            for listing, found in zip(listings, self._fleet.heads(places), strict=True):
+                self._progress.threads += 1
+                self._progress.objects += len(listing)
+                try:
+                    yield from self._thread(found, listing)
+                except StatewardError as error:
+                    if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s:
+                        raise
+                    log.warning("garbage of a thread is left", place=found.place.prefix, error=error.message)
+            yield self._tell()
+        for place in survey.headless:
+            self._progress.objects += len(self._list(place))
+        yield from self._keys()
+        yield self._tell(done=True)
+
+    def _list(self, place: Place) -> dict[str, int]:
+        return dict(self._desk.wire.walk(place.prefix))
+
+    def _tell(self, key: str = "", *, done: bool = False) -> CollectGarbageResponse:
+        answer = CollectGarbageResponse(key=key, done=done)
+        answer.MergeFrom(self._progress)
+        return answer
+
+    # -- objects --------------------------------------------------------------------------------------------------
+
+    def _thread(self, found: Found, listing: dict[str, int]) -> Iterator[CollectGarbageResponse]:
+        if found.error is not None or found.seen is None or found.seen.head.min_writer > FORMAT:
+            return
+        head = found.seen.head
+        if self._is_expired(head):
+            found = self._expire(found)
+            assert found.seen is not None
+            head = found.seen.head
+        last = head.created_epoch if head.deleted else head.created_epoch - 1
+        if last > 0:
+            self._old_keys[found.place.namespace_id][found.place.name_hash] = last
+        doomed = self._choose(found, listing)
+        if not doomed:
+            return
+        if not self._rule.dry_run:
+            again = self._fleet.heads([found.place])[0]
+            if again.seen is None or again.seen.head.epoch != head.epoch or again.seen.head.deleted != head.deleted:
+                return  # somebody took or deleted it meanwhile: the next collection sees how it is then
+            if again.seen.head.write_id != head.write_id:
+                doomed = [key for key in doomed if key in self._choose(again, listing)]
+        yield from self._remove(doomed, listing)
+
+    def _choose(self, found: Found, listing: dict[str, int]) -> list[str]:
+        """What may go of the objects that were listed before HEAD was read. Raises Corrupt."""
+        assert found.seen is not None
+        place, head = found.place, found.seen.head
+        if head.deleted:
+            return [key for key in listing if _is_old(key, head.epoch + 1) or key.endswith(".blob")]
+        unlinked = {place.object(item.object): item.time_us for item in head.garbage}
+        needed = {place.object(ref) for ref in self._refs(place, head)}
+        due = {key for key, time_us in unlinked.items() if time_us <= self._rule.unlinked_before_us}
+        return [
+            key for key in listing
+            if key not in needed and (key in due or (key not in unlinked and _is_old(key, head.epoch)))
+        ]  # fmt: skip
+
+    def _refs(self, place: Place, head: ArchiveHead) -> Iterator[ArchiveHead]:
+        yield from object_refs(head)  # type: ignore[misc]
+        at = head.index if head.HasField("index") else None
+        while at is not None:
+            index = self._fetcher.index(place, at)
+            yield from index.objects  # type: ignore[misc]
+            at = index.previous if index.HasField("previous") else None
+            if at is not None:
+                yield at  # type: ignore[misc]
+
+    def _remove(self, keys: list[str], sizes: dict[str, int]) -> Iterator[CollectGarbageResponse]:
+        for start in range(0, len(keys), PARALLEL):
+            some = keys[start : start + PARALLEL]
+            if not self._rule.dry_run:
+                self._desk.wire.together(*(partial(self._desk.wire.delete, key) for key in some))
+            for key in some:
+                if not self._rule.dry_run:
+                    self._progress.removed += 1
+                    self._progress.removed_bytes += sizes[key]
+                yield self._tell(key)
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> Iterator[CollectGarbageResponse]:
+        """Keys that a deletion was cut off before it destroyed them: what is left of their threads is not readable."""
+        for namespace_id, names in self._old_keys.items():
+            for number, (key, size) in enumerate(self._desk.wire.walk(f"{THREAD_KEYS}{namespace_id.hex()}/"), 1):
+                if number % KEYS_A_STEP == 0:
+                    yield self._tell()
+                name, _, epoch = key.rpartition("/")[2].partition(".")
+                last = names.get(_from_hex(name), 0)
+                if epoch.isdigit() and int(epoch) <= last and self._is_old_key(namespace_id, _from_hex(name), epoch):
+                    self._progress.objects += 1
+                    yield from self._remove([key], {key: size})
+
+    def _is_old_key(self, namespace_id: bytes, name_hash: bytes, epoch: str) -> bool:
+        """Asks HEAD once more; a tombstone may have been made of the thread in a dry run only."""
+        seen = self._fleet.heads([Place(namespace_id, name_hash)])[0].seen
+        if seen is None:
+            return False
+        head = seen.head
+        return int(epoch) < head.created_epoch or (
+            int(epoch) == head.created_epoch and (head.deleted or self._is_expired(head))
+        )
+
+    # -- threads whose time is over -------------------------------------------------------------------------------
+
+    def _is_expired(self, head: ArchiveHead) -> bool:
+        is_free = head.detached or head.boot_id == self._desk.boot_id
+        return is_free and not head.deleted and 0 < head.expire_second <= self._rule.expired_before_second
+
+    def _expire(self, found: Found) -> Found:
+        """Deletes a thread, as by a caller. Returns its HEAD afterwards. Raises NotOwner, Corrupt and others."""
+        desk, place = self._desk, found.place
+        read = self._fleet.read([place])[0]
+        if read.error is not None:
+            raise read.error
+        assert read.seen is not None
+        if not self._is_expired(read.seen.head) or read.image is None:
+            return read
+        if self._rule.dry_run:
+            buried = ArchiveHead()
+            buried.CopyFrom(read.seen.head)
+            buried.deleted = True
+            read.seen = type(read.seen)(buried, read.seen.etag, None)
+            return read
+        head = read.image.head
+        assert expire_second(head) == read.seen.head.expire_second
+        request = DeleteThreadRequest(
+            namespace=head.namespace, thread=head.thread, expected_uid=read.seen.head.uid.hex(),
+            expected_version=head.main_version, allow_missing=True,
+        )  # fmt: skip
+        self._delete_thread(request)
+        desk.context.writer.submit(Write(run=desk.store.deleter.delete(request), frees_space=True), wait=True).wait()
+        log.info("deleted a thread whose time was over", uid=read.seen.head.uid.hex())
+        return self._fleet.heads([place])[0]
+
+
+def _is_old(key: str, epoch: int) -> bool:
+    """Whether an object was put in an epoch before this one. False for HEAD, blobs, and what is no object of ours."""
+    found = None if key.endswith(f"/{HEAD}") else epoch_of(key)
+    return found is not None and found < epoch
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _offset(clock: Clock) -> float:
+    return clock.now_us() / 1e6 - clock.monotonic()

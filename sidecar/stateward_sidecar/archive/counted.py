@@ -1,0 +1,39 @@
+"""Reading for commands: the same as for hydrates, with the bytes counted for whoever watches the progress."""
+
+from __future__ import annotations
+
+import threading
+
+from stateward.storage.v1.archive_pb2 import ObjectRef
+from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.storage.keystore import NamespaceKeys
+
+
+class CountedFetcher(Fetcher):
+    """Safe to share between threads."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._lock = threading.Lock()
+        self.read_bytes = 0
+
+    def object(self, place: Place, ref: ObjectRef) -> bytes:
+        """The bytes of an object, which are those that were named. Raises Corrupt, ArchiveUnavailable."""
+        return self._object(place, ref)
+
+    def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+        seen = super().look(namespace, place, with_key=with_key)
+        if seen is not None:
+            self._count(seen.head.ByteSize())
+        return seen
+
+    def _object(self, place: Place, ref: ObjectRef) -> bytes:
+        data = super()._object(place, ref)
+        self._count(len(data))
+        return data
+
+    def _count(self, size_bytes: int) -> None:
+        with self._lock:
+            self.read_bytes += size_bytes

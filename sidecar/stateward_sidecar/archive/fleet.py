@@ -1,0 +1,267 @@
+"""The archive from above: which threads it holds, and what their HEADs say. For commands only: it lists the bucket.
+
+    survey      one walk over all names: where HEADs lie, and where objects lie without one
+    heads       HEADs of many threads, in one round trip
+    read        the same with their keys and images: one round trip, and a second one where a name was used before or
+                an image is too large for HEAD
+
+A thread that cannot be read carries its error, and never keeps the others from being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, ThreadImage
+from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward_sidecar.archive.desk import Desk, Name, row_of
+from stateward_sidecar.archive.fetch import Seen
+from stateward_sidecar.archive.heads import open_head, open_image
+from stateward_sidecar.archive.keys import ThreadKey, slot_of
+from stateward_sidecar.archive.packs import check_object
+from stateward_sidecar.archive.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
+from stateward_sidecar.archive.wire import PARALLEL
+from stateward_sidecar.bucket.base import Object
+from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.store.views import add_archive, view_head
+
+# A command says that it is alive, and can be cancelled, at least once for so many keys.
+KEYS_A_STEP = 500
+
+Answer = Object | ArchiveUnavailable | None
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a walk over the bucket found."""
+
+    heads: list[Place] = field(default_factory=list)
+    # Objects lie there, and no HEAD: it was removed behind our back, since HEAD is made first and deleted never.
+    headless: list[Place] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Found:
+    """A thread in the archive as it was read; what is missing is explained by ``error``, or is not needed."""
+
+    place: Place
+    namespace: NamespaceKeys | None = None
+    seen: Seen | None = None
+    image: ThreadImage | None = None
+    error: StatewardError | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether HEAD was read and is a thread's: no tombstone, and no claim without entries."""
+        return self.seen is not None and not self.seen.head.deleted and not self.seen.is_empty
+
+
+class Fleet:
+    """Looks at many threads. Made for one command; runs on the archive's threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._namespaces: dict[bytes, NamespaceKeys | StatewardError] = {}
+
+    # -- finding --------------------------------------------------------------------------------------------------
+
+    def survey(self, namespace: str, into: Survey) -> Iterator[None]:
+        """Walks over the bucket, or over one namespace; yields now and then. Raises ArchiveUnavailable."""
+        prefix = THREADS
+        if namespace:
+            prefix += self._desk.context.keystore.namespace_id(namespace).hex() + "/"
+        has_head: dict[Place, bool] = {}
+        for number, (key, _) in enumerate(self._desk.wire.walk(prefix), 1):
+            folder, _, name = key.rpartition("/")
+            place = place_of(f"{folder}/{HEAD}")
+            if place is not None:
+                has_head[place] = has_head.get(place, False) or name == HEAD
+            if number % KEYS_A_STEP == 0:
+                yield
+        into.heads = [place for place, found in has_head.items() if found]
+        into.headless = [place for place, found in has_head.items() if not found]
+
+    def place(self, namespace: str, name: str) -> Place:
+        """Where a thread lies. Raises ThreadNotFound, KeyUnavailable, ArchiveUnavailable."""
+        keys = self._desk.keys.find_namespace(namespace)
+        if keys is None:
+            raise not_found(namespace, name)
+        return self._desk.place(keys, name)
+
+    def name_here(self, place: Place) -> Name | None:
+        """How this disk calls the thread of a place; None where it has none, or cannot tell."""
+        desk = self._desk
+        try:
+            with desk.context.engine.read() as txn:
+                row = txn.get(layout.name_key(place.name_hash))
+                thread = desk.store.threads.head(txn, layout.unpack_name(row)[0]) if row is not None else None
+        except StatewardError:
+            return None
+        if thread is None or thread.identity.namespace_keys.id != place.namespace_id:
+            return None
+        return thread.identity.namespace, thread.name
+
+    def thread_here(self, name: Name) -> Thread | None:
+        """The thread on this disk. Raises Corrupt, KeyUnavailable."""
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.find(txn, *name)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def heads(self, places: Sequence[Place]) -> list[Found]:
+        """HEADs, opened. Raises ArchiveUnavailable where the bucket answers nothing at all."""
+        return [
+            self._open_head(place, answer)
+            for place, answer in zip(places, self._ask([place.head for place in places]), strict=True)
+        ]
+
+    def read(self, places: Sequence[Place]) -> list[Found]:
+        """The same with keys and images."""
+        keys = [place.head for place in places] + [place.key(FIRST_EPOCH) for place in places]
+        answers = self._ask(keys)
+        founds = [self._open_head(place, answer) for place, answer in zip(places, answers, strict=False)]
+        guesses = dict(zip(places, answers[len(places) :], strict=True))
+        wanted = dict[str, Answer]()
+        for found in founds:
+            wanted.update(dict.fromkeys(_more(found)))
+        wanted = dict(zip(wanted, self._ask(list(wanted)), strict=True))
+        for found in founds:
+            if found.is_live:
+                self._open_rest(found, guesses[found.place], wanted)
+        return founds
+
+    def _ask(self, keys: Sequence[str]) -> list[Answer]:
+        wire = self._desk.wire
+
+        def find(key: str) -> Answer:
+            try:
+                return wire.find(key)
+            except ArchiveUnavailable as error:
+                return error
+
+        answers = wire.together(*(partial(find, key) for key in keys))
+        failed = [answer for answer in answers if isinstance(answer, ArchiveUnavailable)]
+        if len(failed) == len(keys) > 1:
+            raise failed[0]
+        return answers
+
+    def namespace(self, identity: bytes) -> NamespaceKeys:
+        """The keys of a namespace, asked for once. Raises KeyUnavailable, Corrupt."""
+        found = self._namespaces.get(identity)
+        if found is None:
+            try:
+                found = self._desk.keys.by_id(identity) or KeyUnavailable(
+                    "the key of its namespace is not in the archive", namespace_id=identity.hex()
+                )
+            except (KeyUnavailable, Corrupt) as error:
+                found = error
+            self._namespaces[identity] = found
+        if isinstance(found, StatewardError):
+            raise found
+        return found
+
+    def _open_head(self, place: Place, answer: Answer) -> Found:
+        found = Found(place)
+        try:
+            found.namespace = self.namespace(place.namespace_id)
+            if isinstance(answer, ArchiveUnavailable):
+                raise answer
+            if answer is not None:  # else it went since it was listed
+                found.seen = Seen(open_head(found.namespace, place, answer.data), answer.etag, None)
+        except StatewardError as error:
+            found.error = error
+        return found
+
+    def _open_rest(self, found: Found, guess: Answer, more: dict[str, Answer]) -> None:
+        place, namespace = found.place, found.namespace
+        assert found.seen is not None
+        assert namespace is not None
+        head = found.seen.head
+        try:
+            key = _open_key(namespace, more.get(place.key(head.created_epoch), guess))
+            if key.uid != head.uid:
+                raise Corrupt("HEAD and key object are of two threads")
+            found.seen = Seen(head, found.seen.etag, key)
+            sealed = head.image or _read_image(head.image_object, more[place.object(head.image_object)])
+            image = open_image(Cipher(key.data_key), head.uid, head, sealed)
+            name_hash = namespace.names.thread(image.head.thread)
+            own_id = self._desk.context.keystore.namespace_id(image.head.namespace)
+            if (own_id, name_hash) != (place.namespace_id, place.name_hash):
+                raise Corrupt(f"HEAD lies under another name than that of thread {image.head.thread!r}")
+            found.image = image
+        except StatewardError as error:
+            found.error = error
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    def explain(self, found: Found) -> str:
+        """The error of a thread, with its name where that is known."""
+        assert found.error is not None
+        name = self.name_here(found.place)
+        where = f"thread {name[1]!r} of namespace {name[0]!r}" if name else found.place.prefix.rstrip("/")
+        return f"{where}: {found.error.message}"
+
+    def view(self, found: Found) -> ThreadMessage:
+        """A thread that was read, as lists show it."""
+        seen, image = found.seen, found.image
+        assert seen is not None
+        assert image is not None
+        assert seen.key is not None
+        assert found.namespace is not None
+        head, name = seen.head, (image.head.namespace, image.head.thread)
+        held = self._desk.store.threads.cached(*name)
+        access = ACCESS_OWNED if held is not None and held.number in self._desk.holds else ACCESS_REMOTE
+        identity = Identity(0, seen.key.uid, *name, found.namespace, seen.key.data_key)
+        return add_archive(view_head(identity, image.head), row_of(head, access), head.tip_sequence)
+
+
+def in_chunks(places: Sequence[Place]) -> Iterator[list[Place]]:
+    """As many as are read in one round trip."""
+    rest = iter(places)
+    while chunk := list(islice(rest, PARALLEL)):
+        yield chunk
+
+
+def object_refs(head: ArchiveHead) -> list[ObjectRef]:
+    """What HEAD itself names, and still needs."""
+    refs = list(head.objects)
+    refs += [getattr(head, name) for name in ("index", "image_object") if head.HasField(name)]
+    return refs
+
+
+def _more(found: Found) -> Iterator[str]:
+    """What a HEAD needs besides itself and the key that was guessed."""
+    if not found.is_live:
+        return
+    assert found.seen is not None
+    head = found.seen.head
+    if head.created_epoch != FIRST_EPOCH:
+        yield found.place.key(head.created_epoch)
+    if not head.image:
+        yield found.place.object(head.image_object)
+
+
+def _open_key(namespace: NamespaceKeys, answer: Answer) -> ThreadKey:
+    if isinstance(answer, ArchiveUnavailable):
+        raise answer
+    if answer is None:
+        raise KeyUnavailable("the thread's key is not in the archive")
+    return ThreadKey(*KeyStore.open_thread(slot_of(answer.data), namespace))
+
+
+def _read_image(ref: ObjectRef, answer: Answer) -> bytes:
+    if isinstance(answer, ArchiveUnavailable):
+        raise answer
+    if answer is None:
+        raise Corrupt("the object with the thread's image, which HEAD names, is missing in the archive")
+    check_object(ref, answer.data)
+    return answer.data

@@ -1,0 +1,197 @@
+"""Verifying the archive: everything that HEADs name is there, and with a share of the data, can be opened.
+
+Per thread: HEAD, key and image open; every object of HEAD and of its chain of indexes is there with the right size;
+packs and tail cover the journal without a hole, but for what is pruned; no entry lacks its dictionary. A missing object
+is one finding, and the rest goes on. Works beside sidecars that write: what seems to be missing is asked for again, and
+is no finding where HEAD has let go of it meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
+from stateward.v1.admin_service_pb2 import Finding
+from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
+from stateward_sidecar.archive.counted import CountedFetcher
+from stateward_sidecar.archive.desk import Desk
+from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
+from stateward_sidecar.archive.packs import is_pack, open_index
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.reread import Rereader
+from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_dictionaries, flaw_of, open_tail
+from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.threads import not_found
+
+OBJECTS_A_STEP = 200
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a verification is."""
+
+    threads: int = 0
+    objects: int = 0
+
+
+class Inspector:
+    """Made for one command; runs on the archive's threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._fleet = Fleet(desk)
+        self._fetcher = CountedFetcher(desk.wire)
+        self._tally = Tally()
+
+    def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
+        """Yields findings and progress; the last one says ``done``. Raises ThreadNotFound, ArchiveUnavailable."""
+        survey = Survey()
+        if request.thread:
+            self._choose(request.namespace, request.thread, survey)
+        else:
+            for _ in self._fleet.survey(request.namespace, survey):
+                yield self._progress()
+        for places in in_chunks(survey.heads):
+            for found in self._fleet.read(places):
+                self._tally.threads += 1
+                for flaw in self.check(found, request.data_percent):
+                    yield self._progress(self._finding(found, flaw) if flaw is not None else None)
+            yield self._progress()
+        for place in survey.headless:
+            self._tally.threads += 1
+            lost = Flaw(f"HEAD is missing in the archive, and objects of the thread are there: {place.prefix}")
+            yield self._progress(self._finding(Found(place), lost))
+        yield self._progress(done=True)
+
+    def _choose(self, namespace: str, name: str, survey: Survey) -> None:
+        place = self._fleet.place(namespace, name)
+        found = self._fleet.heads([place])[0]
+        if found.seen is not None or found.error is not None:
+            if found.seen is not None and not found.is_live:
+                raise not_found(namespace, name)
+            survey.heads.append(place)
+        elif self._fleet.name_here(place) is not None or next(self._desk.wire.walk(place.prefix), None):
+            survey.headless.append(place)
+        else:
+            raise not_found(namespace, name)
+
+    def _progress(self, finding: Finding | None = None, *, done: bool = False) -> VerifyArchiveResponse:
+        return VerifyArchiveResponse(
+            threads=self._tally.threads, objects=self._tally.objects, bytes=self._fetcher.read_bytes, finding=finding,
+            done=done,
+        )  # fmt: skip
+
+    def _finding(self, found: Found, flaw: Flaw) -> Finding:
+        finding = Finding(reason=flaw.reason, message=flaw.message, version=flaw.version, sequence=flaw.sequence)
+        if found.image is not None:
+            finding.namespace, finding.thread = found.image.head.namespace, found.image.head.thread
+        elif name := self._fleet.name_here(found.place):
+            finding.namespace, finding.thread = name
+        if found.seen is not None:
+            finding.uid = found.seen.head.uid.hex()
+        return finding
+
+    # -- one thread -----------------------------------------------------------------------------------------------
+
+    def check(self, found: Found, data_percent: float) -> Iterator[Flaw | None]:
+        """What is wrong with a thread that was read; None = only progress. Raises ArchiveUnavailable."""
+        if found.error is not None:
+            yield flaw_of(found.error)
+        if not found.is_live:
+            return
+        assert found.seen is not None
+        head = found.seen.head
+        refs, broken_at, flaws = self._follow_index(found.place, head)
+        refs += head.objects
+        yield from flaws
+        bad: list[ObjectRef] = []
+        yield from self._check_presence(found, refs, bad)
+        if found.image is None or found.seen.key is None:
+            return
+        tail: list[Entry] = []
+        try:
+            tail = open_tail(head, Cipher(found.seen.key.data_key))
+            version = broken_at.last_version if broken_at is not None else 0
+            start = broken_at.last_sequence if broken_at is not None else 0
+            yield from find_holes(head, found.image, refs, tail, start, version)
+        except Corrupt as error:
+            yield flaw_of(error)
+        if broken_at is None:
+            yield from find_missing_dictionaries(head, found.image, refs)
+        if data_percent > 0:
+            told = {ref.first_version for ref in bad if not is_pack(ref)}
+            rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)
+            yield from self._reread(rereader, [ref for ref in refs if ref not in bad], tail, data_percent)
+
+    def _follow_index(self, place: Place, head: ArchiveHead) -> tuple[list[ObjectRef], ObjectRef | None, list[Flaw]]:
+        """What the chain of indexes names, oldest first; the index where it breaks off, and why."""
+        refs: list[ObjectRef] = []
+        at = head.index if head.HasField("index") else None
+        while at is not None:
+            try:
+                index = open_index(at, self._fetcher.object(place, at))
+            except Corrupt as error:
+                return refs, at, [flaw_of(error, at.first_version)]
+            refs = [*index.objects, *refs]
+            self._tally.objects += 1
+            at = index.previous if index.HasField("previous") else None
+        return refs, None, []
+
+    def _check_presence(self, found: Found, refs: list[ObjectRef], bad: list[ObjectRef]) -> Iterator[Flaw | None]:
+        """Looks for packs and snapshots, and adds those that are not as they were put to ``bad``."""
+        place = found.place
+        sizes = dict(self._desk.wire.walk(place.prefix))
+        for number, ref in enumerate(refs, 1):
+            self._tally.objects += 1
+            key = place.object(ref)
+            size = sizes.get(key)
+            if size is None:
+                try:
+                    self._desk.wire.get_range(key, 0, 1)  # it may be newer than the listing
+                    size = ref.size_bytes
+                except ObjectNotFound:
+                    bad.append(ref)
+                    if self._is_named(found, ref):
+                        yield _flaw_at(ref, f"the object {key}, which HEAD names, is missing in the archive")
+                    continue
+            if size != ref.size_bytes:
+                bad.append(ref)
+                yield _flaw_at(ref, f"the object {key} has {size} bytes in the archive, and {ref.size_bytes} were put")
+            if number % OBJECTS_A_STEP == 0:
+                yield None
+
+    def _is_named(self, found: Found, ref: ObjectRef) -> bool:
+        """Whether HEAD still needs an object. What an index names is needed as long as the index is."""
+        assert found.namespace is not None
+        assert found.seen is not None
+        now = self._fleet.heads([found.place])[0].seen
+        if now is None or now.head.uid != found.seen.head.uid or not Found(found.place, seen=now).is_live:
+            return False
+        return ref not in found.seen.head.objects or ref in now.head.objects
+
+    @staticmethod
+    def _reread(
+        rereader: Rereader, refs: list[ObjectRef], tail: list[Entry], data_percent: float
+    ) -> Iterator[Flaw | None]:
+        for ref in sorted(refs, key=lambda ref: (ref.first_sequence, ref.first_version)):
+            if random.random() * 100 < data_percent:  # noqa: S311  (no secret)
+                yield from rereader.check(ref)
+                yield None
+        yield from rereader.check_entries(
+            [PackedRow(sequence=entry.header.sequence, record=entry.record) for entry in tail]
+        )
+
+
+def _flaw_at(ref: ObjectRef, message: str) -> Flaw:
+    what = f" (entries {ref.first_sequence} to {ref.last_sequence})" if is_pack(ref) else ""
+    return Flaw(message + what, ref.first_version, ref.first_sequence)
+
+
+def flaws_of(desk: Desk, found: Found) -> list[Flaw]:
+    """Everything that is wrong with one thread, all its bytes read. Raises ArchiveUnavailable."""
+    return [flaw for flaw in Inspector(desk).check(found, 100) if flaw is not None]

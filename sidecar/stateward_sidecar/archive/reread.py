@@ -1,0 +1,140 @@
+"""Reading a thread's objects back: every hash, every seal, every digest.
+
+Entries are opened with the dictionaries that the thread's own snapshot objects hold, so that what is proved is that a
+sidecar with an empty disk could read them. What was pruned is opened as far as it is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef, PackedRow, ThreadImage
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.archive.counted import CountedFetcher
+from stateward_sidecar.archive.packs import is_pack, open_pack, snapshot_rows
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.structure import Flaw, flaw_of
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
+from stateward_sidecar.codec.parts import EDITS_MAGIC, SNAPSHOT_MAGIC, open_pieces
+from stateward_sidecar.codec.seal import Cipher, content_hash
+from stateward_sidecar.codec.state import from_snapshot
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.ranges import Ranges
+
+# A chain goes from one dictionary to the next; each may take some megabytes.
+DICTIONARIES_KEPT = 2
+
+
+class Rereader:
+    """Opens the objects of one thread, oldest first."""
+
+    def __init__(
+        self, fetcher: CountedFetcher, place: Place, head: ArchiveHead, image: ThreadImage, data_key: bytes,
+        refs: Sequence[ObjectRef], told: set[int],
+    ) -> None:  # fmt: skip
+        """``told``: versions of snapshots that are known to be bad."""
+        self._fetcher = fetcher
+        self._place = place
+        self._head = head
+        self._cipher = Cipher(data_key)
+        self._pruned = Ranges.from_message(image.pruned)
+        self._snapshots = {ref.first_version: ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
+        self._dictionaries: dict[int, Dictionary | None] = {}  # None = cannot be had, and that was told
+        self._told = told
+        self._last: EntryHeader | None = None
+
+    def check(self, ref: ObjectRef) -> Iterator[Flaw]:
+        """Reads one object. Raises ArchiveUnavailable."""
+        if not is_pack(ref) and ref.first_version in self._told:
+            return
+        try:
+            found = open_pack(ref, self._fetcher.object(self._place, ref))
+            if not is_pack(ref):
+                from_snapshot(self._open_snapshot(ref.first_version, found)[0])
+        except Corrupt as error:
+            yield flaw_of(error, ref.first_version, ref.first_sequence)
+            return
+        if is_pack(ref):
+            yield from self.check_entries(found)
+
+    def check_entries(self, found: Sequence[PackedRow]) -> Iterator[Flaw]:
+        """Opens entries: of a pack, or of HEAD."""
+        pieces: dict[int, list[PackedRow]] = {}
+        for row in found:
+            if row.WhichOneof("place") == "parts_id":
+                pieces.setdefault(row.parts_id, []).append(row)
+        for row in found:
+            if not is_entry(row):
+                continue
+            version = 0
+            try:
+                entry = unpack(row.record, row.sequence)
+                version = entry.header.version
+                flaw = self._check_entry(entry, pieces.get(entry.header.parts_id, []))
+            except Corrupt as error:
+                flaw = flaw_of(error, version, row.sequence)
+            if flaw is not None:
+                yield flaw
+
+    def _check_entry(self, entry: Entry, pieces: Sequence[PackedRow]) -> Flaw | None:
+        """Raises Corrupt, or returns a flaw that lies elsewhere."""
+        header, uid = entry.header, self._head.uid
+        before, self._last = self._last, header
+        metadata = entry.open_metadata_bytes(self._cipher, uid)
+        is_next = before is not None and header.sequence == before.sequence + 1
+        if before is not None and is_next and header.previous_digest != before.digest:
+            raise Corrupt(f"entry {header.sequence} does not continue the one before it")
+        if entry.is_husk or (header.version in self._pruned and not self._can_open(entry, pieces)):
+            return None
+        dictionary = None
+        if header.dictionary_version:
+            dictionary, flaw = self._dictionary(header.dictionary_version)
+            if dictionary is None:
+                return flaw
+        if header.parts_id:
+            rows = [row.record for row in sorted(pieces, key=lambda row: row.index)]
+            edits, _ = open_pieces(
+                self._cipher, EDITS_MAGIC, iter(rows), uid, layout.u64(header.parts_id), dictionary=dictionary
+            )
+        else:
+            edits = entry.open_edits(self._cipher, uid, dictionary)
+        if entry_digest(self._cipher, header, metadata, content_hash(edits)) != header.digest:
+            raise Corrupt(f"entry {header.sequence} does not have the digest it was given")
+        return None
+
+    def _can_open(self, entry: Entry, pieces: Sequence[PackedRow]) -> bool:
+        """Whether everything that a pruned entry would need is still named."""
+        wanted = entry.header.dictionary_version
+        has_dictionary = not wanted or wanted in self._snapshots or wanted == self._head.snapshot_version
+        return has_dictionary and (not entry.header.parts_id or bool(pieces))
+
+    def _dictionary(self, version: int) -> tuple[Dictionary | None, Flaw | None]:
+        """A dictionary; or None, with the reason where it was not told yet."""
+        if version in self._dictionaries:
+            return self._dictionaries[version], None
+        while len(self._dictionaries) >= DICTIONARIES_KEPT:
+            del self._dictionaries[next(iter(self._dictionaries))]
+        ref, flaw = self._snapshots.get(version), None
+        dictionary: Dictionary | None = None
+        try:
+            if version == self._head.snapshot_version:
+                found = snapshot_rows(version, self._head.snapshot_pieces)
+            elif ref is not None:
+                found = open_pack(ref, self._fetcher.object(self._place, ref))
+            else:
+                raise Corrupt(f"the snapshot of version {version}, a dictionary of other entries, is in no object")
+            content, digest = self._open_snapshot(version, found)
+            dictionary = Dictionary(version, digest, content)
+        except Corrupt as error:
+            flaw = flaw_of(error, version) if version not in self._told else None
+            self._told.add(version)
+        self._dictionaries[version] = dictionary
+        return dictionary, flaw
+
+    def _open_snapshot(self, version: int, found: Sequence[PackedRow]) -> tuple[bytes, bytes]:
+        rows = [row for row in found if is_snapshot(row) and row.snapshot_version == version]
+        pieces = (row.record for row in sorted(rows, key=lambda row: row.index))
+        return open_pieces(self._cipher, SNAPSHOT_MAGIC, pieces, self._head.uid, layout.u64(version))

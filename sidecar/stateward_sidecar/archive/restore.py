@@ -1,0 +1,138 @@
+"""Copying threads from the archive to this disk, without taking them.
+
+A thread that is here as HEAD has it costs its HEAD and nothing more, so a restore that was cut short goes on where it
+was. Several threads are copied at the same time; one that cannot be read is told, and the others follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.counted import CountedFetcher
+from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
+from stateward_sidecar.archive.history import History
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError
+from stateward_sidecar.store.install import entries_here
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import not_found
+
+# Threads that are copied at the same time; each has some requests under way.
+THREADS_AT_ONCE = 8
+# When the bucket has answered nothing for so long, the rest is not tried.
+AWAY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a thread."""
+
+    name: str = ""
+    entries: int = 0
+    size_bytes: int = 0  # dry run: what would be read
+    problem: str = ""
+
+
+class Restorer:
+    """Made for one command; runs on the archive's threads, and on some of its own."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._fleet = Fleet(desk)
+        self._fetcher = CountedFetcher(desk.wire)
+        self._attacher = Attacher(desk, self._fetcher, Settler(desk, self._fetcher))
+        self._history = History(desk, self._fetcher)
+
+    def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
+        """Yields progress; the last one says ``done``. Raises ThreadNotFound, ArchiveUnavailable, DiskFull.
+
+        A dry run counts what would come.
+        """
+        progress, survey = RestoreArchiveResponse(), Survey()
+        if request.thread:
+            survey.heads = [self._fleet.place(request.namespace, request.thread)]
+        else:
+            for _ in self._fleet.survey(request.namespace, survey):
+                yield RestoreArchiveResponse()
+        progress.total_threads = len(survey.heads) + len(survey.headless)
+        with ThreadPoolExecutor(THREADS_AT_ONCE, thread_name_prefix="restore") as pool:
+            for places in in_chunks(survey.heads):
+                outcomes = pool.map(lambda found: self._restore(found, request), self._fleet.read(places))
+                for outcome in outcomes:
+                    yield self._add(progress, outcome)
+        for place in survey.headless:
+            lost = Found(place, error=Corrupt("HEAD is missing, and objects of the thread are there"))
+            yield self._add(progress, _Outcome(problem=self._fleet.explain(lost)))
+        progress.thread = progress.problem = ""
+        progress.done = True
+        yield progress
+
+    def _add(self, progress: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
+        progress.threads += 1
+        progress.entries += outcome.entries
+        progress.bytes = max(progress.bytes + outcome.size_bytes, self._fetcher.read_bytes)
+        progress.thread, progress.problem = outcome.name, outcome.problem
+        answer = RestoreArchiveResponse()
+        answer.CopyFrom(progress)
+        return answer
+
+    def _restore(self, found: Found, request: RestoreArchiveRequest) -> _Outcome:
+        if found.error is not None:
+            return _Outcome(problem=self._fleet.explain(found))
+        if not found.is_live:
+            if request.thread:
+                raise not_found(request.namespace, request.thread)
+            return _Outcome()
+        assert found.image is not None
+        name: Name = found.image.head.namespace, found.image.head.thread
+        try:
+            if request.dry_run:
+                return self._foresee(found, name)
+            return _Outcome(name[1], self._copy(found, name))
+        except (DiskFull, OutcomeUnknown, ShuttingDown):
+            raise
+        except StatewardError as error:
+            if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s > AWAY_S:
+                raise
+            return _Outcome(name[1], problem=error.message)
+
+    def _copy(self, found: Found, name: Name) -> int:
+        """Returns how many entries came."""
+        before = self._fleet.thread_here(name)
+        if not self._is_current(found, before):
+            self._attacher.know(name)
+        after = self._fleet.thread_here(name)
+        if after is None:
+            raise not_found(*name)
+        had = entries_here(before) if before is not None and before.identity.uid == after.identity.uid else 0
+        return entries_here(after) - max(had, after.floor_sequence) + self._history.complete(name)
+
+    def _foresee(self, found: Found, name: Name) -> _Outcome:
+        """What a copy would cost, told from HEAD."""
+        assert found.seen is not None
+        head, here = found.seen.head, self._fleet.thread_here(name)
+        if here is not None and here.access != ACCESS_REMOTE and not here.floor_sequence:
+            return _Outcome(name[1])
+        missing = head.tip_sequence
+        if here is not None and here.identity.uid == head.uid:
+            missing -= entries_here(here) - min(here.floor_sequence, entries_here(here))
+        size = sum(ref.size_bytes for ref in object_refs(head)) if missing else 0
+        return _Outcome(name[1], max(missing, 0), size)
+
+    @staticmethod
+    def _is_current(found: Found, here: Thread | None) -> bool:
+        """Whether the newest entries are here; older ones may still be missing."""
+        assert found.seen is not None
+        head = found.seen.head
+        if here is None or here.archive is None:
+            return False
+        if here.access != ACCESS_REMOTE:
+            return True  # this sidecar's own, or an orphan
+        is_same = here.archive.head.write_id == head.write_id and here.identity.uid == head.uid
+        return is_same and entries_here(here) == head.tip_sequence

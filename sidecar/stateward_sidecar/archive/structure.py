@@ -1,0 +1,95 @@
+"""What a HEAD must fulfil whatever its objects hold: no hole in the journal, no entry without its dictionary. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef, ThreadImage
+from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.codec.entry import Entry, sequence_of, unpack
+from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.errors import Corrupt, StatewardError
+from stateward_sidecar.store.ranges import Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that is wrong with a thread in the archive."""
+
+    message: str
+    version: int = 0
+    sequence: int = 0
+    reason: str = Corrupt.reason
+
+
+def flaw_of(error: StatewardError, version: int = 0, sequence: int = 0) -> Flaw:
+    """The flaw that an error tells of."""
+    return Flaw(error.message, version or int(error.metadata.get("version", 0)), sequence, error.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Consecutive entries, and the versions among them (0 = none)."""
+
+    first: int
+    last: int
+    first_version: int
+    last_version: int
+
+
+def open_tail(head: ArchiveHead, cipher: Cipher) -> list[Entry]:
+    """The entries in HEAD, opened, each continuing the one before it, up to the tip. Raises Corrupt."""
+    entries = [unpack(record, sequence_of(record)) for record in head.tail]
+    before: Entry | None = None
+    for entry in entries:
+        entry.open_metadata_bytes(cipher, head.uid)
+        if before is not None:
+            if entry.header.sequence <= before.header.sequence:
+                raise Corrupt("the entries in HEAD are out of order")
+            is_next = entry.header.sequence == before.header.sequence + 1
+            if is_next and entry.header.previous_digest != before.header.digest:
+                raise Corrupt(f"entry {entry.header.sequence} in HEAD does not continue the one before it")
+        before = entry
+    if before is not None and (before.header.sequence, before.header.digest) != (head.tip_sequence, head.tip_digest):
+        raise Corrupt(f"the entries in HEAD end at {before.header.sequence}, and its tip is {head.tip_sequence}")
+    return entries
+
+
+def find_holes(
+    head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef], tail: Sequence[Entry], start: int, version: int
+) -> Iterator[Flaw]:
+    """Places of the journal that are nowhere, although what was there is not pruned.
+
+    ``refs``: all objects, those of indexes too. ``start`` and ``version``: what lies up to there is not looked at.
+    """
+    packed = [ref for ref in refs if is_pack(ref) and ref.last_sequence > start]
+    spans = [_Span(ref.first_sequence, ref.last_sequence, ref.first_version, ref.last_version) for ref in packed]
+    spans += [_Span(entry.header.sequence, entry.header.sequence, *(2 * [entry.header.version])) for entry in tail]
+    spans.sort(key=lambda span: (span.first, span.last))
+    end = head.tip_sequence + 1
+    spans.append(_Span(end, end, head.last_version + 1, 0))
+    pruned = Ranges.from_message(image.pruned).pairs()
+    for at, span in enumerate(spans):
+        if span.first > start + 1:
+            following = next(item.first_version for item in spans[at:] if item.first_version)
+            first, last = version + 1, following - 1
+            is_pruned = any(low <= first and last <= high for low, high in pruned) if first <= last else bool(pruned)
+            if not is_pruned:
+                yield Flaw(f"entries {start + 1} to {span.first - 1} are in no object", first, start + 1)
+        start, version = max(start, span.last), max(version, span.last_version)
+
+
+def find_missing_dictionaries(head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef]) -> Iterator[Flaw]:
+    """Snapshots without which entries cannot be opened, and which no object holds."""
+    there = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
+    pruned = Ranges.from_message(image.pruned).pairs()
+    for ref in refs:
+        # Pruned entries need no dictionary any more, and a pack may hold some beside others.
+        if is_pack(ref) and not any(low <= ref.last_version and ref.first_version <= high for low, high in pruned):
+            for version in sorted(set(ref.dictionaries) - there):
+                there.add(version)
+                yield Flaw(
+                    f"the snapshot of version {version} is in no object, and entries {ref.first_sequence} to "
+                    f"{ref.last_sequence} cannot be opened without it", version, ref.first_sequence,
+                )  # fmt: skip

@@ -1,0 +1,38 @@
+"""Runs at the start of a daemon under test: makes it impatient, or gives it a wall clock that jumps.
+
+Only what the environment names is changed, and only clocks and times are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def _be_impatient(deadline_s: float) -> None:
+    """Requests are given up early, so that a bucket that is away for a second looks as if it were for long."""
+    from stateward_sidecar import app
+    from stateward_sidecar.archive import archive
+    from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
+    from stateward_sidecar.bucket.retrying import Patience
+
+    app.BUCKET_PATIENCE = Patience(deadline_s=deadline_s, pause_min_s=0.02, pause_max_s=0.1)
+    archive.AWAY_S = deadline_s
+    ObjectStoreBucket.__init__.__defaults__ = (deadline_s,)
+
+
+def _jump(offset_file: Path) -> None:
+    """The wall clock is off by what stands in a file, in seconds."""
+    from stateward_sidecar.clock import Clock
+
+    def now_us(self: Clock) -> int:
+        return time.time_ns() // 1000 + int(float(offset_file.read_text()) * 1e6)
+
+    Clock.now_us = now_us  # type: ignore[method-assign]
+
+
+if given := os.environ.get("ARCHIVE_FAULTS_PATIENCE_S"):
+    _be_impatient(float(given))
+if given := os.environ.get("ARCHIVE_FAULTS_CLOCK"):
+    _jump(Path(given))

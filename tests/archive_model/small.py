@@ -1,0 +1,31 @@
+"""Limits so small that a dozen saves make packs, snapshots, indexes and garbage."""
+
+from __future__ import annotations
+
+from stateward_sidecar.archive import ship
+from stateward_sidecar.store import snapshots
+
+SIZES = {
+    (ship, "TAIL_SOFT_BYTES"): 900,
+    (ship, "TAIL_BYTES_MAX"): 2000,
+    (ship, "INLINE_SNAPSHOT_BYTES_MAX"): 400,
+    (ship, "IMAGE_BYTES_MAX"): 500,
+    (ship, "OBJECTS_SOFT_MAX"): 4,
+    (ship, "OBJECTS_MAX"): 8,
+    (ship, "MERGED_BYTES_MAX"): 16 << 10,
+    (snapshots, "WEIGHT_MIN_BYTES"): 1200,
+}
+_usual: dict[tuple[object, str], int] = {}
+
+
+def shrink() -> None:
+    """From now on."""
+    for (module, name), size in SIZES.items():
+        _usual.setdefault((module, name), getattr(module, name))
+        setattr(module, name, size)
+
+
+def restore() -> None:
+    """As they were."""
+    for (module, name), size in _usual.items():
+        setattr(module, name, size)

@@ -1,0 +1,154 @@
+"""What is true, said without any of the archive's machinery: entries by digest, and the line that HEADs name.
+
+A digest covers everything before it, so an entry that was ever seen on a disk says what its history is. The history of
+a thread is the line that ends at its HEAD's tip; it may only grow. All promises are checked against it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.storage.v1.journal_pb2 import EntryHeader
+
+# A log's entries, and a slot.
+State = tuple[tuple[str, ...], str]
+EMPTY: State = ((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a journal."""
+
+    uid: bytes
+    sequence: int
+    previous: bytes
+    version: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a save made."""
+
+    version: int
+    branch: str
+    state: State
+    parent: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A HEAD, and from which disk it came."""
+
+    head: ArchiveHead
+    disk: int
+
+
+@dataclass(slots=True)
+class Truth:
+    """All of it."""
+
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    versions: dict[bytes, Version] = field(default_factory=dict)
+    tags: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # by digest of the entry
+    heads: dict[str, Sent] = field(default_factory=dict)  # by key
+    deleted: set[bytes] = field(default_factory=set)
+    archived: dict[bytes, dict[bytes, int]] = field(default_factory=lambda: defaultdict(dict))  # uid: digest: sequence
+    pruned: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    writers: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # disks, by uid
+    _lines: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
+
+    def see_entry(self, uid: bytes, header: EntryHeader) -> None:
+        """An entry on some disk."""
+        digest = bytes(header.digest)
+        entry = Entry(uid, header.sequence, bytes(header.previous_digest), header.version, header.epoch)
+        known = self.entries.setdefault(digest, entry)
+        assert known == entry, "one digest stands for two entries"
+
+    def line(self, digest: bytes) -> dict[int, bytes]:
+        """Sequence → digest of everything up to an entry."""
+        if not digest:
+            return {}
+        line = self._lines.get(digest)
+        if line is None:
+            entry = self.entries[digest]
+            line = {**self.line(entry.previous if entry.sequence > 1 else b""), entry.sequence: digest}
+            self._lines[digest] = line
+        return line
+
+    def see_head(self, key: str, head: ArchiveHead, disk: int) -> None:
+        """A HEAD that was written: it may only continue what was history before."""
+        before = self.heads.get(key)
+        self.heads[key] = Sent(head, disk)
+        uid = bytes(head.uid)
+        self.writers[uid].add(disk)
+        if head.tip_sequence and not head.deleted:
+            line = self.line(bytes(head.tip_digest))
+            assert line.get(head.tip_sequence) == head.tip_digest, "HEAD's tip is not what it says"
+            assert sorted(line) == list(range(1, head.tip_sequence + 1)), "HEAD's history has holes"
+        if before is not None:
+            self._compare(before.head, head)
+        if head.deleted:
+            self.deleted.add(uid)
+        self.check_archived(uid)
+
+    def _compare(self, old: ArchiveHead, new: ArchiveHead) -> None:
+        assert new.epoch >= old.epoch, "an epoch went back"
+        if new.epoch == old.epoch:
+            assert new.boot_id == old.boot_id, "one epoch has two processes"
+        if new.uid != old.uid:
+            assert old.deleted, "a thread's HEAD was overwritten by another thread"
+            return
+        assert new.deleted or not old.deleted, "a deleted thread came back"
+        if not new.deleted and old.tip_sequence:
+            line = self.line(bytes(new.tip_digest)) if new.tip_sequence else {}
+            assert line.get(old.tip_sequence) == old.tip_digest, "HEAD names two histories"
+
+    def head(self, key: str) -> ArchiveHead | None:
+        """The HEAD of a live thread that has entries."""
+        sent = self.heads.get(key)
+        if sent is None or sent.head.deleted or not sent.head.tip_sequence:
+            return None
+        return sent.head
+
+    def history(self, uid: bytes) -> dict[int, bytes]:
+        """What is archived of a thread."""
+        for sent in self.heads.values():
+            if sent.head.uid == uid and not sent.head.deleted and sent.head.tip_sequence:
+                return self.line(bytes(sent.head.tip_digest))
+        return {}
+
+    def promise_archived(self, uid: bytes, sequence: int, digest: bytes) -> None:
+        """An answer ARCHIVED: it is in the history now, and will be."""
+        if uid in self.deleted:
+            return
+        self.archived[uid][digest] = sequence
+        self.check_archived(uid)
+
+    def check_archived(self, uid: bytes) -> None:
+        """Everything that was answered ARCHIVED is history; of two saves on one version only one was."""
+        if uid in self.deleted:
+            return
+        history = self.history(uid)
+        winners: dict[tuple[str, bytes], bytes] = {}
+        for digest, sequence in self.archived[uid].items():
+            assert history.get(sequence) == digest, f"entry {sequence} was answered ARCHIVED, and is no history"
+            version = self.versions.get(digest)
+            if version is not None:
+                first = winners.setdefault((version.branch, version.parent), digest)
+                assert first == digest, "two saves on one version were answered ARCHIVED"
+
+    def branch_head(self, line: dict[int, bytes], branch: str) -> bytes:
+        """The newest version of a branch in a line; empty where it has none."""
+        found = b""
+        for sequence in sorted(line):
+            version = self.versions.get(line[sequence])
+            if version is not None and version.branch == branch:
+                found = line[sequence]
+        return found
+
+    def tags_of(self, line: dict[int, bytes]) -> dict[str, int]:
+        """The tags after a line."""
+        return dict(self.tags[line[sequence]] for sequence in sorted(line) if line[sequence] in self.tags)

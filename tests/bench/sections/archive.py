@@ -1,0 +1,158 @@
+"""What an archive costs: an ARCHIVED save beside the bare write it comes down to, a COMMITTED one with and without.
+
+The bucket is SeaweedFS, a real S3 server, on the same machine: its writes are fast, so overheads show.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from tests.bench.field import Field
+from tests.bench.payload import SIZES, Payload
+from tests.bench.peers.stateward import STUB, Stub
+from tests.bench.report import Section
+from tests.bench.rounds import p50_ms, p99_ms, take_turns
+from tests.bench.sections import Effort
+from tests.bucket.conftest import s3_environment
+from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed
+
+from stateward.testing import Daemon, run_daemon
+from stateward.v1.admin_service_pb2 import ArchiveStats, GetStatsRequest
+from stateward.v1.admin_service_pb2_grpc import AdminServiceStub
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
+from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
+
+BUCKET = "bench"
+BARE = "bare conditional PUT, as large as HEAD"
+ARCHIVED, WITH, WITHOUT = f"{STUB}, ARCHIVED", f"{STUB}, COMMITTED, with archive", f"{STUB}, COMMITTED, without"
+SHIPPED = f"{STUB}, one step a flush"
+
+
+def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
+    """Three tables, or none where there is no S3 server."""
+    (field.work / "weed").mkdir()
+    try:
+        with running_weed(field.work / "weed") as url:
+            make_s3_bucket(url, BUCKET)
+            environment = s3_environment(url)
+            with _daemon(field, "archived", environment) as daemon:
+                yield _measure_archived(daemon, payload, effort, environment)
+            with _daemon(field, "committed", environment) as daemon:
+                yield _measure_committed(daemon, field.daemon, payload, effort)
+            with _daemon(field, "shipped", environment) as daemon:
+                yield _measure_cost(daemon, payload, effort)
+    except WeedMissing as reason:
+        field.skipped["SeaweedFS"] = str(reason)
+
+
+@contextmanager
+def _daemon(field: Field, name: str, environment: dict[str, str]) -> Iterator[Daemon]:
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        with run_daemon(field.work / f"archive-{name}", archive=f"s3://{BUCKET}/{name}") as daemon:
+            yield daemon
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class ArchivedStub(Stub):
+    """Each save waits until the bucket has it."""
+
+    name = ARCHIVED
+
+    def step(self, thread: str, message: bytes) -> Callable[[], object]:
+        call = super().step(thread, message)
+        call.args[0].durability = DURABILITY_ARCHIVED  # type: ignore[attr-defined]
+        return call
+
+    def stats(self) -> ArchiveStats:
+        """What the archive has cost so far."""
+        return AdminServiceStub(self.channel).GetStats(GetStatsRequest()).archive
+
+
+def _measure_archived(daemon: Daemon, payload: Payload, effort: Effort, environment: dict[str, str]) -> Section:
+    section = Section("archived", "save of one message, answered when the bucket has it")
+    stub, appended = ArchivedStub(daemon.target), payload.appended()
+    bucket = ObjectStoreBucket(f"s3://{BUCKET}/bare", environment)
+    for case in ("10 KB", "100 KB"):
+        stub.fill(case, payload.state(SIZES[case]))
+        for _ in range(3):
+            stub.step(case, next(appended))()
+        begun = stub.stats()
+        size = 16 << 10
+        etag = [bucket.create(f"head-{case[:3].strip()}", os.urandom(size))]
+
+        def replace(key: str = f"head-{case[:3].strip()}", etag: list[str] = etag, size: int = size) -> None:
+            etag[0] = bucket.replace(key, os.urandom(size), etag[0])
+
+        times = take_turns(
+            {BARE: lambda replace=replace: replace, ARCHIVED: lambda case=case: stub.step(case, next(appended))},
+            effort.rounds,
+        )
+        ended = stub.stats()
+        average = (ended.head_bytes - begun.head_bytes) / max(ended.heads - begun.heads, 1)
+        floor = p50_ms(times[BARE])
+        for name, each in times.items():
+            section.add(
+                name, case, p50_ms=p50_ms(each), p99_ms=p99_ms(each), x_bare=p50_ms(each) / floor,
+                head_bytes=average if name == ARCHIVED else float(size),
+            )  # fmt: skip
+    section.notes.append("a save is a commit on this disk, then one conditional PUT of HEAD")
+    bucket.close()
+    stub.close()
+    return section
+
+
+def _measure_committed(archived: Daemon, plain: Daemon, payload: Payload, effort: Effort) -> Section:
+    section = Section("committed", "save of one message, answered when this disk has it, in turn")
+    stubs = {WITH: Stub(archived.target), WITHOUT: Stub(plain.target)}
+    appended = payload.appended()
+    for case, size in SIZES.items():
+        for stub in stubs.values():
+            stub.fill(f"committed-{case}", payload.state(size))
+        prepare = {
+            name: partial(lambda stub, case: stub.step(f"committed-{case}", next(appended)), stub, case)
+            for name, stub in stubs.items()
+        }
+        times = take_turns(prepare, effort.at_size(size) * (1 if effort.quick else 3))
+        floor = p50_ms(times[WITHOUT])
+        for name, each in times.items():
+            section.add(name, case, p50_ms=p50_ms(each), p99_ms=p99_ms(each), x_without=p50_ms(each) / floor)
+    for stub in stubs.values():
+        stub.close()
+    return section
+
+
+def _measure_cost(daemon: Daemon, payload: Payload, effort: Effort) -> Section:
+    """One step a flush, from an empty thread on."""
+    section = Section("shipped", "what is written to the bucket")
+    stub, appended = ArchivedStub(daemon.target), payload.appended()
+    stub.version["cost"] = 0
+    steps = 100 if effort.quick else 2000
+    begun, largest = stub.stats(), 0.0
+    before = begun
+    for number in range(steps):
+        stub.step("cost", next(appended))()
+        if number % 20 == 0 or number > steps - 20:
+            now = stub.stats()
+            if now.heads > before.heads:
+                largest = max(largest, (now.head_bytes - before.head_bytes) / (now.heads - before.heads))
+            before = now
+    ended = stub.stats()
+    flushes = ended.heads - begun.heads
+    puts = flushes + ended.objects - begun.objects
+    new_bytes = ended.entry_bytes - begun.entry_bytes
+    section.add(
+        SHIPPED, f"{steps:,} steps", puts_a_flush=puts / max(flushes, 1), head_bytes=largest,
+        x_new_entries=(ended.object_bytes - begun.object_bytes) / max(new_bytes, 1),
+    )  # fmt: skip
+    section.notes.append(
+        "x new entries: bytes of packs and snapshots together, HEAD apart; a HEAD of 20 flushes on average"
+    )
+    stub.close()
+    return section
