@@ -50,7 +50,7 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
         return ""
     if known is not None and ArchiveFormat.FromString(known).archive_id != form.archive_id:
         raise StartError(
-            "--archive: the data in this directory belong to another archive; give them theirs, or move the directory away"
+            "--archive: the data in this directory belong to another archive; give them theirs, or move them away"
         )
     if known is None:
         _remember(store, form)
