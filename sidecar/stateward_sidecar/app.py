@@ -12,7 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateward.v1 import admin_service_pb2, blob_service_pb2, checkpoint_service_pb2, thread_service_pb2
+from stateward.v1 import (
+    admin_service_pb2,
+    archive_service_pb2,
+    blob_service_pb2,
+    checkpoint_service_pb2,
+    thread_service_pb2,
+)
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.desk import Options
@@ -24,6 +30,7 @@ from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admin import AdminService, ServerFacts
+from stateward_sidecar.service.archive import ArchiveService
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls, Delivery
 from stateward_sidecar.service.checkpoints import CheckpointService
@@ -137,6 +144,7 @@ def _make_parts(
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
         admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners),
+        archive_service_pb2: ArchiveService(calls),
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},

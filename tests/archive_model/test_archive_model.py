@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
 from tests.archive_model.faults import KINDS, Fault
 from tests.archive_model.machine import SIDECARS, Machine
@@ -27,6 +27,14 @@ PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
 
 class Rules(Machine):
     """What users, networks and machines do."""
+
+    @initialize(size=SIZES, archived=st.booleans())
+    def first_steps(self, size: int, archived: bool) -> None:
+        """Most histories are of a thread that exists."""
+        self.begin()
+        for _ in range(2):
+            request = self.request("a", "main", conditional=True, size=size, status=STATUS_RUNNING)
+            self.act(0, "save a", lambda it, request=request: self.save(it, request, archived=archived))
 
     @rule(who=WHO, name=NAMES, branch=BRANCHES, size=SIZES, conditional=st.booleans(), archived=st.booleans(),
           rests=st.sampled_from((False, False, False, True)), plan=PLANS)  # fmt: skip

@@ -80,11 +80,11 @@ def test_edits_in_place_are_found(client: Any) -> None:
     assert state.slots["json"]["rows"][3]["n"] == 3
     assert state.logs["l"][0] == LARGE
     assert thread.save(state).edit_bytes == 0
-    state.slots["json"]["rows"][3]["n"] = -3
+    state.slots["json"]["rows"][3]["n"] = 7  # as many bytes as before
     state.logs["l"][0]["rows"].append("more")
     thread.save(state)
     again = thread.hydrate()
-    assert again.slots["json"]["rows"][3]["n"] == -3
+    assert again.slots["json"]["rows"][3]["n"] == 7
     assert again.logs["l"][0]["rows"][-1] == "more"
     assert thread.hydrate(version=1).slots["json"] == LARGE
     again.slots["json"] = "small now"

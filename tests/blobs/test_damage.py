@@ -60,6 +60,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "nothing left": lambda path: path.write_bytes(b""),
     "one byte more": lambda path: path.write_bytes(path.read_bytes() + b"x"),
     "bytes between": lambda path: path.write_bytes(path.read_bytes()[:4] + b"x" + path.read_bytes()[4:]),
+    "bytes before its index": lambda path: path.write_bytes(path.read_bytes()[:-88] + b"x" + path.read_bytes()[-88:]),
     "gone": Path.unlink,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from tests.service.wire import refusal_of, refused
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.thread_pb2 import ThreadOptions
+
+
+# A sixteenth of the disk.
+RESERVE_BYTES = MIB // 2
 
 
 @pytest.fixture
@@ -63,6 +68,8 @@ def test_the_reserve_is_left_for_deletions(small: Daemon) -> None:
     """Blobs stop before the last bytes: a restart, a save and a deletion still work."""
     desk = Desk(small)
     written = fill(desk)
+    disk = os.statvfs(small.data_dir)
+    assert disk.f_bavail * disk.f_frsize > RESERVE_BYTES - MIB // 16
     desk.close()
     small.kill()
     small.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
 from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
+from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.writer import Write
-from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S
+from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions
@@ -232,6 +234,43 @@ def test_a_save_races_the_sweep(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -
     shelf.check()
 
 
+def test_a_write_races_the_sweep(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes written again after the sweep has looked, and before it removes: the blob stays."""
+    blob = shelf.write(b"x")
+    sweeper = shelf.store.sweeper._blobs
+    look = sweeper._find_named
+
+    def look_then_write(thread: Any) -> Any:
+        found = look(thread)
+        shelf.write(b"x")
+        return found
+
+    monkeypatch.setattr(sweeper, "_find_named", look_then_write)
+    shelf.sweep_later(DAY_S)
+    assert shelf.read(blob) == b"x"
+
+
+def test_a_clearing_spares_what_is_being_written(shelf: Shelf) -> None:
+    """What a start clears away is never a file that this process has begun, finished or not."""
+    blob = shelf.write(b"x")
+    context = shelf.store.context
+    (uid,) = [bytes.fromhex(path.name) for path in shelf.directory.iterdir()]
+    files = BlobFiles(context.engine)
+    begun, finished, crashed = (files.create(uid, bytes((number,)) * 16) for number in range(3))
+    for file in (begun, finished, crashed):
+        file.write(b"data")
+    finished.publish()
+    crashed.publish()
+    assert files._fresh is not None
+    files._fresh.discard(b"\2" * 16)
+    with context.engine.read() as txn:
+        thread = shelf.store.threads.get(txn, NAMESPACE, "t")
+    clear_leftovers(replace(context, blob_files=files), shelf.store.threads, {uid: [thread.number]})
+    begun.publish()
+    assert [files.is_here(uid, bytes((number,)) * 16) for number in range(3)] == [True, True, False]
+    assert shelf.read(blob) == b"x"
+
+
 def test_copies_have_blobs_of_their_own(shelf: Shelf) -> None:
     """One version or the whole thread: each copy has exactly the blobs it names, and outlives its source."""
     blobs = [shelf.write(random_bytes(MIB + number)) for number in range(3)]
@@ -279,7 +318,8 @@ def test_deleting_a_thread_removes_its_files(shelf: Shelf) -> None:
     shelf.check()
 
 
-def test_a_deletion_during_a_write_wins(shelf: Shelf) -> None:
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_deletion_during_a_write_wins(shelf: Shelf, is_finished: bool) -> None:
     """The thread goes while a blob is on its way: THREAD_NOT_FOUND, nothing of it stays, also under the same name."""
     shelf.write(b"first")
     begin = BlobBegin(namespace=NAMESPACE, thread="t")
@@ -287,11 +327,14 @@ def test_a_deletion_during_a_write_wins(shelf: Shelf) -> None:
     assert thread is not None
     write = shelf.store.blobs.begin_write(thread, begin)
     write.add(random_bytes(SEGMENT_BYTES))
+    if is_finished:
+        write.finish(b"rest")
     shelf.delete("t")
     shelf.write(b"of the new one")
 
     def go_on() -> None:
-        write.finish(b"rest")
+        if not is_finished:
+            write.finish(b"rest")
         shelf.do(lambda txn, batch: write.commit(shelf.store.threads, txn, batch))
 
     with pytest.raises(ThreadNotFound):

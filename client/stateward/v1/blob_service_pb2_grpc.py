@@ -33,7 +33,8 @@ class BlobServiceStub(object):
     A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
     more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never "-".
+    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
+    "-".
     """
 
     def __init__(self, channel):
@@ -67,12 +68,13 @@ class BlobServiceServicer(object):
     A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
     more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never "-".
+    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
+    "-".
     """
 
     def WriteBlob(self, request_iterator, context):
-        """Writes a blob: one message with `begin`, then messages with `data`. Answered when it is durable on this disk. All or
-        nothing: a stream that ends in an error, or whose bytes are not those announced, leaves nothing. Free to repeat.
+        """Writes a blob: one message with `begin`, then messages with `data`. Answered when it is durable on this disk. All
+        or nothing: a stream that ends in an error, or whose bytes are not those announced, leaves nothing. Free to repeat.
         The server may answer before the stream has ended, where it finds that it has the announced blob already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,7 +129,8 @@ class BlobService(object):
     A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
     more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never "-".
+    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
+    "-".
     """
 
     @staticmethod

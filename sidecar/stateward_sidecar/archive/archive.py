@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
 from stateward_sidecar.archive.fetch import Fetcher
@@ -45,7 +47,7 @@ class Archive:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
-        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self.delete)
+        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self.delete, self._drop_blob)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
@@ -53,6 +55,7 @@ class Archive:
         self.fetcher = Fetcher(wire)
         self.settler = Settler(self.desk, self.fetcher)
         self.attacher = Attacher(self.desk, self.fetcher, self.settler)
+        self._blobs = BlobCarrier(self.desk)
         self.history = History(self.desk, self.fetcher)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.attacher)
@@ -84,6 +87,10 @@ class Archive:
     def complete(self, namespace: str, name: str) -> int:
         """See ``History.complete``."""
         return self.history.complete((namespace, name))
+
+    def fetch_blob(self, namespace: str, name: str, blob_id: bytes) -> None:
+        """See ``BlobCarrier.fetch``."""
+        self._blobs.fetch((namespace, name), blob_id)
 
     def delete(self, request: DeleteThreadRequest) -> None:
         """Makes a thread unreadable in the archive; see ``Remover.remove``."""
@@ -157,6 +164,10 @@ class Archive:
             thread.archived_sequence = max(thread.archived_sequence, hold.head.tip_sequence)
             thread.epoch = max(thread.epoch, hold.head.epoch)
             hold.thread = thread
+
+    def _drop_blob(self, thread: Thread, blob_id: bytes) -> None:
+        place = self.desk.place(thread.identity.namespace_keys, thread.name)
+        self.desk.wire.later(partial(self.desk.wire.delete, place.blob(blob_id)))
 
     # -- shipping -------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ class Attacher:
         namespace = desk.keys.namespace(name[0])
         place = desk.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
+        if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
+            self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not bring it back
+            return False
         if seen is None or seen.head.deleted or seen.is_empty:
             if must_exist and thread is None:
                 raise not_found(*name)

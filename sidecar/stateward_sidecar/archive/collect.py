@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead
+from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectRef
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.counted import CountedFetcher
-from stateward_sidecar.archive.desk import Desk
+from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.heads import FORMAT
 from stateward_sidecar.archive.places import FORMAT_KEY, HEAD, THREAD_KEYS, Place, epoch_of
@@ -40,7 +40,13 @@ EXPIRED_S = 3600
 CLOCK_JUMP_S = 3600.0
 KEYS_A_STEP = 500
 
-Delete = Callable[[DeleteThreadRequest], None]
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """What is done to a thread whose time is over."""
+
+    own: Callable[[Name], None]
+    delete: Callable[[DeleteThreadRequest], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,11 @@ class _Rule:
 
 
 class Collector:
-    """Runs on the archive's threads. ``delete`` makes a thread unreadable in the archive."""
+    """Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk, delete: Delete) -> None:
+    def __init__(self, desk: Desk, verbs: Verbs) -> None:
         self._desk = desk
-        self._delete_thread = delete
+        self._verbs = verbs
         self._clock_offset_s = _offset(desk.context.clock)
 
     def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
@@ -71,7 +77,7 @@ class Collector:
         rule = _Rule(
             request.dry_run, clock.now_us() - grace_us, clock.now_us() // 1_000_000 - EXPIRED_S if is_sane else 0
         )
-        yield from _Run(self._desk, self._delete_thread, rule).collect(request.namespace)
+        yield from _Run(self._desk, self._verbs, rule).collect(request.namespace)
 
     def _check_format(self) -> None:
         """A newer version may name objects in ways that this one does not know."""
@@ -86,9 +92,9 @@ class Collector:
 class _Run:
     """One collection."""
 
-    def __init__(self, desk: Desk, delete: Delete, rule: _Rule) -> None:
+    def __init__(self, desk: Desk, verbs: Verbs, rule: _Rule) -> None:
         self._desk = desk
-        self._delete_thread = delete
+        self._verbs = verbs
         self._rule = rule
         self._fleet = Fleet(desk)
         self._fetcher = CountedFetcher(desk.wire)
@@ -163,15 +169,11 @@ class _Run:
             if key not in needed and (key in due or (key not in unlinked and _is_old(key, head.epoch)))
         ]  # fmt: skip
 
-    def _refs(self, place: Place, head: ArchiveHead) -> Iterator[ArchiveHead]:
-        yield from object_refs(head)  # type: ignore[misc]
-        at = head.index if head.HasField("index") else None
-        while at is not None:
-            index = self._fetcher.index(place, at)
-            yield from index.objects  # type: ignore[misc]
-            at = index.previous if index.HasField("previous") else None
-            if at is not None:
-                yield at  # type: ignore[misc]
+    def _refs(self, place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
+        yield from object_refs(head)
+        for ref, index in self._fetcher.chain(place, head):
+            yield ref
+            yield from index.objects
 
     def _remove(self, keys: list[str], sizes: dict[str, int]) -> Iterator[CollectGarbageResponse]:
         for start in range(0, len(keys), PARALLEL):
@@ -199,13 +201,13 @@ class _Run:
                     yield from self._remove([key], {key: size})
 
     def _is_old_key(self, namespace_id: bytes, name_hash: bytes, epoch: str) -> bool:
-        """Asks HEAD once more; a tombstone may have been made of the thread in a dry run only."""
+        """Asks HEAD once more. In a dry run, threads that would be deleted are still there."""
         seen = self._fleet.heads([Place(namespace_id, name_hash)])[0].seen
         if seen is None:
             return False
         head = seen.head
         return int(epoch) < head.created_epoch or (
-            int(epoch) == head.created_epoch and (head.deleted or self._is_expired(head))
+            int(epoch) == head.created_epoch and (head.deleted or (self._rule.dry_run and self._is_expired(head)))
         )
 
     # -- threads whose time is over -------------------------------------------------------------------------------
@@ -229,15 +231,20 @@ class _Run:
             buried.deleted = True
             read.seen = type(read.seen)(buried, read.seen.etag, None)
             return read
-        head = read.image.head
-        assert expire_second(head) == read.seen.head.expire_second
+        head, uid = read.image.head, read.seen.head.uid
+        name = head.namespace, head.thread
         request = DeleteThreadRequest(
-            namespace=head.namespace, thread=head.thread, expected_uid=read.seen.head.uid.hex(),
-            expected_version=head.main_version, allow_missing=True,
-        )  # fmt: skip
-        self._delete_thread(request)
-        desk.context.writer.submit(Write(run=desk.store.deleter.delete(request), frees_space=True), wait=True).wait()
-        log.info("deleted a thread whose time was over", uid=read.seen.head.uid.hex())
+            namespace=head.namespace, thread=head.thread, expected_uid=uid.hex(), allow_missing=True
+        )
+        with desk.locks.of(name):
+            self._verbs.own(name)  # nobody moves its time from now on
+            here = self._fleet.thread_here(name)
+            if here is None or not 0 < expire_second(here.head) <= self._rule.expired_before_second:
+                return self._fleet.heads([place])[0]
+            self._verbs.delete(request)
+            write = Write(run=desk.store.deleter.delete(request), frees_space=True)
+            desk.context.writer.submit(write, wait=True).wait()
+        log.info("deleted a thread whose time was over", uid=uid.hex())
         return self._fleet.heads([place])[0]
 
 

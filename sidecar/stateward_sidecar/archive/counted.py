@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
-from stateward.storage.v1.archive_pb2 import ObjectRef
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveIndex, ObjectRef
 from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.packs import open_index
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.storage.keystore import NamespaceKeys
@@ -22,6 +24,14 @@ class CountedFetcher(Fetcher):
     def object(self, place: Place, ref: ObjectRef) -> bytes:
         """The bytes of an object, which are those that were named. Raises Corrupt, ArchiveUnavailable."""
         return self._object(place, ref)
+
+    def chain(self, place: Place, head: ArchiveHead) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
+        """HEAD's indexes, newest first. Raises Corrupt, ArchiveUnavailable."""
+        at = head.index if head.HasField("index") else None
+        while at is not None:
+            index = open_index(at, self._object(place, at))
+            yield at, index
+            at = index.previous if index.HasField("previous") else None
 
     def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         seen = super().look(namespace, place, with_key=with_key)

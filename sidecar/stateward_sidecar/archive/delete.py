@@ -12,6 +12,7 @@ from functools import partial
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
@@ -20,6 +21,7 @@ from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, ThreadNotFound
 from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.telemetry import log
@@ -74,12 +76,14 @@ class Remover:
                 ):
                     raise ArchiveUnavailable(f"thread {thread.name!r} was taken by another sidecar meanwhile") from None
                 seen = found
+        with desk.context.engine.read() as txn:
+            blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
         created = seen.head.created_epoch if seen is not None else hold.head.created_epoch
         desk.keys.destroy_thread(hold.place, created)
         desk.holds.pop(thread.number, None)
         self._delete_orphans(thread)
         if seen is not None and not seen.head.deleted:
-            desk.wire.later(partial(self._unlink, hold.place, seen))
+            desk.wire.later(partial(self._unlink, hold.place, seen, blob_ids))
 
     def _delete_orphans(self, thread: Thread) -> None:
         """What was set aside of it goes with it: it has the same key."""
@@ -94,8 +98,9 @@ class Remover:
                 write = Write(run=desk.store.deleter.delete(request), frees_space=True)
                 desk.context.writer.submit(write, wait=True).wait()
 
-    def _unlink(self, place: Place, seen: Seen) -> None:
+    def _unlink(self, place: Place, seen: Seen, blob_ids: list[bytes]) -> None:
         try:
+            BlobCarrier(self._desk).delete(place, blob_ids)
             refs = list(seen.head.objects)
             if seen.head.HasField("index"):
                 refs += [*self._fetcher.indexed(place, seen.head.index), seen.head.index]

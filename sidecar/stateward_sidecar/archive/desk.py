@@ -44,6 +44,7 @@ class Hold:
     packed: ObjectRef | None = None
     uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots, by version
     indexed_snapshots: set[int] | None = None
+    blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
     # Since the last ship: sealed bytes, and when the oldest entry came.
     dirty_bytes: int = 0
     dirty_since: float = 0.0

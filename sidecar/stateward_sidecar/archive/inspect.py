@@ -18,7 +18,7 @@ from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchive
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
-from stateward_sidecar.archive.packs import is_pack, open_index
+from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.reread import Rereader
 from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_dictionaries, flaw_of, open_tail
@@ -131,15 +131,14 @@ class Inspector:
     def _follow_index(self, place: Place, head: ArchiveHead) -> tuple[list[ObjectRef], ObjectRef | None, list[Flaw]]:
         """What the chain of indexes names, oldest first; the index where it breaks off, and why."""
         refs: list[ObjectRef] = []
-        at = head.index if head.HasField("index") else None
-        while at is not None:
-            try:
-                index = open_index(at, self._fetcher.object(place, at))
-            except Corrupt as error:
-                return refs, at, [flaw_of(error, at.first_version)]
-            refs = [*index.objects, *refs]
-            self._tally.objects += 1
-            at = index.previous if index.HasField("previous") else None
+        at = head.index
+        try:
+            for _, index in self._fetcher.chain(place, head):
+                refs = [*index.objects, *refs]
+                self._tally.objects += 1
+                at = index.previous
+        except Corrupt as error:
+            return refs, at, [flaw_of(error, at.first_version)]
         return refs, None, []
 
     def _check_presence(self, found: Found, refs: list[ObjectRef], bad: list[ObjectRef]) -> Iterator[Flaw | None]:

@@ -29,6 +29,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
 from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.heads import bare, follow, seal_head, seal_image, wrote
@@ -62,6 +63,7 @@ class Shipper:
         self._fetcher = fetcher
         self._settler = settler
         self._attacher = attacher
+        self._blobs = BlobCarrier(desk)
 
     def ship(self, hold: Hold, *, detach: bool = False) -> None:
         """Archives what is committed, and with ``detach`` gives the thread up.
@@ -177,6 +179,7 @@ class Shipper:
             known = [row for row in known if row.sequence > head.packed_sequence]
             shipments = list(desk.outbox.entries(moment.thread, hold.head.tip_sequence, moment.tip_sequence))
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
+        self._blobs.upload(hold, moment.thread, shipments)
         rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
         has_parts = any(row.WhichOneof("place") != "sequence" for row in rows)
         if sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX and not has_parts:

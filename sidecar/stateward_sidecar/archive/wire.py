@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from stateward_sidecar.bucket.base import Bucket, Object
@@ -73,6 +74,13 @@ class Wire:
         with self._lock:
             self.traffic.objects += 1
             self.traffic.object_bytes += len(data)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Writes an immutable object with the bytes of a file."""
+        self._call(lambda: self._bucket.put_file(key, path))
+        with self._lock:
+            self.traffic.objects += 1
+            self.traffic.object_bytes += path.stat().st_size
 
     def create(self, key: str, data: bytes) -> str:
         """Raises ObjectExists; Unclear where nobody can say."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 KEY_CHARACTERS_MAX = 512  # S3 takes 1,024 bytes, the prefix of the bucket's URL included
@@ -48,6 +49,10 @@ class Bucket(Protocol):
 
     def put(self, key: str, data: bytes) -> None:
         """Writes under a name that is used for these bytes only, ever: doing it again changes nothing."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> None:
+        """The same with the bytes of a file, which may be large, and in parts where the bucket takes those."""
         ...
 
     def create(self, key: str, data: bytes) -> str:

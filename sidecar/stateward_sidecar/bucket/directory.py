@@ -20,12 +20,14 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
 from stateward_sidecar.bucket.errors import (
@@ -46,6 +48,9 @@ _TEMPORARY = ".tmp-"
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTSUP, errno.EMLINK)
+
+
+COPY_BYTES = 1 << 20
 
 
 class DirectoryBucket(Bucket):
@@ -80,6 +85,12 @@ class DirectoryBucket(Bucket):
         with self._call(key) as path, self._temporary(path, data) as temporary, _locked(path.parent):
             temporary.rename(path)
             self._sync(path.parent)
+
+    def put_file(self, key: str, path: Path) -> None:
+        with path.open("rb") as source, self._call(key) as target, self._temporary(target, source) as temporary:
+            with _locked(target.parent):
+                temporary.rename(target)
+                self._sync(target.parent)
 
     def create(self, key: str, data: bytes) -> str:
         with self._call(key) as path, self._temporary(path, data) as temporary:
@@ -148,14 +159,17 @@ class DirectoryBucket(Bucket):
             os.close(fd)
 
     @contextmanager
-    def _temporary(self, path: Path, data: bytes) -> Iterator[Path]:
+    def _temporary(self, path: Path, data: bytes | BinaryIO) -> Iterator[Path]:
         """A synced file with these bytes beside ``path``; gone at the end unless it was renamed."""
         self._make_directories(path.parent)
         temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(fd, "wb") as file:
-                file.write(data)
+                if isinstance(data, bytes):
+                    file.write(data)
+                else:
+                    shutil.copyfileobj(data, file, COPY_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
             yield temporary

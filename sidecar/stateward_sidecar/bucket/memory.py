@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound
@@ -45,6 +46,9 @@ class MemoryBucket(Bucket):
     def put(self, key: str, data: bytes) -> None:
         with self._call("put", key):
             self.objects[key] = bytes(data)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
 
     def create(self, key: str, data: bytes) -> str:
         with self._call("create", key):

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obstore.exceptions import (
@@ -99,6 +100,10 @@ class ObjectStoreBucket(Bucket):
     def put(self, key: str, data: bytes) -> None:
         with self._call(key, "put") as store:
             store.put(key, data, use_multipart=False)
+
+    def put_file(self, key: str, path: Path) -> None:
+        with self._call(key, "put") as store:
+            store.put(key, path)
 
     def create(self, key: str, data: bytes) -> str:
         return self._put_if(key, data, "create", "create")

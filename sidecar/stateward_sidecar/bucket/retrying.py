@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from stateward_sidecar.bucket.base import Bucket, Object
@@ -72,6 +73,9 @@ class RetryingBucket(Bucket):
 
     def put(self, key: str, data: bytes) -> None:
         self._run(lambda: self._inner.put(key, data))
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._run(lambda: self._inner.put_file(key, path))
 
     def create(self, key: str, data: bytes) -> str:
         attempts = self._begin()

@@ -67,14 +67,18 @@ class BlobService:
             raise InvalidField("offset", f"{request.offset} is negative")
         if request.length < 0:
             raise InvalidField("length", f"{request.length} is negative")
-        steps = await self._calls.read(self._store.blobs.read, request)
+        steps = await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.blobs.read, request)
+        )
         while (answer := await self._calls.step(steps)) is not None:
             yield answer
 
     async def stat_blob(self, request: StatBlobRequest, context: grpc.aio.ServicerContext) -> StatBlobResponse:
         check.check_place(request)
         check.check_sha256(request.sha256, "sha256")
-        return await self._calls.read(self._store.blobs.stat, request)
+        return await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.blobs.stat, request)
+        )
 
     async def _begin(self, requests: AsyncIterator[WriteBlobRequest]) -> BlobBegin:
         first = await _next(requests)
@@ -86,6 +90,7 @@ class BlobService:
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """The thread that the blob is for, made if that was asked for."""
         blobs = self._store.blobs
+        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=not begin.HasField("create"))
         thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)

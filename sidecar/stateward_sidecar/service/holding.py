@@ -70,6 +70,11 @@ class Holding:
                     raise
         raise ArchiveUnavailable(f"thread {thread!r} changes hands all the time; try again")
 
+    async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:
+        """For what cannot be run again: makes sure once that this process holds the thread."""
+        if self.archive is not None and self.archive.holds(namespace, thread) is None:
+            await self._own(namespace, thread, must_exist=must_exist)
+
     async def _own(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         archive = self.need()
 
@@ -93,7 +98,11 @@ class Holding:
         raise ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
 
     async def _complete(self, error: HistoryElsewhere) -> None:
-        await self.block(self.need().complete, error.metadata["namespace"], error.metadata["thread"])
+        archive, facts = self.need(), error.metadata
+        if "blob_id" in facts:
+            await self.block(archive.fetch_blob, facts["namespace"], facts["thread"], bytes.fromhex(facts["blob_id"]))
+        else:
+            await self.block(archive.complete, facts["namespace"], facts["thread"])
 
     # -- durability -----------------------------------------------------------------------------------------------
 

@@ -132,6 +132,8 @@ class BlobSweeper:
             draft.head = head
             self._threads.keep_draft(batch, draft)
             batch.after_commit.append(lambda: context.blob_files.remove(identity.uid, row.record.blob_id))
+            if (hooks := context.archive) is not None:
+                batch.after_commit.append(lambda: hooks.drop_blob(thread, row.record.blob_id))
             return True
 
         return run

@@ -63,6 +63,8 @@ class ArchiveHooks:
     refresh: Callable[[Any], None]
     # Deletes a thread in the archive, when its time has come. Blocks for the bucket: not in the writer.
     delete: Callable[[DeleteThreadRequest], None]
+    # After a blob that nothing names was removed from this disk: thread and blob id.
+    drop_blob: Callable[[Any, bytes], None]
 
 
 @dataclass(slots=True)

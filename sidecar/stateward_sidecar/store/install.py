@@ -19,6 +19,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
@@ -149,6 +150,8 @@ class Installer:
         if image.pruned.ranges:
             sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
             draft.pruned = Ranges.from_message(image.pruned)
+        for blob in image.blobs:
+            put_blob(txn, identity, blob)
         if head.options.HasField("retention"):
             txn.put(layout.retention_key(identity.number), layout.PRESENT)
         else:

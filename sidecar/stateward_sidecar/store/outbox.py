@@ -6,16 +6,18 @@ they are still there when a later step reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
-from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, EntryHeader
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Identity, Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads
@@ -61,11 +63,29 @@ class Outbox:
                 if txn.get(identity.keys.head()) is None:
                     return None
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
-        image = ThreadImage(head=thread.head, pruned=thread.pruned.to_message())
+        image = ThreadImage(
+            blobs=self._blobs(identity, thread.head.tip_sequence), head=thread.head, pruned=thread.pruned.to_message()
+        )
         image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
         for name, version in sorted(thread.tags.items()):
             image.tags.add(name=name, version=version)
         return Moment(thread, image)
+
+    def _blobs(self, identity: Identity, tip_sequence: int) -> list[BlobRow]:
+        with self._context.engine.read() as txn:
+            if txn.get(layout.blobs_key(identity.number)) is None:
+                return []
+            return [row for row in list_blobs(txn, identity) if row.sequence <= tip_sequence]
+
+    def blob_ids(self, thread: Thread, headers: Iterable[EntryHeader]) -> list[bytes]:
+        """Ids of the blobs that entries completed."""
+        found, identity = [], thread.identity
+        with self._context.engine.read() as txn:
+            for header in headers:
+                if header.kind == ENTRY_KIND_BLOB:
+                    entry = replay.read_entry(txn, identity, header.sequence)
+                    found.append(bytes(replay.open_metadata(identity, entry).blob.blob_id))
+        return found
 
     def _copy_hot(self, identity: Identity) -> Thread | None:
         """What is in memory of a thread: the messages are never changed, only replaced."""

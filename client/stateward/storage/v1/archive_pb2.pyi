@@ -127,16 +127,18 @@ class Garbage(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectRef, _Mapping]] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class ThreadImage(_message.Message):
-    __slots__ = ("head", "branches", "tags", "pruned")
+    __slots__ = ("head", "branches", "tags", "pruned", "blobs")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     PRUNED_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
     head: _head_pb2.ThreadHead
     branches: _containers.RepeatedCompositeFieldContainer[_head_pb2.BranchHead]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
     pruned: _journal_pb2.PrunedVersions
-    def __init__(self, head: _Optional[_Union[_head_pb2.ThreadHead, _Mapping]] = ..., branches: _Optional[_Iterable[_Union[_head_pb2.BranchHead, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., pruned: _Optional[_Union[_journal_pb2.PrunedVersions, _Mapping]] = ...) -> None: ...
+    blobs: _containers.RepeatedCompositeFieldContainer[_head_pb2.BlobRow]
+    def __init__(self, head: _Optional[_Union[_head_pb2.ThreadHead, _Mapping]] = ..., branches: _Optional[_Iterable[_Union[_head_pb2.BranchHead, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., pruned: _Optional[_Union[_journal_pb2.PrunedVersions, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[_head_pb2.BlobRow, _Mapping]]] = ...) -> None: ...
 
 class ArchivePack(_message.Message):
     __slots__ = ("rows",)

@@ -1,0 +1,78 @@
+"""Blobs between this disk and the bucket: sealed files, as they lie on disk.
+
+A blob's object is there before any HEAD names the entry that completed it, and so before any version names the blob.
+It is fetched when somebody reads it. Its name is random and used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stateward_sidecar.archive.desk import Desk, Hold, Name
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.outbox import Shipment
+from stateward_sidecar.store.thread import Thread
+
+PART_BYTES = 8 << 20
+
+
+class BlobCarrier:
+    """Runs on the archive's threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def upload(self, hold: Hold, thread: Thread, shipments: Iterable[Shipment]) -> None:
+        """Puts the blobs that entries completed. One that was collected since is named by no version: left out."""
+        desk, identity = self._desk, thread.identity
+        headers = [header for shipment in shipments for header in shipment.headers]
+        for blob_id in desk.outbox.blob_ids(thread, headers):
+            path = desk.context.blob_files.path(identity.uid, blob_id)
+            if blob_id not in hold.blobs and path.exists():
+                desk.wire.put_file(hold.place.blob(blob_id), path)
+                hold.blobs.add(blob_id)
+
+    def fetch(self, name: Name, blob_id: bytes) -> None:
+        """Brings a blob to this disk. Raises Corrupt where the archive has it no more, DiskFull, ArchiveUnavailable."""
+        desk = self._desk
+        with desk.locks.of((*name, blob_id)):
+            with desk.context.engine.read() as txn:
+                thread = desk.store.threads.get(txn, *name)
+            identity, files = thread.identity, desk.context.blob_files
+            if files.is_here(identity.uid, blob_id):
+                return
+            place = desk.place(identity.namespace_keys, self._origin(thread))
+            new = files.create(identity.uid, blob_id)
+            try:
+                for part in self._parts(place, blob_id, thread):
+                    new.write(part)
+                new.publish()
+            except BaseException:
+                new.discard()
+                raise
+
+    def delete(self, place: Place, blob_ids: Iterable[bytes]) -> None:
+        """Removes objects of blobs that nobody names."""
+        for blob_id in blob_ids:
+            self._desk.wire.delete(place.blob(blob_id))
+
+    def _parts(self, place: Place, blob_id: bytes, thread: Thread) -> Iterable[bytes]:
+        key, at = place.blob(blob_id), 0
+        while True:
+            try:
+                part = self._desk.wire.get_range(key, at, PART_BYTES)
+            except ObjectNotFound:
+                raise Corrupt(f"the blob {key} is missing in the archive", thread.name) from None
+            if part:
+                yield part
+            at += len(part)
+            if len(part) < PART_BYTES:
+                return
+
+    @staticmethod
+    def _origin(thread: Thread) -> str:
+        """An orphan's blobs lie where its thread's do."""
+        row = thread.archive
+        return row.orphan_of if row is not None and row.orphan_of else thread.name

@@ -1,0 +1,287 @@
+"""Writing a thread's HEAD anew from this disk: where it was lost, damaged or rolled back, or names what is gone.
+
+This disk must have all entries, and be the one that wrote the thread last; a whole copy is enough where HEAD is missing
+or cannot be read. Nothing is believed of the old HEAD: the whole journal is packed again under an epoch above all that
+were seen, and HEAD is written by compare-and-swap on the bytes that were looked at. So an owner that is alive after all
+is fenced, and loses nothing: what it has beyond this disk's history is set aside there.
+
+    1. what is known here gets the new epoch, so that a crash after 2 finds a HEAD of its own
+    2. objects, then HEAD
+    3. this process holds the thread
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, EpochStart, Garbage, KeyObject, KeyWrap
+from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
+from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.fleet import Fleet, object_refs
+from stateward_sidecar.archive.heads import FORMAT, HEAD_MAGIC, LINEAGE_KEPT, WRITE_ID_BYTES, open_head, seal_head
+from stateward_sidecar.archive.inspect import flaws_of
+from stateward_sidecar.archive.judge import Local, Verdict, judge
+from stateward_sidecar.archive.keys import ThreadKey
+from stateward_sidecar.archive.places import Place, namespace_key
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.ship import GARBAGE_MAX, Shipper
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.base import Object
+from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
+from stateward_sidecar.codec.seal import Cipher, open_record
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.outbox import Moment
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.store.views import view_thread
+from stateward_sidecar.telemetry import log
+
+
+@dataclass(slots=True)
+class _Diagnosis:
+    """What was found. ``refusal``: why this disk must not repair it; empty = it may."""
+
+    object: Object | None
+    head: ArchiveHead | None = None  # None: missing, or cannot be read
+    findings: list[str] = field(default_factory=list)
+    refusal: str = ""
+    # Nothing is to be written but what this disk has written down.
+    only_marked: bool = False
+
+
+class Repairer:
+    """Runs on the archive's threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        fetcher = Fetcher(desk.wire)
+        self._settler = Settler(desk, fetcher)
+        self._attacher = Attacher(desk, fetcher, self._settler)
+        self._rewriter = _Rewriter(desk, fetcher, self._settler, self._attacher)
+
+    def repair(self, request: RepairThreadRequest) -> RepairThreadResponse:
+        """Says what is wrong, and mends it unless ``dry_run``. Raises ThreadNotFound, NotOwner, ArchiveUnavailable."""
+        name: Name = request.namespace, request.thread
+        with self._desk.locks.of(name):
+            thread = self._local(name)
+            if thread.access == ACCESS_ORPHAN:
+                raise NotOwner(f"thread {thread.name!r} is an orphan: it is not in the archive", thread=thread.name)
+            place = self._desk.place(thread.identity.namespace_keys, thread.name)
+            found = self._diagnose(thread, place)
+            if not request.dry_run and found.refusal:
+                raise NotOwner(f"thread {thread.name!r} is not repaired: {found.refusal}", thread=thread.name)
+            if found.refusal:
+                found.findings.append(f"it cannot be repaired from here: {found.refusal}")
+            elif found.findings and not request.dry_run:
+                found.findings.append(self._mend(thread, place, found))
+            return RepairThreadResponse(thread=view_thread(self._local(name)), findings=found.findings)
+
+    def _local(self, name: Name) -> Thread:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.get(txn, *name)
+
+    # -- what is wrong --------------------------------------------------------------------------------------------
+
+    def _diagnose(self, thread: Thread, place: Place) -> _Diagnosis:
+        namespace = thread.identity.namespace_keys
+        found = _Diagnosis(self._desk.wire.find(place.head))
+        if thread.archive is None:
+            found.refusal = "it was never archived from here; the next write does that"
+            return found
+        if found.object is None:
+            found.findings.append("HEAD is missing in the archive")
+        else:
+            try:
+                found.head = open_head(namespace, place, found.object.data)
+            except Corrupt as error:
+                if _is_newer(namespace, place, found.object.data):
+                    found.refusal = error.message
+                found.findings.append(f"HEAD cannot be read: {error.message}")
+        if found.head is not None:
+            self._compare(thread, place, found)
+        elif thread.access == ACCESS_REMOTE:
+            found.findings.append(
+                f"this disk has a copy up to entry {thread.head.tip_sequence}; what its last owner has beyond that will "
+                "be set aside there"
+            )
+        if thread.floor_sequence and not found.refusal:
+            found.refusal = f"this disk lacks older entries, up to {thread.floor_sequence}; a sidecar with all of them can repair it"
+        return found
+
+    def _compare(self, thread: Thread, place: Place, found: _Diagnosis) -> None:
+        """HEAD can be read: what it means for this disk, and whether it leads to everything."""
+        desk, head = self._desk, found.head
+        assert head is not None
+        assert thread.archive is not None
+        hold = desk.holds.get(thread.number)
+        known = hold.head if hold is not None else thread.archive.head
+        marked = thread.archive.rolled_back or (hold is not None and hold.is_rolled_back)
+        if thread.access == ACCESS_REMOTE:
+            self._compare_copy(thread, head, found)
+        else:
+            local = Local(
+                thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
+                lambda sequence: desk.outbox.digest_at(thread.identity, sequence),
+            )  # fmt: skip
+            verdict = judge(local, head, desk.boot_id).verdict
+            if verdict is Verdict.ROLLED_BACK:
+                found.findings.append(
+                    f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch}, "
+                    f"and entry {known.tip_sequence} of epoch {known.epoch} was archived"
+                )
+                return
+            found.refusal = _refusal(verdict, head)
+        if found.refusal:
+            return
+        read = Fleet(desk).read([place])[0]
+        if read.error is None and (read.seen is None or read.seen.head.write_id != head.write_id):
+            raise ArchiveUnavailable("HEAD is being changed by somebody else; look again")
+        found.findings += [flaw.message for flaw in flaws_of(desk, read)]
+        is_free = head.detached or head.owner_id == desk.options.owner_id
+        if found.findings and thread.access == ACCESS_REMOTE and not is_free:
+            found.refusal = f"it is held by {head.owner_id!r}; repair it there, or once it was given up"
+        if marked and not found.findings:
+            found.only_marked = True
+            found.findings.append("it is marked as rolled back here, and HEAD is in order now")
+
+    def _compare_copy(self, thread: Thread, head: ArchiveHead, found: _Diagnosis) -> None:
+        if head.deleted or head.uid != thread.identity.uid:
+            found.refusal = "the thread was deleted in the archive"
+        elif (head.tip_sequence, head.tip_digest) != (thread.head.tip_sequence, thread.head.tip_digest):
+            found.refusal = f"{head.owner_id!r} wrote it last, and this disk has an older copy"
+
+    # -- mending --------------------------------------------------------------------------------------------------
+
+    def _mend(self, thread: Thread, place: Place, found: _Diagnosis) -> str:
+        desk, identity = self._desk, thread.identity
+        assert thread.archive is not None
+        if found.only_marked:
+            desk.holds.pop(thread.number, None)
+            row = ArchiveRow()
+            row.CopyFrom(thread.archive)
+            row.rolled_back = False
+            self._settler.write_row(thread, row)
+            self._attacher.own((identity.namespace, thread.name))
+            return "the mark is gone, and it is archived again"
+        self._ensure_keys(thread, place)
+        old_row, old_hold = ArchiveRow(), desk.holds.get(thread.number)
+        old_row.CopyFrom(thread.archive)
+        known = old_hold.head if old_hold is not None else old_row.head
+        base = self._base(thread, known, found.head)
+        self._settler.write_row(thread, row_of(base, ACCESS_OWNED))
+        hold = desk.hold(thread, place, base, found.object.etag if found.object is not None else "")
+        try:
+            self._rewriter.rewrite(hold)
+        except BaseException:
+            desk.holds.pop(thread.number, None)
+            if old_hold is not None:
+                desk.holds[thread.number] = old_hold
+            self._settler.write_row(thread, old_row)
+            raise
+        self._settler.write_row(thread, row_of(hold.head, ACCESS_OWNED))
+        head = hold.head
+        log.warning("HEAD was written anew from this disk", uid=identity.uid_text, epoch=head.epoch)
+        return (
+            f"HEAD was written anew from this disk: epoch {head.epoch}, entries up to {head.tip_sequence}, "
+            f"{len(head.objects)} objects"
+        )
+
+    def _ensure_keys(self, thread: Thread, place: Place) -> None:
+        """Puts the thread's key again where it is missing or damaged. Raises NotOwner where it is another thread's."""
+        keys, identity = self._desk.keys, thread.identity
+        assert thread.archive is not None
+        self._ensure_namespace_key(identity.namespace_keys.id)
+        namespace = keys.namespace(identity.namespace)
+        data_key = self._desk.context.keystore.thread_key(identity.uid, namespace)
+        if data_key is None:
+            raise not_found(identity.namespace, thread.name)
+        own, epoch = ThreadKey(identity.uid, data_key), thread.archive.head.created_epoch
+        try:
+            there = keys.make_thread(namespace, place, epoch, own)
+        except (Corrupt, KeyUnavailable):
+            keys.destroy_thread(place, epoch)
+            there = keys.make_thread(namespace, place, epoch, own)
+        if there != own:
+            raise NotOwner(f"the key of {thread.name!r} in the archive is another thread's", thread=thread.name)
+
+    def _ensure_namespace_key(self, identity: bytes) -> None:
+        slot = self._desk.context.keystore.namespace_slot(identity)
+        key = namespace_key(identity)
+        if slot is not None and self._desk.wire.find(key) is None:
+            wraps = KeyObject(wraps=[KeyWrap(wrapping_id=slot[20:36], wrapped=slot)])
+            with suppress(ObjectExists):
+                self._desk.wire.create(key, wraps.SerializeToString())
+
+    def _base(self, thread: Thread, known: ArchiveHead, found: ArchiveHead | None) -> ArchiveHead:
+        """A HEAD of this process that names nothing yet."""
+        desk = self._desk
+        epoch = max(known.epoch, found.epoch if found is not None else 0, thread.epoch) + 1
+        last = found if found is not None else known
+        base = ArchiveHead(
+            min_reader=FORMAT, min_writer=FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
+            epoch=epoch, boot_id=desk.boot_id, owner_id=desk.options.owner_id,
+            write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
+            lineage=known.lineage, update_time_us=max(desk.now_us(), last.update_time_us),
+        )  # fmt: skip
+        tip = thread.head
+        base.lineage.append(EpochStart(epoch=epoch, sequence=tip.tip_sequence, digest=tip.tip_digest))
+        del base.lineage[:-LINEAGE_KEPT]
+        if found is not None:  # whoever follows the old HEAD may still do so for a while
+            refs = [*object_refs(found), *(item.object for item in found.garbage)]
+            base.garbage.extend(Garbage(object=ref, time_us=base.update_time_us) for ref in refs[:GARBAGE_MAX])
+        return base
+
+
+class _Rewriter(Shipper):
+    """Ships a thread whose HEAD names nothing: everything goes into new objects."""
+
+    def rewrite(self, hold: Hold) -> None:
+        """Writes objects and HEAD. Raises ArchiveUnavailable where HEAD is not what was looked at any more."""
+        moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
+        if moment is None:
+            raise not_found(*hold.name)
+        self._ship(hold, moment, detach=False)
+
+    def _put(self, hold: Hold, head: ArchiveHead) -> bool:
+        wire, namespace = self._desk.wire, hold.thread.identity.namespace_keys
+        data = seal_head(namespace, hold.place, head)
+        try:
+            if hold.etag:
+                hold.etag = wire.replace(hold.place.head, data, hold.etag)
+            else:
+                hold.etag = wire.create(hold.place.head, data)
+        except (ObjectChanged, ObjectExists, Unclear):
+            found = wire.find(hold.place.head)
+            if found is None or found.data != data:
+                raise ArchiveUnavailable("HEAD was changed by somebody else meanwhile; look again") from None
+            hold.etag = found.etag
+        return True
+
+
+def _refusal(verdict: Verdict, head: ArchiveHead) -> str:
+    """Why this disk must not write HEAD anew, although it can be read; empty = it may."""
+    if verdict is Verdict.OURS:
+        return ""
+    if verdict is Verdict.DELETED:
+        return "the thread was deleted in the archive"
+    if verdict is Verdict.BEHIND:
+        return f"HEAD is ahead of this disk, at entry {head.tip_sequence}; attaching the thread brings the rest"
+    history = "with entries of its own" if verdict is Verdict.FENCED else "with all that is here"
+    return f"it belongs to {head.owner_id!r}, epoch {head.epoch}, {history}"
+
+
+def _is_newer(namespace: NamespaceKeys, place: Place, data: bytes) -> bool:
+    """Whether HEAD is whole, and was written by a version that this one must not write over."""
+    try:
+        plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
+        return bool(ArchiveHead.FromString(plain).min_reader > FORMAT)
+    except (Corrupt, DecodeError):
+        return False

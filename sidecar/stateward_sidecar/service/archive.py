@@ -1,0 +1,149 @@
+"""ArchiveService: commands for people, which list the bucket. What is long runs step by step on the archive's threads."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TypeVar
+
+import grpc.aio
+
+from stateward.storage.v1.archive_pb2 import ArchiveFormat
+from stateward.v1.archive_service_pb2 import (
+    CollectGarbageRequest,
+    CollectGarbageResponse,
+    GetArchiveRequest,
+    GetArchiveResponse,
+    ListArchiveRequest,
+    ListArchiveResponse,
+    RepairThreadRequest,
+    RepairThreadResponse,
+    RestoreArchiveRequest,
+    RestoreArchiveResponse,
+    VerifyArchiveRequest,
+    VerifyArchiveResponse,
+)
+from stateward_sidecar.archive.archive import Archive
+from stateward_sidecar.archive.collect import Collector, Verbs
+from stateward_sidecar.archive.inspect import Inspector
+from stateward_sidecar.archive.listing import ArchiveLister
+from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.archive.restore import Restorer
+from stateward_sidecar.codec.edits import check_name
+from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.service import check
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.storage import layout
+
+T = TypeVar("T")
+_OVER = object()
+GRACE_S_MAX = 315_576_000_000
+
+
+class ArchiveService:
+    """Looking after the archive as a whole."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._collector = _collector(calls.holding.archive) if calls.holding.archive is not None else None
+
+    async def get_archive(self, request: GetArchiveRequest, context: grpc.aio.ServicerContext) -> GetArchiveResponse:
+        archive = self._calls.holding.need()
+        options = archive.desk.options
+        answer = GetArchiveResponse(
+            url=options.url, archive_id=await self._calls.read(self._archive_id), owner_id=options.owner_id,
+            stats=await self._calls.read(archive.stats),
+        )  # fmt: skip
+        answer.interval.FromMicroseconds(round(options.interval_s * 1e6))
+        answer.lease.FromMicroseconds(round(options.lease_s * 1e6))
+        return answer
+
+    def _archive_id(self) -> str:
+        with self._calls.store.context.engine.read() as txn:
+            row = txn.get(layout.ARCHIVE_KEY)
+            return ArchiveFormat.FromString(bytes(row)).archive_id.hex() if row is not None else ""
+
+    async def list_archive(
+        self, request: ListArchiveRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[ListArchiveResponse]:
+        archive = self._calls.holding.need()
+        _check_namespace(request.namespace)
+        async for answer in _steps(archive, ArchiveLister(archive.desk, archive.attacher).list(request)):
+            yield answer
+
+    async def verify_archive(
+        self, request: VerifyArchiveRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[VerifyArchiveResponse]:
+        archive = self._calls.holding.need()
+        _check_place(request)
+        if math.isnan(request.data_percent) or not 0 <= request.data_percent <= 100:
+            raise InvalidField("data_percent", f"{request.data_percent:g} does not lie between 0 and 100")
+        async for answer in _steps(archive, Inspector(archive.desk).verify(request)):
+            yield answer
+
+    async def restore_archive(
+        self, request: RestoreArchiveRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[RestoreArchiveResponse]:
+        archive = self._calls.holding.need()
+        _check_place(request)
+        async for answer in _steps(archive, Restorer(archive.desk).restore(request)):
+            yield answer
+
+    async def collect_garbage(
+        self, request: CollectGarbageRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[CollectGarbageResponse]:
+        archive = self._calls.holding.need()
+        assert self._collector is not None
+        _check_namespace(request.namespace)
+        if request.HasField("grace") and not 0 <= request.grace.seconds + request.grace.nanos / 1e9 <= GRACE_S_MAX:
+            raise InvalidField("grace", "is negative, or too long")
+        async for answer in _steps(archive, self._collector.collect(request)):
+            yield answer
+
+    async def repair_thread(
+        self, request: RepairThreadRequest, context: grpc.aio.ServicerContext
+    ) -> RepairThreadResponse:
+        archive = self._calls.holding.need()
+        check.check_place(request)
+        return await self._calls.holding.block(Repairer(archive.desk).repair, request)
+
+
+def _collector(archive: Archive) -> Collector:
+    return Collector(archive.desk, Verbs(lambda name: archive.own(*name), archive.delete))
+
+
+def _check_namespace(namespace: str) -> None:
+    if namespace:
+        check_name(namespace, "namespace")
+
+
+def _check_place(request: VerifyArchiveRequest | RestoreArchiveRequest) -> None:
+    if request.thread:
+        check.check_place(request)
+    else:
+        _check_namespace(request.namespace)
+
+
+async def _steps(archive: Archive, steps: Iterator[T | None]) -> AsyncIterator[T]:
+    """Takes one step after the other on the archive's threads; None is a step without an answer.
+
+    Where the caller goes away, the step that runs is the last one.
+    """
+    assert isinstance(steps, Generator)
+    step: Future[object] = archive.pool.submit(next, steps, _OVER)
+    try:
+        while (answer := await asyncio.wrap_future(step)) is not _OVER:
+            if answer is not None:
+                yield answer  # type: ignore[misc]
+            step = archive.pool.submit(next, steps, _OVER)
+    finally:
+        # A generator that runs cannot be closed, and closing one may take a while.
+        step.add_done_callback(lambda _: _close(archive, steps))
+
+
+def _close(archive: Archive, steps: Generator[object, None, None]) -> None:
+    with suppress(RuntimeError):  # the daemon is stopping
+        archive.pool.submit(steps.close)
