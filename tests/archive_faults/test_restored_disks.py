@@ -1,4 +1,4 @@
-"""The danger: a disk that is older than the archive, that has a twin, or whose daemon died before it wrote things down."""
+"""The danger: a disk that is older than the archive, that has a twin, or whose daemon died before it wrote it down."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_older_copy_pulls_forward(fleet_on_disk: Machines) -> None:
 
 @pytest.mark.parametrize("lives_on", [False, True])
 def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Machines, gate: Gate, lives_on: bool) -> None:
-    """What a disk that is set back commits while the bucket is away is set aside, and the thread follows the archive."""
+    """What a disk that is set back commits while the bucket is away is set aside; the thread follows the archive."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
     write_steps(client, "job", 5, archived=True)

@@ -71,7 +71,7 @@ def test_switched_off_and_on(fleet_on_disk: Machines) -> None:
 
 
 def test_one_name_for_two_threads(fleet_on_disk: Machines) -> None:
-    """A thread made without the archive, under a name that another sidecar's thread has there, is set aside, not lost."""
+    """A thread made without the archive, whose name another sidecar's thread has there, is set aside and not lost."""
     daemon = fleet_on_disk.machine_on("first")
     write_steps(fleet_on_disk.client(daemon), "other", 2, archived=True)
     flags = switch_off(daemon)

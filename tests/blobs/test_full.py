@@ -15,7 +15,6 @@ from tests.service.wire import refusal_of, refused
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.thread_pb2 import ThreadOptions
 
-
 # A sixteenth of the disk.
 RESERVE_BYTES = MIB // 2
 
@@ -48,8 +47,10 @@ def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
     assert len(files) == len(written)
     announced = messages(b"", thread="t0", size_bytes=MIB, create=ThreadOptions())
     assert refused(desk.blobs.WriteBlob, announced).reason == "DISK_FULL"
-    unannounced = messages(random_bytes(8 * MIB), thread="t0", create=ThreadOptions())
-    assert refused(desk.blobs.WriteBlob, unannounced).reason == "DISK_FULL"
+    # The second one would go in if it were let into the reserve.
+    for size in (8 * MIB, 300_000 + RESERVE_BYTES // 4):
+        unannounced = messages(random_bytes(size), thread="t0", create=ThreadOptions())
+        assert refused(desk.blobs.WriteBlob, unannounced).reason == "DISK_FULL"
     assert desk.files() == files
     assert desk.findings() == []
     for thread in list(written)[:4]:

@@ -132,7 +132,7 @@ def _advise(error: StatewardError) -> str:
             advice = "`stateward threads` lists what there is"
         case VersionNotFound() | VersionPruned():
             advice = "`stateward history THREAD --all` lists the versions, `stateward tag THREAD` the tags"
-        case NotOwner():
+        case NotOwner() if error.owner_id:
             advice = (
                 "`stateward attach THREAD --wait 2m` waits for it, --take-over takes it from a machine that is dead"
             )

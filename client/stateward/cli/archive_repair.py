@@ -50,7 +50,7 @@ def repair(
     if not found.findings:
         say(f"nothing is wrong with {clean(thread)} in the archive", style="green")
     elif dry_run:
-        say("nothing was written; without --dry-run it is repaired")
+        say("nothing was written")
     else:
         say(f"{clean(thread)} is repaired: version {found.thread.version}, {held_by(found.thread)}", style="green")
 

@@ -78,10 +78,9 @@ def _report(last: RestoreProgress | None, problems: list[dict[str, str]], *, as_
         print_json({**counts, "problems": problems, "dry_run": dry_run})
     else:
         did = "would restore" if dry_run else "restored"
-        new = f"{counted(counts['entries'], 'entry', 'entries')} that this disk did not have"
-        if dry_run and not counts["entries"]:  # HEADs alone need not say how many there are
-            new = "nothing was written"
-        say(f"{did} {counted(counts['threads'], 'thread')}: {new}, {size(counts['read_bytes'])} read")
+        entries = counted(counts["entries"], "entry", "entries")
+        new = f"{entries} that this disk {'does' if dry_run else 'did'} not have"
+        say(f"{did} {counted(counts['threads'], 'thread')}: {new}, {size(counts['read_bytes'])}")
     for each in problems:
         fail(f"{each['thread']}: {each['problem']}")
     if problems:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
@@ -58,7 +59,7 @@ class Archive:
         self._blobs = BlobCarrier(self.desk)
         self.history = History(self.desk, self.fetcher)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
-        self._remover = Remover(self.desk, self.fetcher, self.attacher)
+        self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
         self.schedule = Schedule(self.desk, self.pool, self._ship)
         context.archive = hooks
 
@@ -177,8 +178,8 @@ class Archive:
         if hold is None:
             with desk.context.engine.read() as txn:
                 thread = desk.store.threads.by_number(txn, number)
-            if thread is None:
-                return
+            if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+                return  # given up meanwhile
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
             except NotOwner:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
-from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
 from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, ThreadNotFound
@@ -30,7 +32,9 @@ from stateward_sidecar.telemetry import log
 class Remover:
     """Runs on the archive's threads. The copy on this disk is deleted by the store, afterwards."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, attacher: Attacher) -> None:
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, shipper: Shipper) -> None:
+        self._settler = settler
+        self._shipper = shipper
         self._desk = desk
         self._fetcher = fetcher
         self._attacher = attacher
@@ -52,12 +56,33 @@ class Remover:
             thread = self._local(name)
             if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
                 return
-            check_main_version(Draft(thread), request)
-            self._bury(thread)
+            self._close(thread, request)
+            try:
+                self._bury(thread)
+            except BaseException:
+                if thread.number in self._desk.holds:  # HEAD has not changed: it is still ours
+                    self._settler.write_row(thread, row_of(self._desk.holds[thread.number].head))
+                raise
+
+    def _close(self, thread: Thread, request: DeleteThreadRequest) -> None:
+        """Lets no more writes pass, if the thread is what the request expects. Raises VersionMismatch."""
+        desk = self._desk
+        while (hold := desk.holds.get(thread.number)) is not None:
+            live = desk.store.threads.in_memory(thread.number) or thread
+            check_main_version(Draft(live), request)
+            if hold.is_rolled_back:
+                return  # nothing can be archived of it; what is saved meanwhile goes with it
+            # A copy must not be ahead of HEAD, should this end here.
+            self._shipper.ship(hold)
+            hold = desk.holds.get(thread.number)
+            if hold is None or desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
+                return
 
     def _bury(self, thread: Thread) -> None:
         desk, identity = self._desk, thread.identity
-        hold = desk.holds[thread.number]
+        hold = desk.holds.get(thread.number)
+        if hold is None:
+            raise ArchiveUnavailable(f"thread {thread.name!r} was taken by another sidecar meanwhile")
         seen: Seen | None = Seen(hold.head, hold.etag, None)
         if not hold.is_verified or hold.is_rolled_back:
             seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)

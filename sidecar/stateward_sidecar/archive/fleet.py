@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, ThreadImage
-from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Seen
@@ -30,13 +31,14 @@ from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
-from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.thread import Identity, Thread, rows
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.store.views import add_archive, view_head
 
 # A command says that it is alive, and can be cancelled, at least once for so many keys.
 KEYS_A_STEP = 500
 
+T = TypeVar("T")
 Answer = Object | ArchiveUnavailable | None
 
 
@@ -88,7 +90,48 @@ class Fleet:
             if number % KEYS_A_STEP == 0:
                 yield
         into.heads = [place for place, found in has_head.items() if found]
-        into.headless = [place for place, found in has_head.items() if not found]
+        for places in in_chunks([place for place, found in has_head.items() if not found]):
+            self._sort(places, into)  # the listing is no snapshot
+            yield
+
+    def _sort(self, places: Sequence[Place], into: Survey) -> None:
+        for found in self.heads(places):
+            is_there = found.seen is not None or found.error is not None
+            (into.heads if is_there else into.headless).append(found.place)
+
+    def add_lost(self, namespace: str, into: Survey) -> Iterator[None]:
+        """Adds threads that this disk knows to be archived, and of which the bucket has nothing; yields now and then.
+
+        A small thread lies in HEAD as a whole: without it nothing is left to be listed.
+        """
+        desk, keystore = self._desk, self._desk.context.keystore
+        wanted = keystore.namespace_id(namespace) if namespace else b""
+        listed = {*into.heads, *into.headless}
+        with desk.context.engine.read() as txn:
+            known = [(key[1:], layout.unpack_name(value)) for key, value in rows(txn, b"N")]
+        for names in in_chunks(known):
+            places = []
+            for name_hash, (number, uid) in names:
+                place = Place(keystore.namespace_of(uid) or b"", name_hash)
+                is_meant = place not in listed and wanted in (b"", place.namespace_id)
+                if is_meant and self._was_archived(number):
+                    places.append(place)
+            if places:
+                self._sort(places, into)
+            yield
+
+    def _was_archived(self, number: int) -> bool:
+        try:
+            with self._desk.context.engine.read() as txn:
+                thread = self._desk.store.threads.head(txn, number)
+        except StatewardError:
+            return False  # Verify of the disk names it
+        return (
+            thread is not None
+            and thread.archive is not None
+            and thread.access != ACCESS_ORPHAN
+            and thread.archived_sequence > 0
+        )
 
     def place(self, namespace: str, name: str) -> Place:
         """Where a thread lies. Raises ThreadNotFound, KeyUnavailable, ArchiveUnavailable."""
@@ -224,9 +267,9 @@ class Fleet:
         return add_archive(view_head(identity, image.head), row_of(head, access), head.tip_sequence)
 
 
-def in_chunks(places: Sequence[Place]) -> Iterator[list[Place]]:
+def in_chunks(items: Sequence[T]) -> Iterator[list[T]]:
     """As many as are read in one round trip."""
-    rest = iter(places)
+    rest = iter(items)
     while chunk := list(islice(rest, PARALLEL)):
         yield chunk
 

@@ -56,6 +56,8 @@ class Inspector:
         else:
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()
+            for _ in self._fleet.add_lost(request.namespace, survey):
+                yield self._progress()
         for places in in_chunks(survey.heads):
             for found in self._fleet.read(places):
                 self._tally.threads += 1
@@ -64,7 +66,7 @@ class Inspector:
             yield self._progress()
         for place in survey.headless:
             self._tally.threads += 1
-            lost = Flaw(f"HEAD is missing in the archive, and objects of the thread are there: {place.prefix}")
+            lost = Flaw(f"{place.head} is missing in the archive")
             yield self._progress(self._finding(Found(place), lost))
         yield self._progress(done=True)
 

@@ -29,6 +29,7 @@ class ArchiveLister:
         """Yields all threads; None between them, where nothing is to be said yet. Raises ArchiveUnavailable."""
         fleet, survey = Fleet(self._desk), Survey()
         yield from fleet.survey(request.namespace, survey)
+        yield from fleet.add_lost(request.namespace, survey)
         for places in in_chunks(survey.heads):
             yield None
             for found in fleet.read(places):
@@ -37,7 +38,7 @@ class ArchiveLister:
                 elif found.is_live:
                     yield self._answer(fleet, found, keep=request.index)
         for place in survey.headless:
-            lost = Found(place, error=Corrupt("HEAD is missing, and objects of the thread are there"))
+            lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
             yield ListArchiveResponse(problem=fleet.explain(lost))
 
     def _answer(self, fleet: Fleet, found: Found, *, keep: bool) -> ListArchiveResponse:

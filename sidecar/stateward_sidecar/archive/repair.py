@@ -109,11 +109,13 @@ class Repairer:
             self._compare(thread, place, found)
         elif thread.access == ACCESS_REMOTE:
             found.findings.append(
-                f"this disk has a copy up to entry {thread.head.tip_sequence}; what its last owner has beyond that will "
-                "be set aside there"
+                f"this disk has a copy up to entry {thread.head.tip_sequence}; what its last owner has beyond that "
+                "will be set aside there"
             )
         if thread.floor_sequence and not found.refusal:
-            found.refusal = f"this disk lacks older entries, up to {thread.floor_sequence}; a sidecar with all of them can repair it"
+            found.refusal = (
+                f"this disk lacks older entries, up to {thread.floor_sequence}; a sidecar that has all can repair it"
+            )
         return found
 
     def _compare(self, thread: Thread, place: Place, found: _Diagnosis) -> None:
@@ -134,8 +136,8 @@ class Repairer:
             verdict = judge(local, head, desk.boot_id).verdict
             if verdict is Verdict.ROLLED_BACK:
                 found.findings.append(
-                    f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch}, "
-                    f"and entry {known.tip_sequence} of epoch {known.epoch} was archived"
+                    f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch},"
+                    f" and entry {known.tip_sequence} of epoch {known.epoch} was archived"
                 )
                 return
             found.refusal = _refusal(verdict, head)

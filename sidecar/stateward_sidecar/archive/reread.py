@@ -55,10 +55,17 @@ class Rereader:
             if not is_pack(ref):
                 from_snapshot(self._open_snapshot(ref.first_version, found)[0])
         except Corrupt as error:
-            yield flaw_of(error, ref.first_version, ref.first_sequence)
+            yield self._flaw(error, ref)
             return
         if is_pack(ref):
             yield from self.check_entries(found)
+
+    def _flaw(self, error: Corrupt, ref: ObjectRef) -> Flaw:
+        if not is_pack(ref):
+            self._told.add(ref.first_version)
+        key = self._place.object(ref)
+        message = error.message if key in error.message else f"{key}: {error.message}"
+        return Flaw(message, ref.first_version, ref.first_sequence)
 
     def check_entries(self, found: Sequence[PackedRow]) -> Iterator[Flaw]:
         """Opens entries: of a pack, or of HEAD."""
@@ -129,8 +136,9 @@ class Rereader:
             content, digest = self._open_snapshot(version, found)
             dictionary = Dictionary(version, digest, content)
         except Corrupt as error:
-            flaw = flaw_of(error, version) if version not in self._told else None
-            self._told.add(version)
+            if version not in self._told:
+                flaw = self._flaw(error, ref) if ref is not None else flaw_of(error, version)
+                self._told.add(version)
         self._dictionaries[version] = dictionary
         return dictionary, flaw
 

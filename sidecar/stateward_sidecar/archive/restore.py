@@ -67,7 +67,7 @@ class Restorer:
                 for outcome in outcomes:
                     yield self._add(progress, outcome)
         for place in survey.headless:
-            lost = Found(place, error=Corrupt("HEAD is missing, and objects of the thread are there"))
+            lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
             yield self._add(progress, _Outcome(problem=self._fleet.explain(lost)))
         progress.thread = progress.problem = ""
         progress.done = True

@@ -11,6 +11,7 @@ from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.errors import Fenced
+from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.install import Incoming
 from stateward_sidecar.store.thread import Thread, write_archive_row
@@ -139,6 +140,9 @@ class Settler:
             if draft is not None and draft.identity.number == thread.number:
                 row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
                 write_archive_row(txn, draft, row)  # type: ignore[arg-type]
+                if row.access == ACCESS_REMOTE and draft.head.tip_sequence <= row.head.tip_sequence:
+                    txn.delete(layout.outbox_key(thread.number))  # type: ignore[attr-defined]
+                    draft.thread.in_outbox = False
                 threads.keep_draft(batch, draft)
 
         self._desk.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()

@@ -13,6 +13,8 @@ HEAD still carries them; so does a small snapshot. A crash anywhere leaves objec
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,6 +30,7 @@ from stateward.storage.v1.archive_pb2 import (
     PackedRow,
 )
 from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
@@ -51,6 +54,8 @@ IMAGE_BYTES_MAX = 12 * KIB
 OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
 # A pack that is merged of small ones.
 MERGED_BYTES_MAX = 4 << 20
+# Threads of which the tail and the small snapshot stay in memory, some 40 KiB each.
+WARM_MAX = 128
 # Nobody works on such a thread at present: whoever does next shall not have to wait.
 RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
 
@@ -64,6 +69,8 @@ class Shipper:
         self._settler = settler
         self._attacher = attacher
         self._blobs = BlobCarrier(desk)
+        self._warm: OrderedDict[int, Hold] = OrderedDict()
+        self._warm_lock = threading.Lock()
 
     def ship(self, hold: Hold, *, detach: bool = False) -> None:
         """Archives what is committed, and with ``detach`` gives the thread up.
@@ -109,17 +116,19 @@ class Shipper:
         gives_up = head.detached = detach and self._attacher.release(hold, head)
         try:
             landed = self._put(hold, head)
-        except ArchiveUnavailable:
+        except StatewardError:
             if gives_up:  # HEAD says that it is ours, so it is
                 self._settler.write_row(hold.thread, row_of(hold.head))
             raise
         if not landed:
             return
         hold.tail, hold.pieces = tail, pieces
+        self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
         if gives_up:
             desk.holds.pop(hold.number, None)
+            self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and hold.packed is None:
             desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
 
@@ -150,6 +159,15 @@ class Shipper:
             thread.archived_sequence = max(thread.archived_sequence, sequence)
             thread.epoch = max(thread.epoch, head.epoch)
         desk.waiters.archived(hold.number, sequence)
+
+    def _keep_warm(self, hold: Hold) -> None:
+        """What the next HEAD needs again is kept for the threads that were shipped last only."""
+        with self._warm_lock:
+            self._warm.pop(hold.number, None)
+            self._warm[hold.number] = hold
+            if len(self._warm) > WARM_MAX:
+                _, cold = self._warm.popitem(last=False)
+                cold.tail = cold.pieces = None
 
     # -- what HEAD says -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a HEAD must fulfil whatever its objects hold: no hole in the journal, no entry without its dictionary. No I/O."""
+"""What a HEAD must fulfil, whatever its objects hold: no hole, no entry without its dictionary. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ArchiveService: commands for people, which list the bucket. What is long runs step by step on the archive's threads."""
+"""ArchiveService: commands for people. What is long runs step by step on the archive's threads."""
 
 from __future__ import annotations
 

@@ -57,17 +57,20 @@ class Holding:
         archive = self.archive
         if archive is None:
             return await verb()
+        must_ask = archive.holds(namespace, thread) is None
         for round_number in range(ROUNDS):
-            if archive.holds(namespace, thread) is None:
+            if must_ask:
                 await self._own(namespace, thread, must_exist=must_exist)
             try:
                 return await verb()
             except HistoryElsewhere as error:
                 await self._complete(error)
+                must_ask = False
             except (NotOwner, ThreadNotFound):
-                # Taken from us in the middle of the call; who holds it really still is, is asked in the next round.
-                if round_number == ROUNDS - 1 or archive.holds(namespace, thread) is not None:
+                # Given up, taken or deleted in the middle of the call: whose it is now is asked in the next round.
+                if round_number == ROUNDS - 1:
                     raise
+                must_ask = True
         raise ArchiveUnavailable(f"thread {thread!r} changes hands all the time; try again")
 
     async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:

@@ -38,7 +38,7 @@ from stateward.v1.thread_service_pb2 import (
     WatchResponse,
 )
 from stateward_sidecar.codec.edits import check_name
-from stateward_sidecar.errors import InvalidField, VersionNotFound
+from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
@@ -101,9 +101,22 @@ class ThreadService:
         async def fork_readable() -> ThreadMessage:
             return await self._holding.read(request.namespace, request.thread, fork)
 
+        if await self._is_known(request.namespace, request.new_thread):
+            return ForkThreadResponse(thread=await fork_readable())  # THREAD_EXISTS, or a retry
         return ForkThreadResponse(
             thread=await self._holding.write(request.namespace, request.new_thread, fork_readable)
         )
+
+    async def _is_known(self, namespace: str, name: str) -> bool:
+        """Whether the archive has a thread of this name. Takes nothing."""
+        archive = self._holding.archive
+        if archive is None:
+            return False
+        try:
+            await self._holding.block(archive.know, namespace, name)
+        except ThreadNotFound:
+            return False
+        return True
 
     async def prune_thread(self, request: PruneThreadRequest, context: grpc.aio.ServicerContext) -> PruneThreadResponse:
         check.check_place(request)

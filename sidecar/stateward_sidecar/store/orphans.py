@@ -38,16 +38,22 @@ class Orphans:
         name, tip = self._context.writer.submit(write, wait=True).wait()
         return name, tip
 
-    def release(self, thread: Thread, archived_sequence: int, row: ArchiveRow) -> bool:
-        """Gives a thread up, if nothing was committed after ``archived_sequence``: no write passes from then on."""
+    def release(self, thread: Thread, until: int, row: ArchiveRow, *, is_dirty: bool = False) -> bool:
+        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on.
+
+        ``is_dirty``: not all of it is archived, so that it stays in the outbox.
+        """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
-            if draft is None or draft.identity.number != thread.number or draft.head.tip_sequence > archived_sequence:
+            if draft is None or draft.identity.number != thread.number or draft.head.tip_sequence > until:
                 return False
-            row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
-            write_archive_row(txn, draft, row)
-            txn.delete(layout.outbox_key(thread.number))
+            # In memory only, and of ``row`` only who may write: HEAD has not landed yet. After a crash before it does
+            # the thread must be ours, with its row in the outbox; and nothing may look archived that is not.
+            released = ArchiveRow()
+            released.CopyFrom(draft.archive or row)
+            released.access = row.access
+            draft.archive = released
             self._threads.keep_draft(batch, draft)
             return True
 
