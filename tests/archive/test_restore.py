@@ -36,7 +36,7 @@ def digests(client: Client) -> dict[str, dict[int, bytes]]:
 
 
 def test_everything_comes_without_being_taken(machines: Fleet) -> None:
-    """All versions of all threads are readable with the bucket gone, and the owner still writes."""
+    """All versions of all threads are on the other disk, and the owner still writes."""
     first = machines.client(machines.machine("first"))
     expected = fill(first)
     second_machine = machines.machine("second")
@@ -49,7 +49,7 @@ def test_everything_comes_without_being_taken(machines: Fleet) -> None:
     assert last.read_bytes > 0
     assert {found.access for found in second.threads()} == {Access.REMOTE}
     assert digests(second) == expected
-    assert second.thread("long").hydrate(version="middle").slots["count"] == 150
+    assert second.thread("long").hydrate(tag="middle").slots["count"] == 150
     assert [item.finding for item in second.verify() if item.finding] == []
     write_steps(first, "long", 1, archived=True)
 

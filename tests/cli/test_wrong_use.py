@@ -279,8 +279,8 @@ def test_two_files_of_one_name(stateward, client, write):
 
 
 def test_too_large_a_message(own_daemon, write):
-    """A message above the daemon's limit fails its run only."""
-    large = {"run_id": "large", "messages": ["x" * (65 << 20)]}
+    """A state above the daemon's limit fails its run only. (One large value alone would be kept apart, as a blob.)"""
+    large = {"run_id": "large", "states": [{"messages": ["x" * 900_000] * 80}]}
     answer = run("--target", own_daemon.target, "import", write("runs.jsonl", large, GOOD[0]))
     assert answer.code == 1
     assert len(answer.err.splitlines()) == 2, answer.err

@@ -65,8 +65,8 @@ def surveyed_files(state: State) -> list[str]:
     return [message["content"]["file"] for message in state.logs[MESSAGES] if message["role"] == "tool"]
 
 
-def run(target: str, thread_name: str, steps: int) -> None:
-    """Works to the end of the plan, from wherever it stands."""
+def run(target: str, thread_name: str, steps: int, durability: str | None) -> None:
+    """Works to the end of the plan, from wherever it stands. Each save is as durable as the supervisor wants it."""
     from stateward import Client, Status  # noqa: PLC0415  the module's other functions need no daemon
 
     with Client(target) as client:
@@ -77,13 +77,13 @@ def run(target: str, thread_name: str, steps: int) -> None:
         tell(event="hydrated", version=state.version, seconds=time.perf_counter() - started)
         if state.version == 0:
             begin(state, steps)
-            thread.save(state, step=0)
+            thread.save(state, step=0, durability=durability)
         while (name := next_file(state)) is not None:
             take_step(state, name)
             step = state.slots["totals"]["files"]
             status = Status.RUNNING if next_file(state) is not None else Status.COMPLETED
             started = time.perf_counter()
-            checkpoint = thread.save(state, step=step, status=status)
+            checkpoint = thread.save(state, step=step, status=status, durability=durability)
             seconds = time.perf_counter() - started
             tell(event="saved", step=step, file=name, version=checkpoint.version, seconds=seconds)
     tell(event="done")
@@ -100,9 +100,10 @@ def main() -> int:
     parser.add_argument("--target", required=True)
     parser.add_argument("--thread", required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--durability", choices=["committed", "archived"])
     arguments = parser.parse_args()
     try:
-        run(arguments.target, arguments.thread, arguments.steps)
+        run(arguments.target, arguments.thread, arguments.steps, arguments.durability)
     except StatewardError as error:
         print(f"agent: {error.message}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""`stateward demo`: an agent at work is killed together with its daemon, twice, and goes on where it was.
+"""`stateward demo`: an agent at work is killed together with its daemon, then loses its machine, and goes on each time.
 
 Everything that is told is checked; a check that fails makes the exit code 1.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.output import CommandError, fail, milliseconds, print_table, say, size, times
-from stateward.cli.review import Measured, content, review_fork, review_history, review_result
+from stateward.cli.review import Measured, content, fence, review_fork, review_history, review_result
 from stateward.cli.stage import THREAD, Stage, Telling
 from stateward.cli.survey import library, make_plan
 
@@ -32,7 +32,7 @@ def demo(
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=MIN_STEPS, metavar="N", help="Files to survey, at most.")] = 150,
 ) -> None:
-    """See it work: an agent is killed in mid-run, with its daemon, and goes on at the next step.
+    """See it work: an agent is killed in mid-run, then loses its machine, and goes on at the next step.
 
     A small offline agent surveys the source of Python's standard library, one file a step, and saves after each. The
     demo needs no network and no running daemon, and takes half a minute at most.
@@ -57,7 +57,8 @@ def demo(
     say(f"All {story.checks} checks passed in {time.perf_counter() - started:.0f} s.", style="bold green")
     if keep is not None:
         say(f"The data are in {keep}. To look at them, start a daemon on them, and ask in another terminal:")
-        say(f"  stateward-sidecar --data-dir {keep}/data --key-file {keep}/data.key --listen 127.0.0.1:7400")
+        say(f"  stateward-sidecar --data-dir {keep}/data --key-file {keep}/data.key --listen 127.0.0.1:7400 \\")
+        say(f"    --archive {(keep / 'bucket').absolute().as_uri()}")
         say(f"  stateward --target 127.0.0.1:7400 show {THREAD}")
 
 
@@ -76,17 +77,46 @@ class Story:
         size_bytes = sum((library() / name).stat().st_size for name in self._plan)
         say(f"An agent will survey {len(self._plan)} files ({size(size_bytes)}) of Python's standard library,")
         say("one tool call a file, and save its state after each.")
+        stage = self._stage
         self._scene("A daemon and an agent start")
-        self._say_ready(self._stage.start_daemon())
+        self._say_ready(stage.start_daemon())
         # Somewhere in the second sixth of the plan and in the fourth, so that there is work before and after each kill.
+        self._live(self._moment(1))
+        say("  SIGKILL to the agent and to the daemon in mid-run", style="bold red")
+        self._scene("Agent and daemon are back; from now on a save is answered when object storage has it")
+        self._say_ready(stage.start_daemon())
+        self._live(self._moment(3), is_archived=True, freeze=True)
+        say("  the machine hangs: the agent dies, the daemon does not answer any more", style="bold red")
+        first = stage.daemon
+        self._scene("A second machine, with an empty disk, takes over from object storage")
+        second = stage.add_machine("second")
+        self._say_ready(stage.start_daemon())
+        with second.client() as client:  # what a supervisor does that knows of the loss; others wait ten seconds
+            client.thread(THREAD).attach(take_over=True)
+        self._live(None, is_archived=True)
+        with second.client() as client:
+            done = client.thread(THREAD).hydrate()
+        self._scene("The first machine comes back, and knows of nothing")
+        fence(first, done, self._check)
+        self._scene("Both machines are lost with their disks; a third one reads it all from object storage")
+        stage.lose(first)
+        stage.lose(second)
+        stage.add_machine("third", is_last=True)
+        self._say_ready(stage.start_daemon())
+        self._review(done.digest)
+
+    def _moment(self, sixth: int) -> int:
+        """Somewhere in a sixth of the plan."""
         count = len(self._plan)
-        for number, sixth in (("first", 1), ("second", 3)):
-            self._live(random.randrange(count * sixth // 6, count * (sixth + 1) // 6))  # noqa: S311
-            self._scene(f"Agent and daemon are back after the {number} kill")
-            self._say_ready(self._stage.start_daemon())
-        self._live(None)
+        return random.randrange(count * sixth // 6, count * (sixth + 1) // 6)  # noqa: S311
+
+    def _review(self, digest: bytes) -> None:
         with self._stage.daemon.client() as client:
             thread = client.thread(THREAD)
+            started = time.perf_counter()
+            state = thread.hydrate()
+            say(f"  hydrated from object storage in {milliseconds(time.perf_counter() - started)}")
+            self._check("it is the version that the second machine saved last", state.digest == digest)
             self._scene("Nothing was repeated, nothing was lost")
             conclusion = review_result(thread, self._plan, self._check)
             measured = review_history(client, thread, self._plan, self._check)
@@ -95,10 +125,10 @@ class Story:
         self._scene("What it took")
         self._print_table(measured)
 
-    def _live(self, kill_after: int | None) -> None:
+    def _live(self, kill_after: int | None, *, is_archived: bool = False, freeze: bool = False) -> None:
         """One life of the agent, and what must be true of it."""
         before = self._lives[-1] if self._lives else None
-        life = self._stage.run_agent(len(self._plan), kill_after=kill_after)
+        life = self._stage.run_agent(len(self._plan), kill_after=kill_after, is_archived=is_archived, freeze=freeze)
         self._lives.append(life)
         if not life.versions:
             raise CommandError("the demo's agent did nothing; its own words are above")
@@ -120,8 +150,6 @@ class Story:
         self._check("each save made the next version", all(b == a + 1 for a, b in pairwise(life.versions)))
         if kill_after is None:
             self._check("the agent came to the end of its plan", life.is_done and life.steps[-1] == len(self._plan))
-        else:
-            say("  SIGKILL to the agent and to the daemon in mid-run", style="bold red")
 
     def _travel(self, thread: Thread) -> None:
         self._scene("Back in time, and on from there")
@@ -134,7 +162,8 @@ class Story:
         say(f"  the fork surveyed {other} where the original had gone on with {self._plan[version - 1]}")
 
     def _print_table(self, measured: Measured) -> None:
-        saves = [each for life in self._lives for each in life.save_s]
+        committed, *others = (life.save_s for life in self._lives)
+        archived = [each for saves in others for each in saves]
         full = measured.full_bytes
         print_table(
             ("WHAT", "MEASURED", "IN WORDS"),
@@ -144,7 +173,8 @@ class Story:
                 ("full saves", size(full), "the whole state at every step would have been"),
                 ("on disk, sealed", size(measured.stored_bytes), _less(full, measured.stored_bytes, "all versions")),
                 ("on disk, data file", size(measured.used_bytes), _less(full, measured.used_bytes, "pages in use")),
-                ("save", *_latency(saves)),
+                ("save on this disk", *_latency(committed)),
+                ("save in the bucket", *_latency(archived)),
                 ("hydrate", *_latency(measured.hydrate_s)),
             ],
             right=("MEASURED",),

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stateward.cli.agent import MESSAGES, next_file, surveyed_files, take_step
+from stateward.cli.output import say
+from stateward.cli.stage import THREAD
 from stateward.cli.survey import survey_all
+from stateward.errors import StatewardError
 
 if TYPE_CHECKING:
     from stateward import Client, State, Thread
+    from stateward.testing import Daemon
+
+FENCED_WITHIN_S = 15.0
 
 Check = Callable[[str, bool], None]
 
@@ -100,3 +108,31 @@ def state_bytes(state: State) -> int:
     """What the whole state takes: the bytes of all values."""
     slots = sum(len(state.slots.raw(name).data) for name in state.slots)
     return slots + sum(len(log.raw(at).data) for log in state.logs.values() for at in range(len(log)))
+
+
+def fence(old: Daemon, done: State, check: Check) -> None:
+    """Lets a machine go on that was replaced, and checks that it spoils nothing."""
+    with old.client() as client:
+        os.kill(old.pid, signal.SIGCONT)
+        thread = client.thread(THREAD)
+        stale = thread.hydrate()
+        say(f"  its daemon still serves version {stale.version}, and takes a save on top of it")
+        stale.slots["note"] = "written by a machine that had been replaced"
+        thread.save(stale)
+        deadline = time.monotonic() + FENCED_WITHIN_S
+        orphan = ""
+        while not orphan and time.monotonic() < deadline:
+            orphan = next((each.name for each in client.threads() if each.name != THREAD), "")
+            time.sleep(0.05)
+        check("object storage tells it that it was replaced", bool(orphan))
+        if orphan:
+            kept = client.thread(orphan).hydrate()
+            check(f"what it wrote is kept apart, as {orphan}", kept.slots["note"] == stale.slots["note"])
+        live = thread.hydrate()
+        check("under the thread's name it reads what the second machine wrote", live.digest == done.digest)
+        try:
+            thread.save(stale)
+        except StatewardError as error:
+            check(f"its next save is refused ({type(error).__name__})", True)
+        else:
+            check("its next save is refused", False)

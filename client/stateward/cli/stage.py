@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -131,16 +133,15 @@ class Stage:
                 "run: pip install 'stateward[sidecar,cli]'"
             )
         self._keep = _prepare(keep)
+        self._machines: list[Daemon] = []
         self._agent: subprocess.Popen[str] | None = None
         self.signals = Signals()
 
     def __enter__(self) -> Self:
-        from stateward.testing import Daemon  # noqa: PLC0415  after it is known that there is one
-
         self.signals.take()
         self._directory = Path(tempfile.mkdtemp(prefix="sw-demo-"))
-        data_dir = None if self._keep is None else self._keep / "data"
-        self.daemon: Daemon = Daemon(self._directory, data_dir, log_format="text")
+        self.bucket = (self._keep or self._directory) / "bucket"
+        self.add_machine("first")
         return self
 
     def __exit__(
@@ -150,11 +151,33 @@ class Stage:
             self._end_agent()
             if error is None:
                 self.daemon.stop()
-            else:
-                self.daemon.kill()
         finally:
+            for daemon in self._machines:
+                daemon.kill()
             shutil.rmtree(self._directory, ignore_errors=True)
             self.signals.give_back()
+
+    def add_machine(self, owner: str, *, is_last: bool = False) -> Daemon:
+        """Another machine: an empty disk, and the same key and bucket. From now on ``daemon`` is the one on it.
+
+        Nothing starts yet. What is to be kept is on the last machine.
+        """
+        from stateward.testing import Daemon  # noqa: PLC0415  after it is known that there is one
+
+        place = self._directory / owner
+        place.mkdir()
+        data_dir = self._keep / "data" if is_last and self._keep is not None else None
+        key_file = (self._keep or self._directory) / "data.key"
+        self.daemon: Daemon = Daemon(
+            place, data_dir, key_file, archive=self.bucket.as_uri(), owner_id=owner, log_format="text"
+        )
+        self._machines.append(self.daemon)
+        return self.daemon
+
+    def lose(self, daemon: Daemon) -> None:
+        """The machine is gone, with its disk."""
+        daemon.kill()
+        shutil.rmtree(daemon.data_dir)
 
     def start_daemon(self) -> float:
         """Starts the daemon, again or for the first time; returns the seconds until it was ready."""
@@ -166,11 +189,17 @@ class Stage:
             raise CommandError(f"the demo's daemon does not start: {str(error).splitlines()[-1]}") from None
         return time.perf_counter() - started
 
-    def run_agent(self, steps: int, *, kill_after: int | None = None) -> Telling:
-        """Lets the agent work: to its end, or until a random moment after step `kill_after`, when both are killed."""
+    def run_agent(
+        self, steps: int, *, kill_after: int | None = None, is_archived: bool = False, freeze: bool = False
+    ) -> Telling:
+        """Lets the agent work: to its end, or until a random moment after step `kill_after`, when both are killed.
+
+        With `freeze` the daemon is not killed but stops dead, as on a machine that hangs or is cut off.
+        """
         telling = Telling()
         command = [sys.executable, "-m", "stateward.cli.agent"]
         command += ["--target", self.daemon.target, "--thread", THREAD, "--steps", str(steps)]
+        command += ["--durability", "archived" if is_archived else "committed"]
         with self.signals.held():  # a group of its own, so that Ctrl-C reaches only the demo, which then kills it
             agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)  # noqa: S603
             self._agent = agent
@@ -179,14 +208,14 @@ class Stage:
             watchdog.daemon = True
             watchdog.start()
         try:
-            self._listen(agent, telling, kill_after)
+            self._listen(agent, telling, kill_after, freeze=freeze)
         finally:
             watchdog.cancel()
         with self.signals.held():
             self._end_agent()
         return telling
 
-    def _listen(self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None) -> None:
+    def _listen(self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None, *, freeze: bool) -> None:
         """Hears the agent out, to its last word before a kill."""
         assert agent.stdout is not None
         for line in agent.stdout:
@@ -195,12 +224,13 @@ class Stage:
             if kill_after is not None and telling.steps and telling.steps[-1] >= kill_after:
                 time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  any moment will do
                 with self.signals.held():
-                    self._kill_both(agent)
+                    self._kill_both(agent, freeze=freeze)
                 kill_after = None
         agent.wait()
 
-    def _kill_both(self, agent: subprocess.Popen[str]) -> None:
-        kills = [agent.kill, self.daemon.kill]
+    def _kill_both(self, agent: subprocess.Popen[str], *, freeze: bool) -> None:
+        end_daemon = partial(os.kill, self.daemon.pid, signal.SIGSTOP) if freeze else self.daemon.kill
+        kills: list[Callable[[], None]] = [agent.kill, end_daemon]
         random.shuffle(kills)
         for kill in kills:
             kill()

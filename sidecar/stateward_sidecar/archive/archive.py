@@ -25,7 +25,7 @@ from stateward_sidecar.archive.schedule import Schedule
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.wire import Wire
-from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
 from stateward_sidecar.store.install import Installer
@@ -182,7 +182,7 @@ class Archive:
                 return  # given up meanwhile
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
-            except NotOwner:
+            except (NotOwner, Fenced):
                 return  # nothing of ours is lost: it is set aside
             hold = desk.holds.get(number)
             if hold is None:

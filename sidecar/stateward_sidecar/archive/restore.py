@@ -105,13 +105,14 @@ class Restorer:
     def _copy(self, found: Found, name: Name) -> int:
         """Returns how many entries came."""
         before = self._fleet.thread_here(name)
+        uid, had = (before.identity.uid, entries_here(before)) if before is not None else (b"", 0)
         if not self._is_current(found, before):
             self._attacher.know(name)
         after = self._fleet.thread_here(name)
         if after is None:
             raise not_found(*name)
-        had = entries_here(before) if before is not None and before.identity.uid == after.identity.uid else 0
-        return entries_here(after) - max(had, after.floor_sequence) + self._history.complete(name)
+        newer = entries_here(after) - max(had if uid == after.identity.uid else 0, after.floor_sequence)
+        return newer + self._history.complete(name)
 
     def _foresee(self, found: Found, name: Name) -> _Outcome:
         """What a copy would cost, told from HEAD."""

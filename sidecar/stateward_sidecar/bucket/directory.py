@@ -87,10 +87,14 @@ class DirectoryBucket(Bucket):
             self._sync(path.parent)
 
     def put_file(self, key: str, path: Path) -> None:
-        with path.open("rb") as source, self._call(key) as target, self._temporary(target, source) as temporary:
-            with _locked(target.parent):
-                temporary.rename(target)
-                self._sync(target.parent)
+        with (
+            path.open("rb") as source,
+            self._call(key) as target,
+            self._temporary(target, source) as temporary,
+            _locked(target.parent),
+        ):
+            temporary.rename(target)
+            self._sync(target.parent)
 
     def create(self, key: str, data: bytes) -> str:
         with self._call(key) as path, self._temporary(path, data) as temporary:

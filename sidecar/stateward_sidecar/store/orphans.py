@@ -38,11 +38,8 @@ class Orphans:
         name, tip = self._context.writer.submit(write, wait=True).wait()
         return name, tip
 
-    def release(self, thread: Thread, until: int, row: ArchiveRow, *, is_dirty: bool = False) -> bool:
-        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on.
-
-        ``is_dirty``: not all of it is archived, so that it stays in the outbox.
-        """
+    def release(self, thread: Thread, until: int, row: ArchiveRow) -> bool:
+        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
