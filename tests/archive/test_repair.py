@@ -1,4 +1,4 @@
-"""HEAD is lost, damaged or rolled back while a disk has everything: it is written anew, and never over another's work."""
+"""HEAD is lost, damaged or rolled back, and a disk has everything: it is written anew, never over another's work."""
 
 from __future__ import annotations
 
@@ -182,6 +182,27 @@ def test_an_owner_that_is_alive_after_all_loses_nothing(machines: Fleet) -> None
     assert first.thread("job").hydrate().slots["count"] == 9
     (orphan,) = (found.name for found in first.threads() if found.name != "job")
     assert first.thread(orphan).hydrate().slots["count"] == 8
+
+
+def test_an_owner_that_slept_follows_the_repaired_history(machines: Fleet) -> None:
+    """It had archived more than the copy that wrote HEAD anew: that is set aside, and the live name is what HEAD says."""
+    owner = machines.machine("first")
+    first = machines.client(owner)
+    write_steps(first, "job", 5, archived=True)
+    second = machines.client(machines.machine("second"))
+    list(second.archive.restore())
+    write_steps(first, "job", 2, archived=True)
+    owner.kill()
+    head_file(machines).unlink()
+    second.archive.repair("job")
+    write_steps(second, "job", 4, archived=True)
+    owner.start()
+    first = machines.client(owner)
+    assert first.thread("job").hydrate().slots["count"] == 9
+    (orphan,) = (found for found in first.threads() if found.name != "job")
+    assert first.thread(orphan.name).hydrate().slots["count"] == 7
+    assert orphan.orphan is not None
+    assert orphan.orphan.common_sequence == 5
 
 
 def test_a_restart_after_a_repair_goes_on(machines: Fleet) -> None:

@@ -84,12 +84,20 @@ def test_demo_holds_what_it_claims(tmp_path):
     answer = run_process("demo", "--steps", str(STEPS), "--keep", keep, TMPDIR=str(tmp_path))
     assert (answer.code, answer.err) == (0, ""), answer.out
     assert "FAILED" not in answer.out
-    assert answer.out.count("SIGKILL") == 2
-    for row in ("steps", "sent by the agent", "on disk, data file", "save", "hydrate"):
+    assert answer.out.count("SIGKILL") == 1
+    for row in (
+        "steps",
+        "sent by the agent",
+        "on disk, data file",
+        "save on this disk",
+        "save in the bucket",
+        "hydrate",
+    ):
         assert any(line.startswith(row) for line in answer.out.splitlines()), row
     assert "\x1b" not in answer.out
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    with run_daemon(keep / "data") as daemon, daemon.client() as client:
+    assert "is kept apart, as survey@" in answer.out
+    with run_daemon(keep / "data", archive=(keep / "bucket").as_uri()) as daemon, daemon.client() as client:
         assert client.thread("survey").get().version == STEPS + 1
         assert client.thread("survey-fork").get().version == 2
     again = run_process("demo", "--keep", keep)

@@ -85,7 +85,8 @@ class Story:
         say("  SIGKILL to the agent and to the daemon in mid-run", style="bold red")
         self._scene("Agent and daemon are back; from now on a save is answered when object storage has it")
         self._say_ready(stage.start_daemon())
-        self._live(self._moment(3), is_archived=True, freeze=True)
+        self._live(self._moment(3), is_archived=True, spares_daemon=True)
+        stale = stage.freeze()
         say("  the machine hangs: the agent dies, the daemon does not answer any more", style="bold red")
         first = stage.daemon
         self._scene("A second machine, with an empty disk, takes over from object storage")
@@ -97,7 +98,7 @@ class Story:
         with second.client() as client:
             done = client.thread(THREAD).hydrate()
         self._scene("The first machine comes back, and knows of nothing")
-        fence(first, done, self._check)
+        fence(first, stale, done, self._check)
         self._scene("Both machines are lost with their disks; a third one reads it all from object storage")
         stage.lose(first)
         stage.lose(second)
@@ -125,10 +126,12 @@ class Story:
         self._scene("What it took")
         self._print_table(measured)
 
-    def _live(self, kill_after: int | None, *, is_archived: bool = False, freeze: bool = False) -> None:
+    def _live(self, kill_after: int | None, *, is_archived: bool = False, spares_daemon: bool = False) -> None:
         """One life of the agent, and what must be true of it."""
         before = self._lives[-1] if self._lives else None
-        life = self._stage.run_agent(len(self._plan), kill_after=kill_after, is_archived=is_archived, freeze=freeze)
+        life = self._stage.run_agent(
+            len(self._plan), kill_after=kill_after, is_archived=is_archived, spares_daemon=spares_daemon
+        )
         self._lives.append(life)
         if not life.versions:
             raise CommandError("the demo's agent did nothing; its own words are above")

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,11 +27,13 @@ from typing import TYPE_CHECKING, Any, Self
 from stateward.cli.output import CommandError
 
 if TYPE_CHECKING:
+    from stateward import State
     from stateward.testing import Daemon
 
 THREAD = "survey"
 AGENT_TIMEOUT_S = 60.0
 KILL_DELAY_MAX_S = 0.02
+QUIET_WITHIN_S, POLL_S = 5.0, 0.01
 NEEDED = ("lmdb", "zstandard", "cryptography", "grpc_health", "grpc_reflection")
 
 
@@ -174,6 +175,16 @@ class Stage:
         self._machines.append(self.daemon)
         return self.daemon
 
+    def freeze(self) -> State:
+        """The machine hangs: its daemon stops dead. Returns what somebody on it had read just before."""
+        with self.daemon.client() as client:
+            deadline = time.monotonic() + QUIET_WITHIN_S
+            while (lag := client.stats().archive) and lag.dirty_threads and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            state = client.thread(THREAD).hydrate()
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        return state
+
     def lose(self, daemon: Daemon) -> None:
         """The machine is gone, with its disk."""
         daemon.kill()
@@ -190,11 +201,11 @@ class Stage:
         return time.perf_counter() - started
 
     def run_agent(
-        self, steps: int, *, kill_after: int | None = None, is_archived: bool = False, freeze: bool = False
+        self, steps: int, *, kill_after: int | None = None, is_archived: bool = False, spares_daemon: bool = False
     ) -> Telling:
         """Lets the agent work: to its end, or until a random moment after step `kill_after`, when both are killed.
 
-        With `freeze` the daemon is not killed but stops dead, as on a machine that hangs or is cut off.
+        With `spares_daemon` only the agent is killed.
         """
         telling = Telling()
         command = [sys.executable, "-m", "stateward.cli.agent"]
@@ -208,14 +219,16 @@ class Stage:
             watchdog.daemon = True
             watchdog.start()
         try:
-            self._listen(agent, telling, kill_after, freeze=freeze)
+            self._listen(agent, telling, kill_after, spares_daemon=spares_daemon)
         finally:
             watchdog.cancel()
         with self.signals.held():
             self._end_agent()
         return telling
 
-    def _listen(self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None, *, freeze: bool) -> None:
+    def _listen(
+        self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None, *, spares_daemon: bool
+    ) -> None:
         """Hears the agent out, to its last word before a kill."""
         assert agent.stdout is not None
         for line in agent.stdout:
@@ -224,13 +237,12 @@ class Stage:
             if kill_after is not None and telling.steps and telling.steps[-1] >= kill_after:
                 time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  any moment will do
                 with self.signals.held():
-                    self._kill_both(agent, freeze=freeze)
+                    self._kill(agent, spares_daemon=spares_daemon)
                 kill_after = None
         agent.wait()
 
-    def _kill_both(self, agent: subprocess.Popen[str], *, freeze: bool) -> None:
-        end_daemon = partial(os.kill, self.daemon.pid, signal.SIGSTOP) if freeze else self.daemon.kill
-        kills: list[Callable[[], None]] = [agent.kill, end_daemon]
+    def _kill(self, agent: subprocess.Popen[str], *, spares_daemon: bool) -> None:
+        kills = [agent.kill] if spares_daemon else [agent.kill, self.daemon.kill]
         random.shuffle(kills)
         for kill in kills:
             kill()
