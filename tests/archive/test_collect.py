@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -205,3 +206,19 @@ def test_collecting_while_threads_are_written_loses_nothing(machines: Fleet) -> 
         writer.thread("job").wait_archived(writer.thread("job").get().sequence)
     assert findings(collecting, percent=100) == []
     assert machines.client(machines.machine("last")).thread("job").hydrate().slots["count"] == 400
+
+
+def test_blobs_go_when_their_owner_gave_them_up_and_no_row_names_them(machines: Fleet) -> None:
+    """Those that are named stay, and while anybody holds the thread all of them do."""
+    client = machines.client(machines.machine("first"))
+    state = client.thread("job").hydrate()
+    state.slots["picture"] = os.urandom(2 << 20)
+    client.thread("job").save(state, durability="archived")
+    where = folder(machines)
+    (named,) = where.glob("*.blob")
+    stray = put(where / ("ab" * 16 + ".blob"))
+    assert collect(client) == []
+    client.thread("job").detach()
+    assert collect(client, grace=None) == []
+    assert collect(client) == [str(stray.relative_to(machines.bucket))]
+    assert named.exists()

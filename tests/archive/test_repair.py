@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,18 @@ def test_a_restart_after_a_repair_goes_on(machines: Fleet) -> None:
     client = machines.client(first)
     assert client.thread("job").hydrate().digest == digest
     check_whole(machines, client, digest, 251)
+
+
+def test_a_missing_blob_is_put_again(machines: Fleet) -> None:
+    """From the sealed file on this disk."""
+    client = machines.client(machines.machine("first"))
+    content = os.urandom(2 << 20)
+    state = client.thread("job").hydrate()
+    state.slots["picture"] = content
+    client.thread("job").save(state, durability="archived")
+    (path,) = (machines.bucket / key for key in machines.objects() if key.endswith(".blob"))
+    path.unlink()
+    client.archive.repair("job")
+    assert findings(client, percent=100) == []
+    value = machines.client(machines.machine("second")).thread("job").hydrate().slots["picture"]
+    assert (value if isinstance(value, bytes) else value.read()) == content

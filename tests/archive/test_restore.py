@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from tests.archive.rig import Fleet, write_steps
 from tests.archive.test_verify import flip, named
@@ -135,3 +137,20 @@ def test_deleted_threads_do_not_come_back(machines: Fleet) -> None:
     second = machines.client(machines.machine("second"))
     assert restore(second)[-1].entries == 0
     assert list(second.threads()) == []
+
+
+def test_blobs_come_too(machines: Fleet) -> None:
+    """A restore that was whole needs no bucket to read a large value again."""
+    first = machines.client(machines.machine("first"))
+    content = os.urandom(3 << 20)
+    state = first.thread("job").hydrate()
+    state.slots["picture"] = content
+    first.thread("job").save(state, durability="archived")
+    second = machines.client(machines.machine("second"))
+    assert restore(second, dry_run=True)[-1].read_bytes > 3 << 20
+    assert restore(second)[-1].read_bytes > 3 << 20
+    assert restore(second)[-1].read_bytes == 0
+    (path,) = (machines.bucket / key for key in machines.objects() if key.endswith(".blob"))
+    path.unlink()
+    value = second.thread("job").hydrate().slots["picture"]
+    assert (value if isinstance(value, bytes) else value.read()) == content

@@ -82,9 +82,9 @@ def test_two_machines_cannot_both_make_a_thread(machines: Fleet) -> None:
     """Of two creations under one name one is refused, before anything is answered."""
     first, second = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
     write_steps(first, "job", 1)
+    state = second.thread("job").hydrate()
+    state.slots["x"] = 1
     with pytest.raises(errors.NotOwner):
-        state = second.thread("job").hydrate()
-        state.slots["x"] = 1
         second.thread("job").save(state)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,28 @@ def named(machines: Fleet, client: Client, ending: str) -> Path:
         if is_needed:
             return path
     raise AssertionError(f"no {ending} is needed")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off", "flipped"])
+def test_a_bad_blob_is_found(machines: Fleet, damage: str) -> None:
+    """That it is gone or cut off without reading it, that a bit flipped by reading all of it."""
+    client = machines.client(machines.machine("first"))
+    state = client.thread("job").hydrate()
+    state.slots["picture"] = os.urandom(3 << 20)
+    client.thread("job").save(state, durability="archived")
+    (path,) = objects_of_blobs(machines)
+    assert findings(client, percent=100) == []
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut off":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        flip(path, 2_500_000)
+        assert findings(client) == []
+    ((reason, thread, message),) = findings(client, percent=100)
+    assert (reason, thread) == ("CORRUPT", "job")
+    assert path.name in message
+
+
+def objects_of_blobs(machines: Fleet) -> list[Path]:
+    return [machines.bucket / key for key in machines.objects() if key.endswith(".blob")]

@@ -51,9 +51,13 @@ class Request:
 
 @dataclass
 class Held:
-    """A request that is kept back: ``arrived`` once it is here, ``let_go`` lets it through."""
+    """A request that is kept back: ``arrived`` once it is here, ``let_go`` lets it through.
+
+    With ``has_landed`` it is the answer that is kept back, and lost when it is let go.
+    """
 
     kind: str
+    has_landed: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -97,9 +101,9 @@ class Gate:
         """Answers writes with an error; reads pass."""
         self._refusal = status, code
 
-    def hold(self, kind: str) -> Held:
-        """Keeps the next request of a kind back."""
-        held = Held(kind)
+    def hold(self, kind: str, *, has_landed: bool = False) -> Held:
+        """Keeps the next request of a kind back, or its answer."""
+        held = Held(kind, has_landed)
         self._held.append(held)
         return held
 
@@ -142,7 +146,7 @@ class _Handler(proxy._Handler):
     def serve(self, kind: str, body: bytes) -> None:
         gate = self.gate
         (fault, when), held = gate.take(kind)
-        if held is not None:
+        if held is not None and not held.has_landed:
             held.arrived.set()
             held.released.wait(HOLD_MAX_S)
         if gate.delay_s:
@@ -166,7 +170,11 @@ class _Handler(proxy._Handler):
         except OSError:  # the server is away
             self.spoil("reset", 0, {}, b"")
             return
-        if gate.close_after == kind:
+        if held is not None and held.has_landed:
+            held.arrived.set()
+            held.released.wait(HOLD_MAX_S)
+            self.spoil("reset", 0, {}, b"")
+        elif gate.close_after == kind:
             gate.close()
             self.spoil("reset", 0, {}, b"")
         elif when == "after":

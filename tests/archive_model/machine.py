@@ -6,6 +6,7 @@ The rules are in test_archive_model.py.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 import uuid
@@ -141,9 +142,43 @@ class Machine(RuleBasedStateMachine):
     def restart(self, number: int) -> None:
         """The process ended; it starts again on its disk."""
         sidecar = self.sidecars[number]
+        if os.environ.get("M4_ROWS"):
+            sidecar.archive.schedule._rows |= set(sidecar.archive.desk.holds)
+            sidecar.archive.schedule.write_rows(wait=True)
         sidecar.crash()
         self.sidecars[number] = self.start(number, sidecar.disk)
         self.check_outbox(self.sidecars[number])
+
+    # -- disks ----------------------------------------------------------------------------------------------------
+
+    def lose_disk(self, number: int) -> None:
+        """The machine is gone; another one starts with nothing, under the same name."""
+        sidecar = self.sidecars[number]
+        self.steps.append(f"{number}: disk {sidecar.disk.number} is lost")
+        sidecar.crash()
+        sidecar.disk.promised.clear()
+        self.sidecars[number] = self.start(number, self.new_disk(sidecar.disk.owner_id))
+
+    def keep_copy(self, number: int) -> None:
+        """Somebody copies a disk at one moment."""
+        sidecar = self.sidecars[number]
+        copy = Disk(next(self.numbers), self.home / f"copy-{len(self.copies)}", sidecar.disk.owner_id)
+        sidecar.copy_disk(copy.path)
+        copy.promised = list(sidecar.disk.promised)
+        self.copies.append(copy)
+        self.steps.append(f"{number}: disk {sidecar.disk.number} is copied")
+
+    def use_copy(self, number: int, owner_id: str) -> None:
+        """The newest copy takes the place of a disk: an older one of its own, or a clone of the other's."""
+        copy, sidecar = self.copies[-1], self.sidecars[number]
+        disk = self.new_disk(owner_id)
+        shutil.copytree(copy.path, disk.path)
+        disk.promised, disk.was_set_back = list(copy.promised), True
+        sidecar.crash()
+        sidecar.disk.promised.clear()
+        self.steps.append(f"{number}: goes on with the copy as disk {disk.number}")
+        self.sidecars[number] = self.start(number, disk)
+        self.look(self.sidecars[number])
 
     # -- looking --------------------------------------------------------------------------------------------------
 

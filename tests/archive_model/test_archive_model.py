@@ -21,8 +21,14 @@ WHO = st.integers(0, SIDECARS - 1)
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 BRANCHES = st.sampled_from(("main", "main", "main", "side"))
 SIZES = st.sampled_from((10, 10, 60, 300, 1500))
-FAULT = st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 6), st.booleans(), st.integers(0, 15))
+MEANWHILES = st.integers(0, 15)
+# Most of what can go wrong goes wrong around a HEAD.
+FAULT = st.one_of(
+    st.builds(Fault, st.sampled_from(KINDS), st.sampled_from((0, 0, 0, 1)), st.just(True), MEANWHILES),
+    st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 4), st.just(False), MEANWHILES),
+)
 PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
+SELDOM = st.sampled_from((False, False, True))
 
 
 class Rules(Machine):
@@ -46,6 +52,15 @@ class Rules(Machine):
         request = self.request(name, branch, conditional=conditional, size=size, status=status)
         what = f"save {name}/{branch}{' if' if conditional else ''}{' archived' if archived else ''}"
         self.act(who, what, lambda it: self.save(it, request, archived=archived), plan)
+
+    @rule(who=WHO, plan=PLANS, then=PLANS, takes=st.booleans())
+    def flush(self, who: int, plan: tuple[Fault, ...], then: tuple[Fault, ...], takes: bool) -> None:
+        """Two saves that are shipped, where the network is bad; perhaps the thread is taken first."""
+        if takes:
+            self.take_over(who, "a")
+        for each in (plan, then):
+            request = self.request("a", "main", conditional=takes, size=20, status=STATUS_RUNNING)
+            self.act(who, "save a archived", lambda it, r=request: self.save(it, r, archived=True), each)
 
     @rule(who=WHO, name=NAMES, count=st.integers(2, 6), size=SIZES, archived=st.booleans())
     def work(self, who: int, name: str, count: int, size: int, archived: bool) -> None:
@@ -120,9 +135,9 @@ class Rules(Machine):
 
         self.act(who, f"prune {name}", prune, plan)
 
-    @rule(who=WHO, name=NAMES, plan=PLANS, often=st.integers(0, 2))
-    def delete(self, who: int, name: str, plan: tuple[Fault, ...], often: int) -> None:
-        if often:
+    @rule(who=WHO, name=NAMES, plan=PLANS, now=SELDOM)
+    def delete(self, who: int, name: str, plan: tuple[Fault, ...], now: bool) -> None:
+        if not now:
             return
 
         def delete(sidecar: Sidecar) -> None:
@@ -148,6 +163,20 @@ class Rules(Machine):
         sidecar.archive.ship_all(1.0)
         self.look(sidecar)
         self.restart(who)
+
+    @rule(who=WHO, now=SELDOM)
+    def lose(self, who: int, now: bool) -> None:
+        if now:
+            self.lose_disk(who)
+
+    @rule(who=WHO)
+    def copy(self, who: int) -> None:
+        self.keep_copy(who)
+
+    @rule(who=WHO, owner=WHO, now=SELDOM)
+    def restore(self, who: int, owner: int, now: bool) -> None:
+        if self.copies and now:
+            self.use_copy(who, f"owner-{owner}")
 
     @rule(seconds=st.sampled_from((1.0, 11.0, 11.0, GRACE_S + 100)))
     def wait(self, seconds: float) -> None:

@@ -6,6 +6,9 @@ import shutil
 import pytest
 from tests.cli.conftest import run, run_on_terminal
 
+from stateward.archive import RestoreProgress
+from stateward.errors import ServerUnavailable
+
 
 @pytest.fixture
 def first(own_pair):
@@ -78,9 +81,10 @@ def test_restore(lost, second, own_pair):
 def test_restore_one(lost, second):
     """One thread alone can be restored; one that nobody archived is an error with the next step."""
     assert second("restore", "run/2", "--json").json["threads"] == 1
-    answer = second("restore", "nope")
-    assert answer.code == 1
-    assert answer.error
+    for command in (["restore"], ["attach"], ["archive", "verify"], ["verify", "--archive"]):
+        answer = second(*command, "nope")
+        assert answer.code == 1
+        assert "`stateward archive list`" in answer.error
 
 
 def test_list_and_index(lost, second):
@@ -158,3 +162,25 @@ def test_make_room(archived, first, own_pair):
     assert first("show", "run/1", "--json").json["logs"] == {"l": [1, 2]}
     own_pair.go_away()
     assert first("rm", "run/2", "--local-only", "--yes").code == 0
+
+
+class CutOff:
+    """A restore whose daemon goes away after the first of two threads."""
+
+    def __enter__(self):
+        return iter(self)
+
+    def __exit__(self, *error):
+        return None
+
+    def __iter__(self):
+        yield RestoreProgress(2, 1, 4, 100, "run/1", "", done=False)
+        raise ServerUnavailable("no stateward daemon answers")
+
+
+def test_cut_off_restore(first, monkeypatch):
+    """A restore that is cut off says how far it came, and that it may be run again."""
+    monkeypatch.setattr("stateward._sync_archive.Archive.restore", lambda *_, **__: CutOff())
+    answer = first("restore")
+    assert answer.code == 1
+    assert "1 of 2 threads were done: run it again" in answer.error

@@ -160,7 +160,7 @@ def test_deleted_here_only(both):
 @pytest.mark.slow
 def test_deleted_here_while_the_archive_is_away(own_pair, open_client):
     """To remove only what is here no archive needs to answer."""
-    client = open_client(own_pair.first.target, timeout=1, retry_timeout=1)
+    client = open_client(own_pair.first.target, timeout=1, retry_timeout=0)
     client.thread("t").append("l", 1, durability="archived")
     own_pair.go_away()
     with pytest.raises(ArchiveUnavailable):

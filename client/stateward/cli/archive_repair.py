@@ -40,7 +40,7 @@ def repair(
       stateward archive repair booking-42 --dry-run
       stateward archive repair booking-42
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    with connect(context, target, namespace) as client, Ticker(f"repairing {thread}"):
+    with connect(context, target, namespace) as client, Ticker("repairing"):
         found = client.archive.repair(thread, dry_run=dry_run)
     if as_json:
         print_json({"thread": thread_as_json(found.thread), "findings": list(found.findings), "dry_run": dry_run})

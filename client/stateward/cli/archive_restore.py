@@ -12,6 +12,7 @@ from stateward.cli.connect import (
     NamespaceOption,
     OneThreadArgument,
     TargetOption,
+    archived_names,
     connect,
 )
 from stateward.cli.output import CommandError, counted, fail, print_json, say, size
@@ -46,7 +47,8 @@ def restore(
     problems: list[dict[str, str]] = []
     last: RestoreProgress | None = None
     verb = "looking" if dry_run else "restoring"
-    with connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client:
+    fallback = EVERY_NAMESPACE if thread is None else "default"
+    with connect(context, target, namespace, fallback=fallback) as client, archived_names():
         try:
             with Ticker(verb) as ticker, client.archive.restore(thread, dry_run=dry_run) as progress:
                 for each in progress:

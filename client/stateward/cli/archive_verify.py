@@ -13,6 +13,7 @@ from stateward.cli.connect import (
     NamespaceOption,
     OneThreadArgument,
     TargetOption,
+    archived_names,
     connect,
 )
 from stateward.cli.findings import print_findings
@@ -53,6 +54,7 @@ def verify(
     threads = objects = read_bytes = 0
     with (
         connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client,
+        archived_names(),
         Ticker("verifying the archive") as ticker,
         client.archive.verify(thread, data_percent=percent) as progress,
     ):
@@ -61,15 +63,17 @@ def verify(
             ticker.say(f"{threads:,} threads, {objects:,} objects, {size(read_bytes)}, {len(findings)} findings")
             if each.finding is not None:
                 findings.append(each.finding)
-    checked = f"{counted(objects, 'object')} of {counted(threads, 'thread')}"
+    checked = f"the heads of {counted(threads, 'thread')} and {counted(objects, 'object')}"
     if as_json:
         counts = {"threads": threads, "objects": objects, "read_bytes": read_bytes}
         print_json({**counts, "findings": [asdict(each) for each in findings]})
     elif findings:
         print_findings(findings)
     else:
-        opened = f"; {size(read_bytes)} were read back" if percent else "; --read-data 5% also reads some of them back"
-        say(f"all is well: {checked} are there{opened}", style="green")
+        opened = (
+            f"{size(read_bytes)} of them were read back" if percent else "--read-data 5% also reads some of them back"
+        )
+        say(f"all is well: {checked} are there; {opened}", style="green")
     if findings:
         fail(
             f"{counted(len(findings), 'finding')} in {checked}; where this disk has the thread, "

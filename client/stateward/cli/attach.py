@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, archived_names, connect
 from stateward.cli.describe import held_by, thread_as_json
 from stateward.cli.output import clean, counted, print_json, say
 from stateward.cli.ticker import Ticker
@@ -48,7 +48,7 @@ def attach(
     if sum((take_over, read_only, wait is not None)) > 1:
         raise typer.BadParameter("give only one of them", param_hint="--take-over, --read-only and --wait")
     wait_s = None if wait is None else read_length(wait, "--wait").total_seconds()
-    with connect(context, target, namespace) as client, Ticker(f"attaching {thread}"):
+    with connect(context, target, namespace) as client, Ticker("attaching"), archived_names():
         info = client.thread(thread).attach(take_over=take_over, read_only=read_only, wait=wait_s)
     if as_json:
         print_json(thread_as_json(info))
@@ -69,7 +69,7 @@ def detach(
     Examples:
       stateward detach booking-42
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    with connect(context, target, namespace) as client, Ticker(f"archiving {thread}"):
+    with connect(context, target, namespace) as client, Ticker("archiving"):
         info = client.thread(thread).detach()
     if as_json:
         print_json(thread_as_json(info))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateward.cli.output import CommandError
+from stateward.errors import ThreadNotFound
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -48,6 +51,15 @@ def connect(
         return Client(target or given.target, namespace=chosen, timeout=READY_TIMEOUT_S, retry_timeout=retry_timeout_s)
     except ValueError as error:
         raise CommandError(f"--target: {error}") from None
+
+
+@contextmanager
+def archived_names() -> Iterator[None]:
+    """Says where names come from, in commands about threads that need not be on this disk."""
+    try:
+        yield
+    except ThreadNotFound as error:
+        raise CommandError(f"{error.message}; `stateward archive list` lists what the archive has") from None
 
 
 def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:

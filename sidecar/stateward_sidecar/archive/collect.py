@@ -7,7 +7,7 @@ is read again right before anything is removed.
 
     tombstones      everything of epochs up to its own, blobs too, and keys up to the epoch in which the thread was made
     live threads    older epochs' objects that HEAD, its indexes and its garbage do not name; garbage after ``grace``;
-                    keys of threads that had the name before
+                    keys of threads that had the name before; once their owner gave them up, blobs that no row names
     expired ones    deleted as by a caller, where their owner gave them up or is this process: an hour after their time
     no HEAD, or one that cannot be read or was written by a newer version: nothing is touched
 """
@@ -164,10 +164,23 @@ class _Run:
         unlinked = {place.object(item.object): item.time_us for item in head.garbage}
         needed = {place.object(ref) for ref in self._refs(place, head)}
         due = {key for key, time_us in unlinked.items() if time_us <= self._rule.unlinked_before_us}
+        due |= self._unnamed_blobs(found, listing)
         return [
             key for key in listing
             if key not in needed and (key in due or (key not in unlinked and _is_old(key, head.epoch)))
         ]  # fmt: skip
+
+    def _unnamed_blobs(self, found: Found, listing: dict[str, int]) -> set[str]:
+        """Blobs that no row of a thread names which its owner gave up; whoever holds one may be putting a blob now."""
+        assert found.seen is not None
+        place, head = found.place, found.seen.head
+        blobs = {key for key in listing if key.endswith(".blob")}
+        if not blobs or not head.detached or head.update_time_us > self._rule.unlinked_before_us:
+            return set()
+        read = self._fleet.read([place])[0]
+        if read.image is None or read.seen is None or read.seen.head.write_id != head.write_id:
+            return set()
+        return blobs - {place.blob(row.record.blob_id) for row in read.image.blobs}
 
     def _refs(self, place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
         yield from object_refs(head)

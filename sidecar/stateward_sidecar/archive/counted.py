@@ -25,6 +25,12 @@ class CountedFetcher(Fetcher):
         """The bytes of an object, which are those that were named. Raises Corrupt, ArchiveUnavailable."""
         return self._object(place, ref)
 
+    def range(self, key: str, offset: int, length: int) -> bytes:
+        """A part of an object. Raises ObjectNotFound, ArchiveUnavailable."""
+        data = self._wire.get_range(key, offset, length)
+        self._count(len(data))
+        return data
+
     def chain(self, place: Place, head: ArchiveHead) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
         """HEAD's indexes, newest first. Raises Corrupt, ArchiveUnavailable."""
         at = head.index if head.HasField("index") else None

@@ -1,20 +1,21 @@
 """Verifying the archive: everything that HEADs name is there, and with a share of the data, can be opened.
 
 Per thread: HEAD, key and image open; every object of HEAD and of its chain of indexes is there with the right size;
-packs and tail cover the journal without a hole, but for what is pruned; no entry lacks its dictionary. A missing object
-is one finding, and the rest goes on. Works beside sidecars that write: what seems to be missing is asked for again, and
+packs and tail cover the journal without a hole, but for what is pruned; no entry lacks its dictionary; the blobs of the
+image are there. A missing object is one finding, and the rest goes on. Works beside sidecars that write: what seems to be missing is asked for again, and
 is no finding where HEAD has let go of it meanwhile.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward.v1.admin_service_pb2 import Finding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
+from stateward_sidecar.archive.blobcheck import find_missing_blobs, reread_blob
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
@@ -112,7 +113,8 @@ class Inspector:
         refs += head.objects
         yield from flaws
         bad: list[ObjectRef] = []
-        yield from self._check_presence(found, refs, bad)
+        sizes = dict(self._desk.wire.walk(found.place.prefix))
+        yield from self._check_presence(found, refs, sizes, bad)
         if found.image is None or found.seen.key is None:
             return
         tail: list[Entry] = []
@@ -129,6 +131,24 @@ class Inspector:
             told = {ref.first_version for ref in bad if not is_pack(ref)}
             rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)
             yield from self._reread(rereader, [ref for ref in refs if ref not in bad], tail, data_percent)
+        yield from self._check_blobs(found, sizes, data_percent)
+
+    def _check_blobs(self, found: Found, sizes: Mapping[str, int], data_percent: float) -> Iterator[Flaw | None]:
+        image, seen, place = found.image, found.seen, found.place
+        assert image is not None
+        assert seen is not None
+        assert seen.key is not None
+        self._tally.objects += len(image.blobs)
+        missing = list(find_missing_blobs(self._fetcher, place, image, sizes))
+        if missing:
+            now = self._fleet.read([place])[0]
+            named = {bytes(row.record.blob_id) for row in now.image.blobs} if now.image is not None else set[bytes]()
+            yield from (flaw for row, flaw in missing if row.record.blob_id in named)
+        bad = {bytes(row.record.blob_id) for row, _ in missing}
+        for row in image.blobs:
+            if row.record.blob_id not in bad and _is_chosen(data_percent):
+                cipher = Cipher(seen.key.data_key)
+                yield from reread_blob(self._fetcher, place, cipher, seen.head.uid, row)
 
     def _follow_index(self, place: Place, head: ArchiveHead) -> tuple[list[ObjectRef], ObjectRef | None, list[Flaw]]:
         """What the chain of indexes names, oldest first; the index where it breaks off, and why."""
@@ -143,10 +163,11 @@ class Inspector:
             return refs, at, [flaw_of(error, at.first_version)]
         return refs, None, []
 
-    def _check_presence(self, found: Found, refs: list[ObjectRef], bad: list[ObjectRef]) -> Iterator[Flaw | None]:
+    def _check_presence(
+        self, found: Found, refs: list[ObjectRef], sizes: Mapping[str, int], bad: list[ObjectRef]
+    ) -> Iterator[Flaw | None]:
         """Looks for packs and snapshots, and adds those that are not as they were put to ``bad``."""
         place = found.place
-        sizes = dict(self._desk.wire.walk(place.prefix))
         for number, ref in enumerate(refs, 1):
             self._tally.objects += 1
             key = place.object(ref)
@@ -180,12 +201,16 @@ class Inspector:
         rereader: Rereader, refs: list[ObjectRef], tail: list[Entry], data_percent: float
     ) -> Iterator[Flaw | None]:
         for ref in sorted(refs, key=lambda ref: (ref.first_sequence, ref.first_version)):
-            if random.random() * 100 < data_percent:  # noqa: S311  (no secret)
+            if _is_chosen(data_percent):
                 yield from rereader.check(ref)
                 yield None
         yield from rereader.check_entries(
             [PackedRow(sequence=entry.header.sequence, record=entry.record) for entry in tail]
         )
+
+
+def _is_chosen(data_percent: float) -> bool:
+    return random.random() * 100 < data_percent  # noqa: S311  (no secret)
 
 
 def _flaw_at(ref: ObjectRef, message: str) -> Flaw:

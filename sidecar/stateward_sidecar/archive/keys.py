@@ -66,11 +66,13 @@ def find_root(wire: Wire) -> bytes | None:
 
 def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
     """Makes sure that archive and store have one root. Raises StartError where they have two."""
-    try:
-        wire.create(ROOT_KEY, _key_object(keystore.root_slot()))
-        return
-    except ObjectExists:
-        slot = find_root(wire)
+    slot = find_root(wire)
+    if slot is None:
+        try:
+            wire.create(ROOT_KEY, _key_object(keystore.root_slot()))
+            return
+        except ObjectExists:
+            slot = find_root(wire)
     if slot is None or not keystore.is_root(slot, key):
         raise StartError(
             "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "

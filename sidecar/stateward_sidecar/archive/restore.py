@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError
+from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.install import entries_here
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
@@ -35,7 +37,7 @@ class _Outcome:
 
     name: str = ""
     entries: int = 0
-    size_bytes: int = 0  # dry run: what would be read
+    size_bytes: int = 0  # of blobs; dry run: what would be read
     problem: str = ""
 
 
@@ -48,6 +50,8 @@ class Restorer:
         self._fetcher = CountedFetcher(desk.wire)
         self._attacher = Attacher(desk, self._fetcher, Settler(desk, self._fetcher))
         self._history = History(desk, self._fetcher)
+        self._blobs = BlobCarrier(desk)
+        self._other_bytes = 0
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
         """Yields progress; the last one says ``done``. Raises ThreadNotFound, ArchiveUnavailable, DiskFull.
@@ -76,7 +80,8 @@ class Restorer:
     def _add(self, progress: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
         progress.threads += 1
         progress.entries += outcome.entries
-        progress.bytes = max(progress.bytes + outcome.size_bytes, self._fetcher.read_bytes)
+        self._other_bytes += outcome.size_bytes
+        progress.bytes = self._fetcher.read_bytes + self._other_bytes
         progress.thread, progress.problem = outcome.name, outcome.problem
         answer = RestoreArchiveResponse()
         answer.CopyFrom(progress)
@@ -94,7 +99,8 @@ class Restorer:
         try:
             if request.dry_run:
                 return self._foresee(found, name)
-            return _Outcome(name[1], self._copy(found, name))
+            entries = self._copy(found, name)
+            return _Outcome(name[1], entries, self._copy_blobs(name))
         except (DiskFull, OutcomeUnknown, ShuttingDown):
             raise
         except StatewardError as error:
@@ -114,6 +120,18 @@ class Restorer:
         newer = entries_here(after) - max(had if uid == after.identity.uid else 0, after.floor_sequence)
         return newer + self._history.complete(name)
 
+    def _copy_blobs(self, name: Name) -> int:
+        """Returns how many bytes came."""
+        thread, files = self._fleet.thread_here(name), self._desk.context.blob_files
+        if thread is None:
+            return 0
+        with self._desk.context.engine.read() as txn:
+            records = [row.record for row in list_blobs(txn, thread.identity)]
+        missing = [record for record in records if not files.is_here(thread.identity.uid, record.blob_id)]
+        for record in missing:
+            self._blobs.fetch(name, record.blob_id)
+        return sum(record.stored_bytes for record in missing)
+
     def _foresee(self, found: Found, name: Name) -> _Outcome:
         """What a copy would cost, told from HEAD."""
         assert found.seen is not None
@@ -124,6 +142,8 @@ class Restorer:
         if here is not None and here.identity.uid == head.uid:
             missing -= entries_here(here) - min(here.floor_sequence, entries_here(here))
         size = sum(ref.size_bytes for ref in object_refs(head)) if missing else 0
+        files, blobs = self._desk.context.blob_files, found.image.blobs if found.image is not None else ()
+        size += sum(row.record.stored_bytes for row in blobs if not files.is_here(head.uid, row.record.blob_id))
         return _Outcome(name[1], max(missing, 0), size)
 
     @staticmethod

@@ -6,15 +6,18 @@ The bucket is SeaweedFS, a real S3 server, on the same machine: its writes are f
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from tests.bench.field import Field
 from tests.bench.payload import SIZES, Payload
 from tests.bench.peers.stateward import STUB, Stub
 from tests.bench.report import Section
-from tests.bench.rounds import p50_ms, p99_ms, take_turns
+from tests.bench.rounds import p50_ms, p99_ms, take_turns, timed
 from tests.bench.sections import Effort
 from tests.bucket.conftest import s3_environment
 from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed
@@ -44,16 +47,20 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
                 yield _measure_committed(daemon, field.daemon, payload, effort)
             with _daemon(field, "shipped", environment) as daemon:
                 yield _measure_cost(daemon, payload, effort)
+            yield _measure_cold(field, payload, effort, environment)
     except WeedMissing as reason:
         field.skipped["SeaweedFS"] = str(reason)
 
 
 @contextmanager
-def _daemon(field: Field, name: str, environment: dict[str, str]) -> Iterator[Daemon]:
+def _daemon(
+    field: Field, prefix: str, environment: dict[str, str], *, name: str = "", key_file: Path | None = None
+) -> Iterator[Daemon]:
     before = dict(os.environ)
     os.environ.update(environment)
     try:
-        with run_daemon(field.work / f"archive-{name}", archive=f"s3://{BUCKET}/{name}") as daemon:
+        directory = field.work / f"archive-{name or prefix}"
+        with run_daemon(directory, key_file=key_file, archive=f"s3://{BUCKET}/{prefix}") as daemon:
             yield daemon
     finally:
         os.environ.clear()
@@ -126,6 +133,47 @@ def _measure_committed(archived: Daemon, plain: Daemon, payload: Payload, effort
     for stub in stubs.values():
         stub.close()
     return section
+
+
+def _measure_cold(field: Field, payload: Payload, effort: Effort, environment: dict[str, str]) -> Section:
+    """A daemon on an empty disk, and its first hydrate; then the next ones, as many round trips as they take."""
+    section = Section("cold", "from an empty disk: start to the first hydrated state, and further threads")
+    key_file, sizes = field.work / "cold.key", {"in HEAD": 10_000, "1 MB": 1_000_000}
+    names = {case: [f"cold-{case}-{number}" for number in range(20)] for case in sizes}
+    with _daemon(field, "cold", environment, key_file=key_file) as daemon:
+        stub = ArchivedStub(daemon.target)
+        for case, size in sizes.items():
+            for name in names[case]:
+                stub.fill(name, payload.state(size)[-40 if size < 100_000 else 0 :])
+        daemon.stop()
+    for threads in (10, 200 if effort.quick else 10_000):
+        _add_threads(environment, threads)
+        begun = time.perf_counter()
+        name = f"cold-{threads}"
+        with _daemon(field, "cold", environment, name=name, key_file=key_file) as daemon:
+            stub = ArchivedStub(daemon.target)
+            stub.read(names["in HEAD"][0])()
+            first_s = time.perf_counter() - begun
+            for case in sizes:
+                before = stub.stats().requests
+                times = [timed(stub.read(thread)) for thread in names[case][1:]]
+                requests = (stub.stats().requests - before) / len(times)
+                section.add(
+                    STUB, f"{case}, beside {threads:,} threads", first_hydrate_s=first_s, p50_ms=p50_ms(times),
+                    requests=requests,
+                )  # fmt: skip
+            stub.close()
+    section.notes.append("requests a hydrate: HEAD and key at the same time, then everything else at the same time")
+    return section
+
+
+def _add_threads(environment: dict[str, str], count: int) -> None:
+    """As many other threads' objects; what is in them does not matter, as nobody lists or reads them."""
+    bucket = ObjectStoreBucket(f"s3://{BUCKET}/cold", environment)
+    place = f"v1/t/{os.urandom(16).hex()}"
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: bucket.put(f"{place}/{os.urandom(16).hex()}/HEAD", b"x" * 1000), range(count)))
+    bucket.close()
 
 
 def _measure_cost(daemon: Daemon, payload: Payload, effort: Effort) -> Section:

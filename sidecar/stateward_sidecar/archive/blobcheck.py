@@ -1,0 +1,61 @@
+"""Whether the archive has a thread's blobs, and whether they can be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from itertools import pairwise
+
+from stateward.storage.v1.archive_pb2 import ThreadImage
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward_sidecar.archive.counted import CountedFetcher
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.structure import Flaw
+from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.codec.blob import BlobCipher, check_header, index_bytes
+from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher
+from stateward_sidecar.errors import Corrupt
+
+
+def find_missing_blobs(
+    fetcher: CountedFetcher, place: Place, image: ThreadImage, sizes: Mapping[str, int]
+) -> Iterator[tuple[BlobRow, Flaw]]:
+    """Blobs that the image names, and that are not there as they were put. ``sizes``: what was listed."""
+    for row in image.blobs:
+        key = place.blob(row.record.blob_id)
+        size = sizes.get(key)
+        if size is None:
+            try:
+                fetcher.range(key, 0, 1)  # it may be newer than the listing
+            except ObjectNotFound:
+                yield row, Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
+        elif size != row.record.stored_bytes:
+            message = f"the blob {key} has {size} bytes in the archive, and {row.record.stored_bytes} were put"
+            yield row, Flaw(message, sequence=row.sequence)
+
+
+def reread_blob(
+    fetcher: CountedFetcher, place: Place, cipher: Cipher, uid: bytes, row: BlobRow
+) -> Iterator[Flaw | None]:
+    """Opens a blob segment by segment; None = only progress. Raises ArchiveUnavailable."""
+    key = place.blob(row.record.blob_id)
+    try:
+        for _ in _open_all(fetcher, key, BlobCipher(cipher, uid, row.record.blob_id), row.record):
+            yield None
+    except ObjectNotFound:
+        yield Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
+    except Corrupt as error:
+        yield Flaw(f"{key}: {error.message}", sequence=row.sequence)
+
+
+def _open_all(fetcher: CountedFetcher, key: str, cipher: BlobCipher, record: BlobRecord) -> Iterator[None]:
+    check_header(fetcher.range(key, 0, PREFIX_BYTES))
+    length, digest = index_bytes(record.size_bytes), sha256()
+    index = fetcher.range(key, record.stored_bytes - length, length)
+    starts = cipher.open_index(index, record.size_bytes, record.sha256)
+    for number, (start, end) in enumerate(pairwise(starts)):
+        digest.update(cipher.open_segment(number, fetcher.range(key, start, end - start), record.size_bytes))
+        yield
+    if digest.digest() != record.sha256:
+        raise Corrupt("a blob does not have the SHA-256 that its thread names")

@@ -1,0 +1,109 @@
+"""The danger: a HEAD is taken for something it is not, and history is forked, lost, or called lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
+from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, follow, tombstone, wrote
+from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
+
+UID, BOOT, OLD_BOOT, OTHER = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16
+
+
+def digest(sequence: int) -> bytes:
+    return bytes([sequence]) * 16
+
+
+def head(
+    tip: int = 10, *, epoch: int = 3, boot: bytes = OLD_BOOT, digest_of: bytes | None = None, lineage: int | None = None
+) -> ArchiveHead:
+    """A HEAD of our line, unless it is said otherwise; ``lineage``: where the newest epoch began."""
+    made = ArchiveHead(uid=UID, epoch=epoch, boot_id=boot, tip_sequence=tip, tip_digest=digest_of or digest(tip))
+    made.write_id = b"w" * 16
+    made.lineage.append(EpochStart(epoch=1))
+    if lineage is not None:
+        made.lineage.append(EpochStart(epoch=epoch, sequence=lineage, digest=digest(lineage)))
+    return made
+
+
+def local(tip: int = 12, known: int = 10, floor: int = 0) -> Local:
+    """What is here: entries up to ``tip``, of which ``known`` were archived when we last looked."""
+    here = range(floor + 1, tip + 1)
+    return Local(UID, head(known), tip, floor, lambda sequence: digest(sequence) if sequence in here else b"")
+
+
+FOREIGN = b"?" * 16
+CASES = {
+    "equal": (local(tip=10), head(10), Verdict.OURS, 0),
+    "ours is ahead": (local(tip=12), head(10), Verdict.OURS, 0),
+    "our own write landed, and we never heard": (
+        local(tip=12), head(12, epoch=4, boot=BOOT, lineage=10), Verdict.OURS, 0,
+    ),
+    "the write of the process before landed late": (local(tip=12), head(11), Verdict.OURS, 0),
+    "claimed and empty": (local(tip=3, known=0), head(0), Verdict.OURS, 0),
+    "a disk that was set back": (local(tip=8, known=8), head(10), Verdict.BEHIND, 0),
+    "a disk that was set back and went on": (
+        local(tip=12, known=8), head(10, digest_of=FOREIGN), Verdict.FENCED, 8,
+    ),
+    "taken with everything": (local(tip=10), head(13, epoch=4, boot=OTHER, lineage=10), Verdict.TAKEN, 10),
+    "taken after our lost answer": (local(tip=12), head(15, epoch=4, boot=OTHER, lineage=12), Verdict.TAKEN, 12),
+    "taken, and nothing written yet": (local(tip=10), head(10, epoch=4, boot=OTHER, lineage=10), Verdict.TAKEN, 10),
+    "fenced with a tail": (
+        local(tip=12), head(12, epoch=4, boot=OTHER, digest_of=FOREIGN, lineage=10), Verdict.FENCED, 10,
+    ),
+    "fenced, and half of the tail had landed": (
+        local(tip=14), head(20, epoch=5, boot=OTHER, digest_of=FOREIGN, lineage=12), Verdict.FENCED, 12,
+    ),
+    "a cloned disk": (local(tip=12), head(11, epoch=3, boot=OTHER, digest_of=FOREIGN), Verdict.FENCED, 10),
+    "fenced so often that the lineage begins after us": (
+        local(tip=12), head(50, epoch=40, boot=OTHER, digest_of=FOREIGN), Verdict.FENCED, 10,
+    ),
+    "set back to an older epoch": (local(), head(5, epoch=2), Verdict.ROLLED_BACK, 0),
+    "set back within our epoch": (local(), head(9), Verdict.ROLLED_BACK, 0),
+    "gone": (local(), None, Verdict.MISSING, 0),
+    "deleted": (local(), ArchiveHead(uid=UID, epoch=4, deleted=True), Verdict.DELETED, 0),
+    "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5), Verdict.DELETED, 0),
+    "an older thread of that name, set back": (local(), ArchiveHead(uid=OTHER, epoch=1), Verdict.ROLLED_BACK, 0),
+    "made here before there was an archive": (
+        replace(local(), known=ArchiveHead()), ArchiveHead(uid=OTHER, epoch=5), Verdict.FENCED, 0,
+    ),
+    "what lies below the floor is the archive's own": (
+        replace(local(tip=12, floor=11), digest_at=lambda sequence: digest(sequence) if sequence == 12 else b""),
+        head(10), Verdict.OURS, 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("here", "found", "verdict", "common"), CASES.values(), ids=CASES)
+def test_what_a_head_means(here: Local, found: ArchiveHead | None, verdict: Verdict, common: int) -> None:
+    """Each way in which disk and HEAD can differ has its one meaning, and the right common place."""
+    judged = judge(here, found, BOOT)
+    assert judged.verdict is verdict
+    if verdict in (Verdict.TAKEN, Verdict.FENCED):
+        assert judged == Judgement(verdict, common)
+
+
+def test_a_head_follows_another() -> None:
+    """A new process raises the epoch and says where it began; the same one does not; write ids are never the same."""
+    first = follow(head(10), BOOT, "me", 5)
+    assert (first.epoch, first.boot_id, first.lineage[-1].sequence) == (4, BOOT, 10)
+    second = follow(first, BOOT, "me", 4)
+    assert (second.epoch, len(second.lineage)) == (4, len(first.lineage))
+    assert second.update_time_us == first.update_time_us
+    assert wrote(second, first.write_id)
+    for _ in range(WRITE_IDS_KEPT):
+        second = follow(second, BOOT, "me", 5)
+    assert not wrote(second, first.write_id)
+    for number in range(LINEAGE_KEPT + 3):
+        second = follow(second, bytes([number]) * 16, "me", 5)
+    assert len(second.lineage) == LINEAGE_KEPT
+
+
+def test_a_tombstone_says_little_and_can_be_followed() -> None:
+    """Nothing of the thread stays in it but who it was and whose it was last."""
+    grave = tombstone(head(10, boot=BOOT, epoch=4), BOOT, "me", 5)
+    assert (grave.deleted, grave.uid, grave.epoch, grave.tip_sequence, bytes(grave.image)) == (True, UID, 4, 0, b"")
+    assert judge(local(), grave, OTHER).verdict is Verdict.DELETED
