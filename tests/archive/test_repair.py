@@ -186,7 +186,7 @@ def test_an_owner_that_is_alive_after_all_loses_nothing(machines: Fleet) -> None
 
 
 def test_an_owner_that_slept_follows_the_repaired_history(machines: Fleet) -> None:
-    """It had archived more than the copy that wrote HEAD anew: that is set aside, and the live name is what HEAD says."""
+    """It had archived more than the copy that wrote HEAD anew: that is set aside, and the name follows HEAD."""
     owner = machines.machine("first")
     first = machines.client(owner)
     write_steps(first, "job", 5, archived=True)

@@ -151,6 +151,7 @@ class Archive:
             identity = thread.identity
             etag = desk.claimed.pop((identity.namespace, thread.name), None)
             if etag is None or thread.archive is None:
+                self.schedule.add(thread.number)  # let go in the middle of the call: HEAD is asked again
                 return
             place = desk.place(identity.namespace_keys, thread.name)
             hold = desk.hold(thread, place, thread.archive.head, etag)

@@ -24,6 +24,8 @@ from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
 Name = tuple[str, str]
+# As many as threads that are kept in memory.
+HOLDS_MAX = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,15 @@ class Desk:
         thread.archived_sequence = head.tip_sequence
         thread.epoch = max(thread.epoch, head.epoch)
         return hold
+
+    def trim(self) -> None:
+        """Lets the oldest holds go that have nothing to ship; who comes back to one asks HEAD again."""
+        for hold in list(self.holds.values())[: max(len(self.holds) - HOLDS_MAX, 0)]:
+            with self.locks.of(hold.name):
+                live = self.store.threads.in_memory(hold.number) or hold.thread
+                is_clean = hold.is_verified and live.head.tip_sequence <= hold.head.tip_sequence
+                if is_clean and self.holds.get(hold.number) is hold and not self.waiters.is_waiting(hold.number):
+                    del self.holds[hold.number]
 
     def now_us(self) -> int:
         """Microseconds since 1970."""

@@ -2,8 +2,8 @@
 
 Per thread: HEAD, key and image open; every object of HEAD and of its chain of indexes is there with the right size;
 packs and tail cover the journal without a hole, but for what is pruned; no entry lacks its dictionary; the blobs of the
-image are there. A missing object is one finding, and the rest goes on. Works beside sidecars that write: what seems to be missing is asked for again, and
-is no finding where HEAD has let go of it meanwhile.
+image are there. A missing object is one finding, and the rest goes on. Works beside sidecars that write: what seems to
+be missing is asked for again, and is no finding where HEAD has let go of it meanwhile.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _common(local: Local, head: ArchiveHead) -> int:
     if head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest):
         return head.tip_sequence
     known = local.known
-    # Who wrote HEAD anew from a copy, or took a thread whose HEAD was rolled back, had less than we know to be archived.
+    # Who wrote HEAD anew from a copy, or took a thread whose HEAD was rolled back, had less than was archived.
     parted = min((start.sequence for start in head.lineage if start.epoch > known.epoch), default=local.tip_sequence)
     places = [(known.tip_sequence, known.tip_digest)]
     places += [(start.sequence, start.digest) for start in head.lineage]

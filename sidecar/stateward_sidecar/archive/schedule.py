@@ -118,6 +118,7 @@ class Schedule:
                 self._start(number)
             if self._rows and self._now() >= self._rows_at:
                 self.write_rows()
+                self._desk.trim()
 
     def _take(self, now: float) -> list[int]:
         rate = self._desk.options.puts_per_s

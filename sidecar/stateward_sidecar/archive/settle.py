@@ -9,11 +9,13 @@ from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
+from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
+from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.errors import Fenced
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
-from stateward_sidecar.store.install import Incoming
+from stateward_sidecar.store.install import Incoming, is_entry
 from stateward_sidecar.store.thread import Thread, write_archive_row
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -51,8 +53,28 @@ class Settler:
         if verdict is Verdict.DELETED:
             self._delete(thread)
         else:
-            self._lose(thread, judgement, seen.head)
+            common = max(judgement.common_sequence, self._shared(thread, place, seen, judgement.common_sequence))
+            self._lose(thread, Judgement(verdict, common), seen.head)
         return None
+
+    def _shared(self, thread: Thread, place: Place, seen: Seen, common: int) -> int:
+        """The newest of our entries that HEAD's history has, where more than the lineage tells is to be found in it.
+
+        A copy of a disk may end in the middle of what its original archived later: none of that is lost.
+        """
+        head, tip = seen.head, self._tip(thread)
+        if head.uid != thread.identity.uid or common >= min(tip, head.tip_sequence):
+            return common
+        refs = list(head.objects)
+        if head.HasField("index") and head.index.last_sequence > common:
+            refs = [*self._fetcher.indexed(place, head.index), *refs]
+        packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > common and ref.first_sequence <= tip]
+        records = [row.record for row in self._fetcher.read(place, packs) if is_entry(row)]
+        for record in (*records, *head.tail):
+            header = unpack(record, sequence_of(record)).header
+            if self._desk.outbox.digest_at(thread.identity, header.sequence) == header.digest:
+                common = max(common, header.sequence)
+        return common
 
     def _tip(self, thread: Thread) -> int:
         moment = self._desk.outbox.moment(thread.identity)
