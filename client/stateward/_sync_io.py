@@ -25,6 +25,7 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 if TYPE_CHECKING:
     from stateward._sync import Client
 
+UPLOAD_SETTLES_S = 0.1
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class Connection:
                 settings.target, settings.credentials, options=channel_options(settings)
             )
         self._methods = bind_methods(self._channel)
+        self._upload_failed_at = -UPLOAD_SETTLES_S
 
     def is_ours(self) -> bool:
         """Whether this process made it."""
@@ -94,6 +96,7 @@ class Connection:
         try:
             return call.result()
         except grpc.RpcError as failure:
+            self._upload_failed_at = time.monotonic()
             if failures:
                 raise failures[0] from None
             raise explain(failure, self._settings) from failure
@@ -119,6 +122,9 @@ class Connection:
         return self._methods[method](request)
 
     def close(self) -> None:
+        # gRPC 1.76 crashed the process, once in some hundred times, where a channel was closed within milliseconds of the
+        # failure of a call that streams to a daemon that had just died.
+        time.sleep(max(self._upload_failed_at + UPLOAD_SETTLES_S - time.monotonic(), 0))
         self._channel.close()
 
 

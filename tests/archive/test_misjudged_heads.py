@@ -10,7 +10,8 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, follow, tombstone, wrote
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 
-UID, BOOT, OLD_BOOT, OTHER = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16
+UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
+BOOTS = frozenset((KILLED, BOOT))
 
 
 def digest(sequence: int) -> bytes:
@@ -32,7 +33,7 @@ def head(
 def local(tip: int = 12, known: int = 10, floor: int = 0) -> Local:
     """What is here: entries up to ``tip``, of which ``known`` were archived when we last looked."""
     here = range(floor + 1, tip + 1)
-    return Local(UID, head(known), tip, floor, lambda sequence: digest(sequence) if sequence in here else b"")
+    return Local(UID, head(known), tip, floor, lambda sequence: digest(sequence) if sequence in here else b"", BOOTS)
 
 
 FOREIGN = b"?" * 16
@@ -43,6 +44,9 @@ CASES = {
         local(tip=12), head(12, epoch=4, boot=BOOT, lineage=10), Verdict.OURS, 0,
     ),
     "the write of the process before landed late": (local(tip=12), head(11), Verdict.OURS, 0),
+    "a process that was killed before it wrote down what it shipped": (
+        local(tip=12), head(11, epoch=4, boot=KILLED, lineage=10), Verdict.OURS, 0,
+    ),
     "claimed and empty": (local(tip=3, known=0), head(0), Verdict.OURS, 0),
     "a disk that was set back": (local(tip=8, known=8), head(10), Verdict.BEHIND, 0),
     "a disk that was set back and went on": (
@@ -80,7 +84,7 @@ CASES = {
 @pytest.mark.parametrize(("here", "found", "verdict", "common"), CASES.values(), ids=CASES)
 def test_what_a_head_means(here: Local, found: ArchiveHead | None, verdict: Verdict, common: int) -> None:
     """Each way in which disk and HEAD can differ has its one meaning, and the right common place."""
-    judged = judge(here, found, BOOT)
+    judged = judge(here, found)
     assert judged.verdict is verdict
     if verdict in (Verdict.TAKEN, Verdict.FENCED):
         assert judged == Judgement(verdict, common)
@@ -106,4 +110,4 @@ def test_a_tombstone_says_little_and_can_be_followed() -> None:
     """Nothing of the thread stays in it but who it was and whose it was last."""
     grave = tombstone(head(10, boot=BOOT, epoch=4), BOOT, "me", 5)
     assert (grave.deleted, grave.uid, grave.epoch, grave.tip_sequence, bytes(grave.image)) == (True, UID, 4, 0, b"")
-    assert judge(local(), grave, OTHER).verdict is Verdict.DELETED
+    assert judge(local(), grave).verdict is Verdict.DELETED

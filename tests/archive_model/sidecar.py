@@ -29,7 +29,7 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.desk import Options
-from stateward_sidecar.archive.start import fetch_root, join
+from stateward_sidecar.archive.start import fetch_root, join, remember_boot
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.service import check
@@ -142,6 +142,7 @@ class Sidecar:
         self.holding = DrivenHolding(self.store, self.archive, DURABILITY_COMMITTED)
         self.store.start()
         join(self.store, self.wire, retrying, KEY)
+        self.archive.desk.boots = remember_boot(self.store, self.archive.desk.boot_id)
         self.waiting: list[tuple[Future[None], bytes, int, bytes]] = []
 
     def crash(self) -> None:

@@ -2,7 +2,7 @@
 
     python -m tests.soak --minutes 30 --losses 60 --seed 7
 
-Either part can be left out with 0. The exit code is 1 when something was found; what is needed to look into it is kept.
+Each part can be left out with 0. The exit code is 1 when something was found; what is needed to look into it is kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.soak.campaign import Campaign
+from tests.soak.histories import run_histories
 from tests.soak.life import short_directory
 from tests.soak.losses import Losses, run_losses
 from tests.soak.recording import why_not
@@ -27,9 +28,10 @@ LINES_MAX = 40
 
 
 def main() -> int:
-    """Runs both parts, prints a table."""
+    """Runs all parts, prints a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Abuses a daemon, and checks its word.")
-    parser.add_argument("--minutes", type=float, default=30, help="of the campaign (default: 30)")
+    parser.add_argument("--minutes", type=float, default=30, help="of histories and campaign together (default: 30)")
+    parser.add_argument("--histories", type=float, default=1 / 3, help="their share of the minutes (default: a third)")
     parser.add_argument("--losses", type=int, default=60, help="power losses (default: 60)")
     parser.add_argument("--agents", type=int, default=8, help="client processes of the campaign (default: 8)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of all dice (default: another one)")
@@ -38,14 +40,18 @@ def main() -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     again = f"python -m tests.soak --minutes {options.minutes:g} --losses {options.losses} --agents {options.agents}"
-    again += f" --seed {options.seed}"
+    again += f" --histories {options.histories:g} --seed {options.seed}"
     work = "recorded" if is_recorded() else "made-up (no recorded runs beside the repository)"
     say(f"seed {options.seed}; {len(load_work())} runs, {work}; to run it again: {again}")
     table, findings = Counter[str](), list[str]()
     if options.losses:
         lose_power(directory / "losses", options.losses, options.seed, table, findings)
-    if options.minutes:
-        run_campaign(directory / "campaign", options.minutes, options.seed, options.agents, table, findings)
+    histories = options.minutes * min(options.histories, 1)
+    if histories:
+        say(f"histories of two sidecars and a bucket, for {histories:g} minutes")
+        run_histories(directory, histories, options.seed, table, findings, say)
+    if options.minutes > histories:
+        run_campaign(directory / "campaign", options.minutes - histories, options.seed, options.agents, table, findings)
     say("")
     for name, count in table.items():
         say(f"{name:>32}  {count:,}")

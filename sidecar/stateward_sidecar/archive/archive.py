@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
@@ -24,6 +25,7 @@ from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.schedule import Schedule
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.start import BOOT_ID_BYTES, remember_boot
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
@@ -36,7 +38,6 @@ from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.telemetry import log
 
 WORKERS = 16
-BOOT_ID_BYTES = 16
 # From then on a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
 
@@ -52,6 +53,7 @@ class Archive:
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
+            boots=frozenset((boot_id,)),
         )  # fmt: skip
         self.fetcher = Fetcher(wire)
         self.settler = Settler(self.desk, self.fetcher)
@@ -65,6 +67,7 @@ class Archive:
 
     def start(self) -> None:
         """Ships what the last process left."""
+        self.desk.boots = remember_boot(self.desk.store, self.desk.boot_id)
         self.schedule.start()
         threading.Thread(target=self._find_dirty, name="outbox", daemon=True).start()
 
@@ -100,8 +103,10 @@ class Archive:
 
     def check_reachable(self) -> None:
         """Raises ArchiveUnavailable where a promise to archive would be made in vain."""
-        if self.desk.wire.away_s > AWAY_S:
-            raise ArchiveUnavailable(f"the archive does not answer: {self.desk.wire.error}; nothing was written")
+        wire = self.desk.wire
+        if wire.away_s > AWAY_S:
+            wire.ask_again()
+            raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written")
 
     def wait(self, thread: Thread, sequence: int) -> Future[None] | None:
         """What is done when a place of a thread's journal is archived; None where it is already."""
@@ -125,11 +130,15 @@ class Archive:
     def detach(self, namespace: str, name: str) -> None:
         """Archives what is committed, and gives the thread up. Raises NotOwner, ArchiveUnavailable."""
         name_of: Name = namespace, name
-        self.own(namespace, name, must_exist=True)
+        self._check_running()
+        if self.attacher.is_detached(name_of):
+            return
         for _ in range(10):
             hold = self._find_hold(name_of)
             if hold is None:
-                return
+                if self.attacher.is_detached(name_of):
+                    return
+                raise NotOwner(f"thread {name!r} is another sidecar's: it is not ours to give up", thread=name)
             self._shipper.ship(hold, detach=True)
         raise NotOwner(f"thread {name!r} is written all the time, so that it cannot be given up", thread=name)
 
@@ -188,8 +197,13 @@ class Archive:
             hold = desk.holds.get(number)
             if hold is None:
                 return
-        hold.dirty_bytes, hold.dirty_since = 0, 0.0
+        shipped_bytes, begun = hold.dirty_bytes, desk.context.clock.monotonic()
         self._shipper.ship(hold)
+        hold.dirty_bytes = max(hold.dirty_bytes - shipped_bytes, 0)
+        hold.dirty_since = begun if hold.dirty_bytes else 0.0
+        if number not in desk.holds and hold.name in desk.fenced:
+            with suppress(StatewardError):
+                self.attacher.know(hold.name)  # so that lists show the thread as well, and not only what was set aside
 
     def _find_dirty(self) -> None:
         """At the start: what a crash left unarchived, and once what was made before there was an archive."""

@@ -19,7 +19,7 @@ from stateward_sidecar.archive.places import FIRST_EPOCH, Place
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
-from stateward_sidecar.errors import ArchiveUnavailable, KeyUnavailable, NotOwner
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
 from stateward_sidecar.store.install import Incoming, entries_here
@@ -75,6 +75,8 @@ class Attacher:
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
             self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not bring it back
             return False
+        if seen is None and thread is not None and thread.archive is not None:
+            raise self._lost_head(name)
         if seen is None or seen.head.deleted or seen.is_empty:
             if must_exist and thread is None:
                 raise not_found(*name)
@@ -102,8 +104,8 @@ class Attacher:
             if desk.wire.away_s:
                 raise ArchiveUnavailable("the archive does not answer")
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
-        except ArchiveUnavailable as error:
-            # It was ours when this disk was last used: a bucket that is away stops no commit.
+        except (ArchiveUnavailable, Corrupt) as error:
+            # It was ours when this disk was last used: neither a bucket that is away nor a damaged HEAD stops a commit.
             log.warning(
                 "a thread is used before the archive could be asked", uid=identity.uid_text, error=error.message
             )
@@ -183,7 +185,7 @@ class Attacher:
         unchanged = now - since
         if unchanged >= desk.options.lease_s:
             return
-        if name in desk.fenced:
+        if name in desk.fenced and self._is_kept(name, desk.fenced[name]):
             raise desk.fenced[name]
         raise NotOwner(
             f"thread {name[1]!r} is held by {head.owner_id!r}; if it stays idle it is free in "
@@ -250,7 +252,7 @@ class Attacher:
                 thread = None
                 seen = self._fetcher.look(namespace, place, with_key=True)
             else:
-                raise not_found(*name)
+                raise self._lost_head(name)
         if seen is None or seen.head.deleted or seen.is_empty:
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
@@ -286,9 +288,28 @@ class Attacher:
                     raise
                 time.sleep(min(POLL_S, left))
 
+    def is_detached(self, name: Name) -> bool:
+        """Whether the owner of a thread gave it up. Takes nothing. Raises ThreadNotFound."""
+        with self._desk.locks.of(name):
+            self._know(name)
+            thread = self._local(name)
+            return thread is not None and thread.archive is not None and thread.archive.head.detached
+
     def release(self, hold: Hold, head: ArchiveHead) -> bool:
         """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes. False: it has not."""
         return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE))
+
+    def _lost_head(self, name: Name) -> Corrupt:
+        """A thread that this disk has a copy of is not new because its HEAD is gone."""
+        self._desk.wire.check_there()
+        return Corrupt("its HEAD is missing in the archive; `stateward archive repair` writes it anew", name[1])
+
+    def _is_kept(self, name: Name, fenced: Fenced) -> bool:
+        """Whether what was set aside is still there to be spoken of."""
+        if self._local((name[0], fenced.metadata["orphan"])) is not None:
+            return True
+        del self._desk.fenced[name]
+        return False
 
     def _local(self, name: Name) -> Thread | None:
         with self._desk.context.engine.read() as txn:

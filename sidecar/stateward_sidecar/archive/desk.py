@@ -96,6 +96,8 @@ class Desk:
     fenced: dict[Name, Fenced] = field(default_factory=dict)
     # HEADs that somebody else holds: write id, and when it was first seen.
     observed: dict[Place, tuple[bytes, float]] = field(default_factory=dict)
+    # Boot ids of this disk's processes, this one's among them.
+    boots: frozenset[bytes] = frozenset()
     is_stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -114,6 +116,8 @@ class Desk:
         self.observed.pop(place, None)
         thread.archived_sequence = head.tip_sequence
         thread.epoch = max(thread.epoch, head.epoch)
+        # Also what landed while its answer was lost: no ship follows that would say so.
+        self.waiters.archived(thread.number, head.tip_sequence)
         return hold
 
     def trim(self) -> None:

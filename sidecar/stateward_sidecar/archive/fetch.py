@@ -64,6 +64,12 @@ class Fetcher:
 
     def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         """HEAD, with the thread's key at the same time; None where there is none. Raises Corrupt, KeyUnavailable."""
+        try:
+            return self._look(namespace, place, with_key=with_key)
+        except (Corrupt, KeyUnavailable):
+            return self._look(namespace, place, with_key=with_key)  # a bit that flipped on the way
+
+    def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         if not with_key:
             found = self._wire.find(place.head)
             return Seen(open_head(namespace, place, found.data), found.etag, None) if found is not None else None

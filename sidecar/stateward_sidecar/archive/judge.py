@@ -42,18 +42,19 @@ class Local:
     tip_sequence: int
     floor_sequence: int  # older entries came from the archive, so they are its own
     digest_at: Callable[[int], bytes]  # empty where the entry is not here
+    boots: frozenset[bytes]  # the processes of this disk
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and up to where both histories are one (FENCED, TAKEN)."""
+    """A verdict, and up to where both histories are one for certain (BEHIND, FENCED, TAKEN)."""
 
     verdict: Verdict
     common_sequence: int = 0
 
 
-def judge(local: Local, head: ArchiveHead | None, boot_id: bytes) -> Judgement:
-    """Compares. ``boot_id`` is this process's."""
+def judge(local: Local, head: ArchiveHead | None) -> Judgement:
+    """Compares."""
     known = local.known
     if head is None:
         return Judgement(Verdict.MISSING)
@@ -65,7 +66,7 @@ def judge(local: Local, head: ArchiveHead | None, boot_id: bytes) -> Judgement:
         return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
     if head.epoch < known.epoch:
         return Judgement(Verdict.ROLLED_BACK)
-    if head.boot_id == boot_id or (head.epoch, head.boot_id) == (known.epoch, known.boot_id):
+    if head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id):
         return _judge_own(local, head)
     return _judge_foreign(local, head)
 
@@ -74,7 +75,7 @@ def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
     if head.tip_sequence < local.known.tip_sequence:
         return Judgement(Verdict.ROLLED_BACK)
     if head.tip_sequence > local.tip_sequence:
-        return Judgement(Verdict.BEHIND)
+        return Judgement(Verdict.BEHIND, _common(local, head))
     if _agrees(local, head.tip_sequence, head.tip_digest):
         return Judgement(Verdict.OURS)
     # The disk was set back and went on from there: what HEAD has is history.

@@ -131,9 +131,9 @@ class Repairer:
         else:
             local = Local(
                 thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
-                lambda sequence: desk.outbox.digest_at(thread.identity, sequence),
+                lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots,
             )  # fmt: skip
-            verdict = judge(local, head, desk.boot_id).verdict
+            verdict = judge(local, head).verdict
             if verdict is Verdict.ROLLED_BACK:
                 found.findings.append(
                     f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch},"

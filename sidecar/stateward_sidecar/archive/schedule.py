@@ -60,7 +60,7 @@ class Schedule:
 
     def add(self, number: int, *, at_once: bool = False) -> None:
         """Something of a thread is to be archived. Cheap where the thread is due already."""
-        if number in self._due and not at_once:
+        if number in self._due and (not at_once or number in self._failures):  # a pause is not cut short by more work
             return
         now = self._now()
         with self._condition:

@@ -12,7 +12,7 @@ from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
-from stateward_sidecar.errors import Fenced
+from stateward_sidecar.errors import Corrupt, Fenced
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.install import Incoming, is_entry
@@ -36,12 +36,17 @@ class Settler:
         desk, identity = self._desk, thread.identity
         head = self._tip(thread)
         local = Local(
-            identity.uid, known, head, thread.floor_sequence, lambda sequence: desk.outbox.digest_at(identity, sequence)
-        )
-        judgement = judge(local, seen.head if seen is not None else None, desk.boot_id)
+            identity.uid, known, head, thread.floor_sequence,
+            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots,
+        )  # fmt: skip
+        judgement = judge(local, seen.head if seen is not None else None)
+        if seen is not None and judgement.verdict in (Verdict.BEHIND, Verdict.FENCED):
+            judgement = self._look_closer(thread, judgement, place, seen)
         verdict = judgement.verdict
         if verdict is not Verdict.OURS:
             log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
+        if verdict is Verdict.MISSING:
+            desk.wire.check_there()
         if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
             return self._roll_back(thread, known, place, seen)
         assert seen is not None
@@ -53,28 +58,41 @@ class Settler:
         if verdict is Verdict.DELETED:
             self._delete(thread)
         else:
-            common = max(judgement.common_sequence, self._shared(thread, place, seen, judgement.common_sequence))
-            self._lose(thread, Judgement(verdict, common), seen.head)
+            self._lose(thread, judgement, seen.head)
         return None
 
-    def _shared(self, thread: Thread, place: Place, seen: Seen, common: int) -> int:
-        """The newest of our entries that HEAD's history has, where more than the lineage tells is to be found in it.
+    def _look_closer(self, thread: Thread, judgement: Judgement, place: Place, seen: Seen) -> Judgement:
+        """Compares entry by entry: HEAD itself says only where epochs began.
 
-        A copy of a disk may end in the middle of what its original archived later: none of that is lost.
+        A disk that was set back may have gone on by itself, which is no reason to pull; and what it has may be history
+        all the same, which is no reason to set it aside.
         """
-        head, tip = seen.head, self._tip(thread)
-        if head.uid != thread.identity.uid or common >= min(tip, head.tip_sequence):
-            return common
+        tip, common = self._tip(thread), judgement.common_sequence
+        if seen.head.uid != thread.identity.uid:
+            return judgement
+        try:
+            common = max(common, self._newest_shared(thread, place, seen.head, common, tip))
+        except Corrupt:
+            if judgement.verdict is Verdict.BEHIND:
+                raise
+        if common < tip:
+            return Judgement(Verdict.FENCED, common)
+        return Judgement(Verdict.TAKEN if judgement.verdict is Verdict.FENCED else Verdict.BEHIND, common)
+
+    def _newest_shared(self, thread: Thread, place: Place, head: ArchiveHead, after: int, until: int) -> int:
+        """The newest entry in (after, until] that is here and in the archive; 0 = none is."""
         refs = list(head.objects)
-        if head.HasField("index") and head.index.last_sequence > common:
+        if head.HasField("index") and head.index.last_sequence > after:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
-        packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > common and ref.first_sequence <= tip]
-        records = [row.record for row in self._fetcher.read(place, packs) if is_entry(row)]
-        for record in (*records, *head.tail):
-            header = unpack(record, sequence_of(record)).header
-            if self._desk.outbox.digest_at(thread.identity, header.sequence) == header.digest:
-                common = max(common, header.sequence)
-        return common
+        packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > after and ref.first_sequence <= until]
+        theirs = {row.sequence: row.record for row in self._fetcher.read(place, packs) if is_entry(row)}
+        theirs.update((sequence_of(record), record) for record in head.tail)
+        for sequence in sorted(theirs, reverse=True):
+            if after < sequence <= until:
+                ours = self._desk.outbox.digest_at(thread.identity, sequence)
+                if ours and ours == unpack(theirs[sequence], sequence).header.digest:
+                    return sequence
+        return 0
 
     def _tip(self, thread: Thread) -> int:
         moment = self._desk.outbox.moment(thread.identity)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lmdb
+
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar.archive.keys import agree_on_format, agree_on_root, find_root
 from stateward_sidecar.archive.wire import Wire
@@ -14,6 +16,10 @@ from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 from stateward_sidecar.telemetry import log
+
+BOOT_ID_BYTES = 16
+# A process writes down what it shipped within a second or so: only the last few can be missing in a thread's row.
+BOOTS_KEPT = 256
 
 
 def fetch_root(wire: Wire) -> bytes:
@@ -55,6 +61,22 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
     if known is None:
         _remember(store, form)
     return form.archive_id.hex()
+
+
+def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
+    """Writes down, before anything is shipped, that a process of this disk has this boot id. Returns those of all.
+
+    A HEAD of theirs is this disk's own, also where its process died before it could write down that it wrote it.
+    """
+
+    def run(txn: lmdb.Transaction, batch: object) -> bytes:
+        del batch
+        known = bytes(txn.get(layout.BOOTS_KEY) or b"")[-(BOOTS_KEPT - 1) * BOOT_ID_BYTES :] + boot_id
+        txn.put(layout.BOOTS_KEY, known)
+        return known
+
+    known: bytes = store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+    return frozenset(known[at : at + BOOT_ID_BYTES] for at in range(0, len(known), BOOT_ID_BYTES))
 
 
 def _remember(store: Store, form: ArchiveFormat) -> None:

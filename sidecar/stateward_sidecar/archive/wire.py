@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from stateward_sidecar.archive.places import FORMAT_KEY
 from stateward_sidecar.bucket.base import Bucket, Object
 from stateward_sidecar.bucket.errors import BucketError, ObjectChanged, ObjectExists, ObjectNotFound
 from stateward_sidecar.clock import Clock
@@ -46,6 +47,7 @@ class Wire:
         self.traffic = Traffic()
         self.error = ""
         self._away_since: float | None = None
+        self._is_asking = False
 
     @property
     def away_s(self) -> float:
@@ -111,6 +113,30 @@ class Wire:
             if error is not None:
                 raise error
         return [value for value, _ in (first, *rest)]  # type: ignore[misc]
+
+    def check_there(self) -> None:
+        """Raises ArchiveUnavailable where nothing of the archive is there: a wrong bucket, a directory not mounted."""
+        if self.find(FORMAT_KEY) is None:
+            self.error = "the archive is empty: is this the right bucket, and is its directory mounted?"
+            self._away_since = self._clock.monotonic()
+            raise ArchiveUnavailable(self.error)
+
+    def ask_again(self) -> None:
+        """Asks while nobody waits whether the bucket is back: calls are refused until something else was answered."""
+        with self._lock:
+            if self._is_asking:
+                return
+            self._is_asking = True
+
+        def ask() -> None:
+            try:
+                self.find(FORMAT_KEY)
+            except ArchiveUnavailable:
+                pass  # still away
+            finally:
+                self._is_asking = False
+
+        self.later(ask)
 
     def later(self, call: Callable[[], object]) -> None:
         """Runs a call while nobody waits."""

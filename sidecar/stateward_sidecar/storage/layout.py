@@ -18,6 +18,7 @@
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
+    F number(4)                              orphans
     O number(4)                              outbox: threads with entries that are not archived
     Q number(4)                              threads with blobs
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
@@ -49,6 +50,7 @@ ROW_FORMAT = 1
 FORMAT_KEY = b"Mformat"
 NEXT_THREAD_KEY = b"Mthread"
 ARCHIVE_KEY = b"Marchive"
+BOOTS_KEY = b"Mboots"
 # A row that says nothing by its value still begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 
@@ -242,6 +244,11 @@ def blobs_key(thread: int) -> bytes:
 def blobs_of(key: bytes | memoryview) -> int:
     """Thread number of such a key."""
     return int(_U32.unpack_from(key, 1)[0])
+
+
+def orphan_key(thread: int) -> bytes:
+    """Marks an orphan."""
+    return b"F" + _U32.pack(thread)
 
 
 def outbox_key(thread: int) -> bytes:

@@ -84,6 +84,8 @@ class Context:
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
     archive: ArchiveHooks | None = None
+    # True where the data have ever belonged to an archive, be it switched on or not.
+    had_archive: bool = False
 
     def settled(self, verb: Callable[[], T]) -> T:
         """Runs what reads until what it saw in memory and on disk belongs together.

@@ -90,6 +90,7 @@ class Deleter:
         txn.delete(layout.updated_key(namespace.tag, head.update_time_us // SECOND_US, number))
         txn.delete(layout.retention_key(number))
         txn.delete(layout.outbox_key(number))
+        txn.delete(layout.orphan_key(number))
         if second := expire_second(head):
             txn.delete(layout.expiry_key(second, number))
         txn.delete(identity.keys.head())

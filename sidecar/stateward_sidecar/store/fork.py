@@ -346,8 +346,9 @@ class Forker:
         self._threads.keep_draft(batch, copy)
         batch.after_commit.append(lambda: self._context.keystore.mark_leaving(identity.uid, is_leaving=False))
         hooks = self._context.archive
-        if hooks is not None:
+        if hooks is not None or self._context.had_archive:
             txn.put(layout.outbox_key(number), layout.PRESENT)
+        if hooks is not None:
             batch.after_commit.append(lambda: hooks.on_entry(copy.thread, head.stored_bytes))
         return view_head(identity, head)
 

@@ -94,15 +94,17 @@ def commit_entry(
     draft.row_sums.update(row_sums)
     counters, is_save = context.counters, bool(entry.header.version)
     hooks, thread = context.archive, draft.thread
-    if hooks is not None and not thread.in_outbox:
+    # Also while the archive is switched off: it may come back.
+    is_archived = hooks is not None or context.had_archive
+    if is_archived and not thread.in_outbox:
         txn.put(layout.outbox_key(thread.identity.number), layout.PRESENT)
 
     def count() -> None:
         counters.entries += 1
         counters.saves += is_save
         counters.entry_bytes += entry.stored_bytes
+        thread.in_outbox = is_archived
         if hooks is not None:
-            thread.in_outbox = True
             hooks.on_entry(thread, entry.stored_bytes)
 
     batch.after_commit.append(count)

@@ -88,6 +88,7 @@ class Orphans:
             txn.delete(layout.expiry_key(second, identity.number))
         txn.delete(layout.retention_key(identity.number))
         txn.delete(layout.outbox_key(identity.number))
+        txn.put(layout.orphan_key(identity.number), layout.PRESENT)
         head.options.ClearField("ttl")
         head.options.ClearField("retention")
         txn.delete(layout.name_key(names.thread(live_name)))
@@ -121,12 +122,6 @@ class Orphans:
         return found
 
     def count(self) -> int:
-        """How many orphans there are on this disk; reads every thread's row."""
-        count = 0
+        """How many orphans there are on this disk."""
         with self._context.engine.read() as txn:
-            seen = set[bytes]()
-            for _, value in rows(txn, b"N"):
-                _, uid = layout.unpack_name(value)
-                count += uid in seen
-                seen.add(uid)
-        return count
+            return sum(1 for _ in rows(txn, b"F"))

@@ -128,6 +128,7 @@ class Store:
             if found and bytes(cursor.key()[:1]) == b"T":
                 next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
             context.next_thread = next_thread
+            context.had_archive = txn.get(layout.ARCHIVE_KEY) is not None
 
     def start(self) -> None:
         """Starts the writer, and finishes in the background what a crash left."""

@@ -314,8 +314,11 @@ def not_owner(name: str, row: ArchiveRow) -> NotOwner:
             f"thread {name!r} is an orphan: it can be read and forked, and never written", thread=name,
             owner_id=row.head.owner_id, epoch=row.head.epoch,
         )  # fmt: skip
+    whose = f"was last written by {row.head.owner_id!r}"
+    if row.head.detached:
+        whose = "was given up to the archive, which has to be asked before it is written again"
     return NotOwner(
-        f"thread {name!r} was last written by another sidecar, {row.head.owner_id!r}", thread=name,
+        f"thread {name!r} is a copy: it {whose}", thread=name,
         owner_id=row.head.owner_id, epoch=row.head.epoch,
     )  # fmt: skip
 
