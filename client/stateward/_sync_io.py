@@ -25,7 +25,6 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 if TYPE_CHECKING:
     from stateward._sync import Client
 
-UPLOAD_SETTLES_S = 0.1
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class Connection:
                 settings.target, settings.credentials, options=channel_options(settings)
             )
         self._methods = bind_methods(self._channel)
-        self._upload_failed_at = -UPLOAD_SETTLES_S
+        self._is_brittle = False
 
     def is_ours(self) -> bool:
         """Whether this process made it."""
@@ -96,7 +95,7 @@ class Connection:
         try:
             return call.result()
         except grpc.RpcError as failure:
-            self._upload_failed_at = time.monotonic()
+            self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
             if failures:
                 raise failures[0] from None
             raise explain(failure, self._settings) from failure
@@ -122,10 +121,14 @@ class Connection:
         return self._methods[method](request)
 
     def close(self) -> None:
-        # gRPC 1.76 crashed the process, once in some hundred times, where a channel was closed within milliseconds of the
-        # failure of a call that streams to a daemon that had just died.
-        time.sleep(max(self._upload_failed_at + UPLOAD_SETTLES_S - time.monotonic(), 0))
-        self._channel.close()
+        """Ends the connection, but for one on which a daemon died in the middle of an upload.
+
+        gRPC 1.76 crashes the process, about once in two hundred times, where such a channel is closed.
+        """
+        if self._is_brittle:
+            _brittle_channels.append(self._channel)
+        else:
+            self._channel.close()
 
 
 def _data(piece: bytes) -> WriteBlobRequest:
@@ -200,6 +203,7 @@ class Stream(Generic[T]):
         return message
 
 
+_brittle_channels: list[Any] = []  # until the process ends
 _open_streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open_streams.clear)  # they are the parent's

@@ -10,7 +10,7 @@ Its edits lead from its parent to it, or from the nearest older version of its b
            {"replace": log, "index": n, "value": VALUE}   {"trim": log, "before" | "from" | "keep": n}
            {"delete_log": log}
     VALUE  {"json": any}   {"text": "…", "type": media type}   {"base64": "…", "type": media type}
-           {"json"} only where writing it compactly gives the stored bytes back
+           {"json"} only where writing it compactly gives the stored bytes back; a blob is written as the value it holds
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAGE = 1000
 def value_to_json(value: state_pb2.Value) -> dict[str, Any]:
     """A stored value; `value_from_json` gives the same bytes back."""
     if value.WhichOneof("content") == "blob":
-        raise ValueError("a blob is kept apart from the state and cannot be exported yet")
+        raise ValueError("a blob is kept apart from the state and can be exported with its state only")
     try:
         text = value.data.decode()
     except UnicodeDecodeError:
@@ -197,6 +197,8 @@ def read_options(found: Mapping[str, Any]) -> tuple[ThreadOptions, dict[str, Any
 def read_edits(thread: Thread, parent: int, version: int) -> list[dict[str, Any]]:
     """The edits between two versions. Splices become the slot's whole value: what they are applied to is not here."""
     edits = _stored_edits(thread, parent, version)
+    for edit in edits:
+        _fetch_blobs(thread, edit)
     spliced = {edit.splice_slot.slot for edit in edits if edit.HasField("splice_slot")}
     state = thread.hydrate(version, slots=spliced) if spliced else None
     found = []
@@ -207,6 +209,19 @@ def read_edits(thread: Thread, parent: int, version: int) -> list[dict[str, Any]
         else:
             found.append(edit_to_json(edit))
     return found
+
+
+def _fetch_blobs(thread: Thread, edit: diff_pb2.Edit) -> None:
+    """Puts what blobs hold in their place: a record stands alone."""
+    from stateward._blobs import restored  # noqa: PLC0415
+
+    kind = edit.WhichOneof("edit")
+    values: list[state_pb2.Value] = list(edit.append.entries) if kind == "append" else []
+    if kind in ("set_slot", "replace_entry"):
+        values.append(getattr(edit, kind).value)
+    for value in values:
+        if value.WhichOneof("content") == "blob":
+            value.CopyFrom(restored(value, thread.read_blob(value.blob.sha256)))
 
 
 def _slot_record(state: State, name: str) -> dict[str, Any]:

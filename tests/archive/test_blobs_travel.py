@@ -36,3 +36,20 @@ def test_a_deleted_thread_leaves_no_blob(machines: Fleet) -> None:
     from tests.archive.rig import eventually
 
     eventually(lambda: not [key for key in machines.objects() if key.endswith(".blob")])
+
+
+def test_many_blobs_are_fetched_for_a_copy(machines: Fleet) -> None:
+    """A thread with more blobs than a call makes attempts is copied on another machine, by one call."""
+    first = machines.machine("first")
+    thread = machines.client(first).thread("job")
+    state = thread.hydrate()
+    for number in range(8):
+        state.slots[f"s{number}"] = thread.write_blob(bytes([number]) * 1000)
+    thread.save(state, durability=Durability.ARCHIVED)
+    first.kill()
+    other = machines.client(machines.machine("other"), retry_timeout=0)
+    for whole in (False, True):
+        copy = other.thread("job").fork(f"copy-{whole}", whole=whole)
+        assert [copy.hydrate().slots[f"s{number}"].read() for number in range(8)] == [
+            bytes([number]) * 1000 for number in range(8)
+        ]

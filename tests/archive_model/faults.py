@@ -139,9 +139,7 @@ class FaultyBucket(Bucket):
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         fault = self._next(key, is_write=False)
-        return _spoilt(
-            fault, self._do(fault, key, lambda: self._inner.get_range(key, offset, length), is_write=False)
-        )
+        return _spoilt(fault, self._do(fault, key, lambda: self._inner.get_range(key, offset, length), is_write=False))
 
     def put(self, key: str, data: bytes) -> None:
         self._write(key, lambda: self._inner.put(key, data), b"")

@@ -6,19 +6,18 @@ The rules are in test_archive_model.py.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from hypothesis import note
+from hypothesis import currently_in_test_context, note
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.archive_model import small
-from tests.archive_model.faults import DAMAGE, DEATHS, MEANWHILE, Death, FakeClock, Fault, FaultyBucket, Net, Witness
+from tests.archive_model.faults import DAMAGE, MEANWHILE, Death, FakeClock, Fault, FaultyBucket, Net, Witness
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.truth import EMPTY, State, Truth, Version
 
@@ -37,6 +36,7 @@ from stateward_sidecar.errors import (
     KeyUnavailable,
     NotOwner,
     StatewardError,
+    ThreadExists,
     ThreadNotFound,
     VersionMismatch,
     VersionNotFound,
@@ -92,34 +92,35 @@ class Machine(RuleBasedStateMachine):
     # -- operations -----------------------------------------------------------------------------------------------
 
     def act(self, number: int, what: str, verb: Callable[[Sidecar], T], plan: tuple[Fault, ...] = ()) -> T | None:
-        """Runs a verb under a plan. None: it was refused in a way that is right, or the process died and is up again."""
-        sidecar = self.sidecars[number]
+        """Runs a verb under a plan. None: it was refused in a way that is right, or the process died and is back."""
         self.steps.append(f"{number}: {what} [{', '.join(map(str, plan))}]")
         TOTALS["archive operations"] += 1
+        try:
+            result = self.run_verb(number, verb, plan)
+            sidecar = self.sidecars[number]
+            sidecar.bucket.arm(())
+            self.look(sidecar)
+            self.check_promises()
+        except BaseException:
+            self.is_broken = True
+            raise
+        return result
+
+    def run_verb(self, number: int, verb: Callable[[Sidecar], T], plan: tuple[Fault, ...]) -> T | None:
+        sidecar = self.sidecars[number]
         sidecar.bucket.arm(plan)
         outer, self.busy = self.busy, sidecar
         try:
             return verb(sidecar)
         except Death:
-            sidecar.bucket.arm(())
             TOTALS["archive crashes"] += 1
-            self.look(sidecar)
             self.restart(number)
-            return None
         except StatewardError as error:
             self.check_error(sidecar, error)
-            return None
-        except BaseException:
-            self.is_broken = True
-            raise
         finally:
             self.busy = outer
-            struck = self.sidecars[number].bucket.struck
-            TOTALS["archive faults"] += len(struck)
-            self.sidecars[number].bucket.arm(())
-            if not self.is_broken:
-                self.look(self.sidecars[number])
-                self.check_promises()
+            TOTALS["archive faults"] += len(sidecar.bucket.struck)
+        return None
 
     def check_error(self, sidecar: Sidecar, error: StatewardError) -> None:
         """What may be said when."""
@@ -136,15 +137,13 @@ class Machine(RuleBasedStateMachine):
             assert kinds & {MEANWHILE, *DAMAGE}, f"KEY_UNAVAILABLE: {error.message}"
         else:
             assert isinstance(
-                error, Fenced | NotOwner | ThreadNotFound | VersionMismatch | VersionNotFound | VersionPruned
+                error,
+                Fenced | NotOwner | ThreadExists | ThreadNotFound | VersionMismatch | VersionNotFound | VersionPruned,
             ), f"{type(error).__name__}: {error.message}"
 
     def restart(self, number: int) -> None:
         """The process ended; it starts again on its disk."""
         sidecar = self.sidecars[number]
-        if os.environ.get("M4_ROWS"):
-            sidecar.archive.schedule._rows |= set(sidecar.archive.desk.holds)
-            sidecar.archive.schedule.write_rows(wait=True)
         sidecar.crash()
         self.sidecars[number] = self.start(number, sidecar.disk)
         self.check_outbox(self.sidecars[number])
@@ -293,7 +292,9 @@ class Machine(RuleBasedStateMachine):
                 Edit(set_slot=SetSlot(slot="slot", value=Value(media_type="text/plain", data=mark[:8].encode()))),
             ]
         )
-        request = SaveRequest(thread=name, branch=branch, diff=diff, status=status, request_id=str(uuid.UUID(int=next(self.numbers))))
+        request = SaveRequest(
+            thread=name, branch=branch, diff=diff, status=status, request_id=str(uuid.UUID(int=next(self.numbers)))
+        )
         if conditional:
             version, digest = self.beliefs.get((name, branch), (0, b""))
             request.expected_version = version
@@ -319,7 +320,9 @@ class Machine(RuleBasedStateMachine):
             answer = (sidecar.save_held if held else sidecar.save)(sent, see)
         except VersionMismatch:
             if request.HasField("expected_version"):
-                assert heads[-1] != request.expected_digest, "a save was refused as conflict on the version that is there"
+                assert heads[-1] != request.expected_digest, (
+                    "a save was refused as conflict on the version that is there"
+                )
             raise
         if answer is None:
             return None
@@ -370,6 +373,18 @@ class Machine(RuleBasedStateMachine):
         sidecar.waiting.append((future, uid, sequence, digest))
         sidecar.ship(thread.number)
 
+    def see_fork(self, sidecar: Sidecar, source: str, name: str) -> None:
+        """A copy of a head: a thread of its own with one version, with the state that it was made of."""
+        original, copy = sidecar.find(source), sidecar.find(name)
+        assert original is not None
+        assert copy is not None
+        answer = sidecar.hydrate(HydrateRequest(namespace=NAMESPACE, thread=name))
+        states = [version.state for version in self.truth.versions.values()]
+        assert _state(answer) in states, "a copy has a state that was never saved"
+        digest = bytes(answer.checkpoint.digest)
+        self.truth.versions[digest] = Version(answer.checkpoint.version, "main", _state(answer), b"")
+        sidecar.disk.promised.append((copy.identity.uid, answer.checkpoint.sequence, digest))
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def hydrate(self, sidecar: Sidecar, name: str, branch: str, version: int = 0) -> HydrateResponse | None:
@@ -389,7 +404,9 @@ class Machine(RuleBasedStateMachine):
             raise
         digest = bytes(answer.checkpoint.digest)
         known = self.truth.versions[digest]
-        assert (known.version, known.state) == (answer.checkpoint.version, _state(answer)), "a state is not what was saved"
+        assert (known.version, known.state) == (answer.checkpoint.version, _state(answer)), (
+            "a state is not what was saved"
+        )
         if not version:
             self.beliefs[name, branch] = answer.checkpoint.version, digest
             is_held = is_held or sidecar.archive.holds(NAMESPACE, name) is not None
@@ -477,7 +494,7 @@ class Machine(RuleBasedStateMachine):
         try:
             sidecar.ship(thread_number)
         except ArchiveUnavailable as error:
-            assert "shipping again" in error.message, error.message
+            self.check_error(sidecar, error)
         self.look(sidecar)
         self.check_promises()
 
@@ -534,7 +551,8 @@ class Machine(RuleBasedStateMachine):
             if not self.is_broken:
                 self.settle()
         finally:
-            note("\n".join(self.steps))
+            if currently_in_test_context():
+                note("\n".join(self.steps))
             for sidecar in self.sidecars:
                 sidecar.crash()
             shutil.rmtree(self.home)

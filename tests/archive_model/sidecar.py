@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from tests.archive_model.faults import FakeClock, FaultyBucket, SkewedClock
 
+from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -28,6 +29,7 @@ from stateward.v1.thread_service_pb2 import (
     SetTagResponse,
 )
 from stateward_sidecar.archive.archive import Archive
+from stateward_sidecar.archive.collect import Collector, Verbs
 from stateward_sidecar.archive.desk import Options
 from stateward_sidecar.archive.start import fetch_root, join, remember_boot
 from stateward_sidecar.archive.wire import Wire
@@ -129,7 +131,9 @@ class Sidecar:
         self.wire = DrivenWire(retrying, self.clock)
         path = self.disk.path
         root = b"" if (path / KEYS_FILE).exists() else fetch_root(self.wire)
-        options = StoreOptions(path, KEY, root, MAP_BYTES, 4 << 20, Limits())
+        options = StoreOptions(
+            directory=path, key=KEY, root=root, map_bytes=MAP_BYTES, cache_bytes=4 << 20, limits=Limits()
+        )
         self.store = Store(options, lambda _writes: None, self.fatal.append, self.clock)
         inline = Inline()
         self.store.background = self.store.context.background = inline  # type: ignore[assignment]
@@ -242,11 +246,17 @@ class Sidecar:
         self.archive.delete(request)
         self.write(self.store.deleter.delete(request), frees_space=True)
 
+    def collect(self, grace_s: int) -> None:
+        """What `stateward archive gc` asks for."""
+        verbs = Verbs(lambda name: self.archive.own(*name), self.archive.delete)
+        request = CollectGarbageRequest()
+        request.grace.FromSeconds(grace_s)
+        for _ in Collector(self.archive.desk, verbs).collect(request):
+            pass
+
     def write(self, run: Callable[..., T], size_bytes: int = 16384, **how: Any) -> T:
         """Through the writer."""
-        result: T = self.store.context.writer.submit(
-            Write(run=run, size_bytes=size_bytes, **how), wait=True
-        ).wait()
+        result: T = self.store.context.writer.submit(Write(run=run, size_bytes=size_bytes, **how), wait=True).wait()
         return result
 
     def ship(self, number: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.faults import KINDS, Fault
+from tests.archive_model.faults import KINDS, MEANWHILE, Fault
 from tests.archive_model.machine import SIDECARS, Machine
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 
@@ -150,6 +150,35 @@ class Rules(Machine):
 
         self.act(who, f"delete {name}", delete, plan)
 
+    @rule(who=WHO, name=NAMES, version=st.integers(1, 12), plan=PLANS)
+    def read_old(self, who: int, name: str, version: int, plan: tuple[Fault, ...]) -> None:
+        """Time travel, for which history may have to come from the archive."""
+        what = f"hydrate {name} version {version}"
+        self.act(who, what, lambda it: self.hydrate(it, name, "main", version) and None, plan)
+
+    @rule(who=WHO, name=NAMES, plan=PLANS)
+    def fork(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
+        """A copy of main's head, of an orphan where there is one."""
+
+        def fork(sidecar: Sidecar) -> None:
+            orphans = [thread.name for thread in sidecar.threads() if thread.access == ACCESS_ORPHAN]
+            source = orphans[0] if orphans and name == "b" else name
+            sidecar.fork(ForkThreadRequest(namespace=NAMESPACE, thread=source, new_thread="fork"))
+            self.see_fork(sidecar, source, "fork")
+
+        self.act(who, f"fork {name}", fork, plan)
+
+    @rule(who=WHO, plan=PLANS, grace=st.sampled_from((0, int(GRACE_S))))
+    def collect(self, who: int, plan: tuple[Fault, ...], grace: int) -> None:
+        """Garbage in the bucket; nobody reads meanwhile, so that there need be no grace."""
+        plan = tuple(fault for fault in plan if fault.kind != MEANWHILE)
+        self.act(who, f"collect after {grace} s", lambda it: it.collect(grace), plan)
+
+    @rule(who=WHO, hours=st.sampled_from((-30, -1, 1, 30)))
+    def turn_clock(self, who: int, hours: int) -> None:
+        """A wall clock jumps."""
+        self.sidecars[who].clock.skew_s += hours * 3600
+
     @rule(who=WHO)
     def crash(self, who: int) -> None:
         self.steps.append(f"{who}: crash")
@@ -211,6 +240,3 @@ def run(examples: int, steps: int = 30) -> None:
 def test_two_sidecars_agree_with_the_truth() -> None:
     """Whatever happens to two sidecars and their bucket, no promise is broken and HEAD names one history."""
     run(100)
-
-
-_ = ACCESS_ORPHAN

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
+from tests.bench.sections import archive
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
 
@@ -32,9 +33,32 @@ def judge(report: Report) -> list[Aim]:
     aims += [
         Aim("start to first hydrate, 10,000 threads", 0.7, start.get("first_hydrate_s"), "s"),
         Aim("idle memory", 60, _ratio(memory.get("idle_bytes"), 1e6), "MB"),
+        *_archive(report),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
     return aims
+
+
+def _archive(report: Report) -> list[Aim]:
+    """What an archive costs, and how soon another machine goes on from it."""
+    archived, committed = report.section("archived"), report.section("committed")
+    shipped = next((row.figures for row in report.section("shipped").rows), {})
+    cold = _last(report.section("cold").rows)
+    aims = [
+        Aim(f"ARCHIVED save at {case}, x bare conditional PUT", 1.3, archived.find(archive.ARCHIVED, case, "x_bare"))
+        for case in ("10 KB", "100 KB")
+    ]
+    aims += [
+        Aim(f"COMMITTED save at {case}, x without archive", 1.15, committed.find(archive.WITH, case, "x_without"))
+        for case in SIZES
+    ]
+    return [
+        *aims,
+        Aim("writes to the bucket a flush", 1.1, shipped.get("puts_a_flush")),
+        Aim("largest HEAD", 64, _ratio(shipped.get("head_bytes"), 1024), "KiB"),
+        Aim("packs and snapshots, x bytes of new entries", 3.0, shipped.get("x_new_entries")),
+        Aim("empty disk: start to first hydrate", 1.0, cold.get("first_hydrate_s"), "s"),
+    ]
 
 
 def _faster(report: Report, section: str, saver: str, case: str) -> Aim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +17,7 @@ from tests.crash.faulty_daemon import FaultyDaemon
 
 from stateward import Blob, Text
 from stateward.errors import InvalidField, VersionNotFound
+from stateward.exporting import read_versions
 from stateward.testing import Daemon, run_daemon
 
 THRESHOLD = 10_000
@@ -240,6 +242,25 @@ def test_copies_and_history_read_large_values(client: Any) -> None:
     if is_blocking(client):
         with copy.history() as history:
             assert next(history).state.slots["s"] == LARGE
+
+
+def test_an_export_stands_alone(shared: Daemon) -> None:
+    """The records of a thread hold what its blobs hold: large values, and blobs in slots and logs."""
+    with shared.client(namespace="export", blob_threshold=THRESHOLD) as client:
+        thread = client.thread("t")
+        state = thread.hydrate()
+        state.slots["large"], state.slots["blob"] = LARGE, thread.write_blob(DATA, media_type="x/y")
+        thread.save(state)
+        state.logs["l"].append(LARGE)
+        thread.save(state)
+        state.logs["l"][0] = {"replaced": LARGE}
+        thread.save(state)
+        edits = [edit for record in read_versions(client, "t") for edit in record["edits"]]
+    told = {edit.get("set"): edit["value"] for edit in edits if "set" in edit}
+    assert told["large"] == {"json": LARGE}
+    assert (base64.b64decode(told["blob"]["base64"]), told["blob"]["type"]) == (DATA, "x/y")
+    assert [edit["values"] for edit in edits if "append" in edit] == [[{"json": LARGE}]]
+    assert [edit["value"] for edit in edits if "replace" in edit] == [{"json": {"replaced": LARGE}}]
 
 
 def test_without_the_feature_values_are_sent_as_they_are(fake: FakeServer, open_client: Callable[..., Any]) -> None:

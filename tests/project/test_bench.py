@@ -31,11 +31,12 @@ def bench_without_servers(repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With few rounds and no database, each section has Stateward's figures, and absent peers are named, and why."""
     from tests.bench.__main__ import SECTIONS, main
+    from tests.bench.sections.archive import PARTS
 
     main(["--quick", "--rounds", "2", "--json", str(tmp_path / "b" / "b.json"), "--svg", str(tmp_path / "b" / "b.svg")])
     found = json.loads((tmp_path / "b" / "b.json").read_text())
     sections = {section["name"]: section["rows"] for section in found["sections"]}
-    assert sections.keys() == {*SECTIONS, "alone"}
+    assert sections.keys() == {*SECTIONS, "alone", *PARTS} - {"archive"}
     for name, rows in sections.items():
         ours = [row["figures"] for row in rows if row["contender"].startswith("stateward")]
         assert ours, f"no row of Stateward in {name}"

@@ -19,6 +19,7 @@ from stateward.storage.v1.archive_pb2 import (
     PackedRow,
     ThreadImage,
 )
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
 from stateward_sidecar.archive.heads import open_head, open_image
 from stateward_sidecar.archive.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.packs import check_object, is_pack, open_index, open_pack, snapshot_rows
@@ -31,6 +32,7 @@ from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,20 @@ class Fetcher:
         snapshots -= {0, head.snapshot_version}
         chosen = [ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots]
         rows = self.read(place, [*wanted, *chosen])
+        if image.pruned.ranges:
+            # Versions that stay without their parent have snapshots of their own, and cannot be read without.
+            pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
+            alone = {header.version for header in headers if header.parent_version in pruned}
+            if have and any(header.kind == ENTRY_KIND_PRUNED for header in headers):
+                alone |= {ref.first_version for ref in refs}  # of entries that are here
+            rows += self.read(
+                place,
+                [
+                    ref for ref in refs
+                    if ref.kind == OBJECT_KIND_SNAPSHOT and ref not in chosen
+                    and ref.first_version in alone and ref.first_version not in pruned
+                ],
+            )  # fmt: skip
         if head.snapshot_version:
             rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
         return Fetched(image, [*rows, *tail])
@@ -160,6 +176,11 @@ def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[O
         return [ref for ref in packs if ref.last_sequence > have]
     first = [ref.first_sequence for ref in packs if ref.last_version >= base or ref.last_sequence > window]
     return [ref for ref in packs if ref.last_sequence >= min(first)] if first else []
+
+
+def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:
+    """Of the entries among rows."""
+    return [unpack(row.record, row.sequence).header for row in rows if row.WhichOneof("place") == "sequence"]
 
 
 def _open_key(namespace: NamespaceKeys, found: Object | None) -> ThreadKey | None:

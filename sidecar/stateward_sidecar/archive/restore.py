@@ -118,7 +118,12 @@ class Restorer:
         if after is None:
             raise not_found(*name)
         newer = entries_here(after) - max(had if uid == after.identity.uid else 0, after.floor_sequence)
-        return newer + self._history.complete(name)
+        floor = after.floor_sequence + 1
+        while 0 < after.floor_sequence < floor:  # once more where it was cut short, to hear why
+            floor = after.floor_sequence
+            newer += self._history.complete(name)
+            after = self._fleet.thread_here(name) or after
+        return newer
 
     def _copy_blobs(self, name: Name) -> int:
         """Returns how many bytes came."""

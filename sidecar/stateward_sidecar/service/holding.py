@@ -103,7 +103,8 @@ class Holding:
     async def _complete(self, error: HistoryElsewhere) -> None:
         archive, facts = self.need(), error.metadata
         if "blob_id" in facts:
-            await self.block(archive.fetch_blob, facts["namespace"], facts["thread"], bytes.fromhex(facts["blob_id"]))
+            for blob_id in facts["blob_id"].split(","):
+                await self.block(archive.fetch_blob, facts["namespace"], facts["thread"], bytes.fromhex(blob_id))
         else:
             await self.block(archive.complete, facts["namespace"], facts["thread"])
 

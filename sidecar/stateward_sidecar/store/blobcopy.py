@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward_sidecar.errors import Corrupt, VersionNotFound
-from stateward_sidecar.store.blobread import BlobReader
-from stateward_sidecar.store.blobrows import get_blob
+from stateward_sidecar.store.blobread import BlobReader, elsewhere
+from stateward_sidecar.store.blobrows import get_blob, list_blobs
 from stateward_sidecar.store.blobwrite import Sealing
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Identity, Thread
+
+
+def require_blobs(context: Context, source: Thread, digests: set[bytes] | None = None) -> None:
+    """Raises HistoryElsewhere that names all blobs (or all of these) whose files only the archive has.
+
+    Before anything is copied: a copy is begun anew after they were fetched.
+    """
+    if context.archive is None:
+        return
+    identity = source.identity
+    with context.engine.read() as txn:
+        wanted = [row.record for row in list_blobs(txn, identity) if digests is None or row.record.sha256 in digests]
+    missing = [each.blob_id for each in wanted if not context.blob_files.is_here(identity.uid, each.blob_id)]
+    if missing:
+        raise elsewhere(source, *missing)
 
 
 def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes) -> BlobRecord:

@@ -68,9 +68,9 @@ class BlobReader:
         return map(self.segment, range(count_segments(self.record.size_bytes)))
 
 
-def elsewhere(thread: Thread, blob_id: bytes) -> HistoryElsewhere:
-    """The error for a blob whose file only the archive has."""
+def elsewhere(thread: Thread, *blob_ids: bytes) -> HistoryElsewhere:
+    """The error for blobs whose files only the archive has; ``blob_id`` names them all, with commas."""
     return HistoryElsewhere(
         f"a blob of thread {thread.name!r} is in the archive only", namespace=thread.identity.namespace,
-        thread=thread.name, blob_id=blob_id.hex(),
+        thread=thread.name, blob_id=",".join(each.hex() for each in blob_ids),
     )  # fmt: skip

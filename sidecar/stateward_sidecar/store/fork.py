@@ -38,7 +38,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, Vers
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.blobcopy import copy_blob
+from stateward_sidecar.store.blobcopy import copy_blob, require_blobs
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
@@ -136,6 +136,7 @@ class Forker:
         bases = {name: branch.base_version for name, branch in list(source.branches.items())}
         copy.pruned = Ranges(source.pruned.pairs())
         copied: set[bytes] = set()
+        require_blobs(self._context, source)
         for version in range(1, last + 1):
             if version in copy.pruned:
                 continue
@@ -207,6 +208,8 @@ class Forker:
         self, request: ForkThreadRequest, source: Thread, copy: Draft, named: set[bytes], time_us: int = 0
     ) -> None:
         """Blobs that a version names, before the version itself; ``time_us``: that of the version."""
+        if named:
+            require_blobs(self._context, source, named)
         for digest in sorted(named):
             record = copy_blob(self._context, source, copy.identity, digest)
             content = self._content(request, source, copy, EntryMetadata(blob=record))

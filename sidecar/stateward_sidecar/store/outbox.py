@@ -125,7 +125,8 @@ class Outbox:
                 if sequence > until:
                     break
                 entry = unpack(cursor.value(), sequence)
-                if not entry.is_husk:
+                # One that came from the archive whole may have been pruned before, and its dictionary with it.
+                if not entry.is_husk and entry.header.version not in thread.pruned:
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
                 found.append(PackedRow(sequence=sequence, record=entry.record))
                 if entry.header.parts_id and entry.header.version not in thread.pruned:

@@ -49,10 +49,10 @@ class StoreOptions:
 
     directory: Path
     key: bytes
-    root: bytes  # the slot of the archive's root key, for a store that is made now; empty = one of its own
     map_bytes: int
     cache_bytes: int
     limits: Limits
+    root: bytes = b""  # the slot of the archive's root key, for a store that is made now; empty = one of its own
 
 
 class Store:

@@ -29,6 +29,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
 BUCKET = "bench"
+PARTS = ("archived", "committed", "shipped", "cold")
 BARE = "bare conditional PUT, as large as HEAD"
 ARCHIVED, WITH, WITHOUT = f"{STUB}, ARCHIVED", f"{STUB}, COMMITTED, with archive", f"{STUB}, COMMITTED, without"
 SHIPPED = f"{STUB}, one step a flush"

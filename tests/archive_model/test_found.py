@@ -1,0 +1,142 @@
+"""Histories in which the machine once found something, as short as it could make them; and that it is able to find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.archive_model import small
+from tests.archive_model.faults import AWAY, CUT, LOST_AWAY, Fault
+from tests.archive_model.test_archive_model import Rules
+
+from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward_sidecar.archive import judge
+from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
+
+NONE: tuple[Fault, ...] = ()
+
+
+@pytest.fixture
+def history() -> Iterator[Rules]:
+    """Thread `a` with two versions, all archived by the first sidecar; its end is checked like every other."""
+    made = Rules()
+    try:
+        made.first_steps(size=10, archived=True)
+        yield made
+        made.teardown()
+    finally:
+        small.restore()
+
+
+def save(
+    history: Rules, who: int, *, archived: bool = True, rests: bool = False, plan: tuple[Fault, ...] = NONE
+) -> None:
+    history.save_one(who, "a", "main", 10, conditional=False, archived=archived, rests=rests, plan=plan)
+
+
+def test_a_copy_does_not_bring_back_what_was_deleted(history: Rules) -> None:
+    """The thread was given up here and deleted elsewhere: attaching it again finds nothing."""
+    history.detach(0, "a", NONE)
+    history.delete(1, "a", NONE, now=True)
+    history.attach(0, "a", NONE)
+    assert history.sidecars[0].find("a") is None
+
+
+@pytest.mark.parametrize("fault", [AWAY, LOST_AWAY, CUT])
+def test_a_thread_that_could_not_be_given_up_is_ours(history: Rules, fault: str) -> None:
+    """A HEAD that was to say so did not land, or nobody knows: the thread is shipped later, also after a crash."""
+    at = Fault(fault, 0, at_head=True)
+    unclear = (Fault(LOST_AWAY, 0, at_head=True), Fault(CUT, 1, at_head=False))
+    save(history, 0, rests=True, plan=unclear if fault == CUT else (at,))
+    thread = history.sidecars[0].find("a")
+    assert thread is not None
+    assert thread.access == ACCESS_OWNED
+    assert thread.archived_sequence == 2
+    history.crash(0)
+
+
+def test_a_disk_that_crashed_twice_is_nobody_else(history: Rules) -> None:
+    """The process in between shipped, and died before it wrote that down: its HEAD is no stranger's."""
+    history.crash(0)
+    save(history, 0)
+    save(history, 0, archived=False)
+    history.crash(0)
+    history.ship(0, NONE)
+    assert not history.orphans
+
+
+def test_what_stays_of_a_pruned_chain_can_be_read_elsewhere(history: Rules) -> None:
+    """The versions that stay have snapshots of their own, which a machine fetches that was never there before."""
+    history.work(0, "a", count=2, size=10, archived=False)
+    history.prune(0, "a", keep=2, plan=NONE)
+    history.ship(0, NONE)
+
+
+def test_a_clone_is_not_told_that_history_is_lost(history: Rules) -> None:
+    """A disk was copied, and its original shipped on: what both have is history, and no orphan."""
+    history.save_one(0, "a", "main", 10, conditional=False, archived=False, rests=False, plan=NONE)
+    history.copy(0)
+    history.crash(0)
+    save(history, 0)
+    history.restore(1, 1, now=True)
+    save(history, 1, archived=False)
+    assert not history.orphans
+
+
+def test_a_thread_that_was_pruned_is_shipped_by_who_takes_it(history: Rules) -> None:
+    """Entries that came whole from the archive may need a dictionary that was pruned: nobody reads them any more."""
+    history.work(0, "a", count=9, size=300, archived=True)
+    history.prune(0, "a", keep=1, plan=NONE)
+    history.work(0, "a", count=1, size=10, archived=True)
+    history.take(1, "a", NONE)
+    save(history, 1)
+
+
+# -- the machine is able to find -----------------------------------------------------------------------------------
+
+
+def two_owners(history: Rules) -> None:
+    """The second sidecar takes the thread over and writes; the first one does not know."""
+    history.take(1, "a", NONE)
+    save(history, 1)
+    save(history, 0)
+
+
+@pytest.fixture
+def broken() -> Iterator[Rules]:
+    """The same as `history`, for what must be found."""
+    made = Rules()
+    made.first_steps(size=10, archived=True)
+    made.is_broken = True
+    yield made
+    made.teardown()
+    small.restore()
+
+
+def test_a_bucket_without_conditions_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a stale owner can write HEAD, it names two histories."""
+
+    def replace(bucket: MemoryBucket, key: str, data: bytes, etag: str) -> str:
+        bucket.objects[key] = data
+        return etag_of(data)
+
+    monkeypatch.setattr(MemoryBucket, "replace", replace)
+    with pytest.raises(AssertionError, match="an epoch went back"):
+        two_owners(broken)
+
+
+def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a ship that did not land is believed, an ARCHIVED answer is no history."""
+    monkeypatch.setattr(Shipper, "_put", lambda *_: True)
+    with pytest.raises(AssertionError, match="is no history"):
+        save(broken, 0)
+
+
+def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fencing does not look for what both histories share, an orphan says so of entries that are history."""
+    monkeypatch.setattr(judge, "_common", lambda *_: 0)
+    monkeypatch.setattr(Settler, "_newest_shared", lambda *_: 0)
+    with pytest.raises(AssertionError, match="calls it lost"):
+        two_owners(broken)
