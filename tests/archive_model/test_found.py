@@ -87,9 +87,10 @@ def test_a_clone_is_not_told_that_history_is_lost(history: Rules) -> None:
 
 def test_a_thread_that_was_pruned_is_shipped_by_who_takes_it(history: Rules) -> None:
     """Entries that came whole from the archive may need a dictionary that was pruned: nobody reads them any more."""
-    history.work(0, "a", count=9, size=300, archived=True)
+    history.work(0, "a", count=6, size=1500, archived=True)  # makes snapshots, which become dictionaries
+    history.work(0, "a", count=5, size=10, archived=True)
     history.prune(0, "a", keep=1, plan=NONE)
-    history.work(0, "a", count=1, size=10, archived=True)
+    history.ship(0, NONE)
     history.take(1, "a", NONE)
     save(history, 1)
 

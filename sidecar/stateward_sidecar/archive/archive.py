@@ -9,7 +9,6 @@ import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
@@ -177,8 +176,10 @@ class Archive:
             hold.thread = thread
 
     def _drop_blob(self, thread: Thread, blob_id: bytes) -> None:
-        place = self.desk.place(thread.identity.namespace_keys, thread.name)
-        self.desk.wire.later(partial(self.desk.wire.delete, place.blob(blob_id)))
+        hold = self.desk.holds.get(thread.number)
+        if hold is not None:  # else a collection of garbage finds it
+            hold.dropped_blobs.add(blob_id)
+            self.schedule.add(thread.number)
 
     # -- shipping -------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class Attacher:
         desk = self._desk
         thread = self._local(name)
         if thread is not None and thread.number in desk.holds:
-            return True
+            return not take_over or self._look_again(desk.holds[thread.number])
         if thread is None and name in desk.hooks.claims:
             if must_exist:
                 raise not_found(*name)
@@ -90,6 +90,13 @@ class Attacher:
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
         return self._take(namespace, place, seen, thread)
+
+    def _look_again(self, hold: Hold) -> bool:
+        """Whoever asks for a takeover shall have the thread: an idle owner may have been replaced, and not know it."""
+        seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
+        if seen is not None and seen.head.write_id == hold.head.write_id:
+            return True
+        return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
 
     def _resume(self, thread: Thread) -> bool:
         """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile."""

@@ -47,6 +47,8 @@ class Hold:
     uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots, by version
     indexed_snapshots: set[int] | None = None
     blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
+    # No row names them any more; their objects go once a HEAD of ours says so.
+    dropped_blobs: set[bytes] = field(default_factory=set)
     # Since the last ship: sealed bytes, and when the oldest entry came.
     dirty_bytes: int = 0
     dirty_since: float = 0.0

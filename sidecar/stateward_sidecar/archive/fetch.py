@@ -7,12 +7,11 @@ somebody asks for it (``history``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
-    OBJECT_KIND_PACK,
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
     ObjectRef,
@@ -33,6 +32,9 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.ranges import Ranges
+
+# Objects of older history that are read at the same time, and held in memory.
+HISTORY_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +130,18 @@ class Fetcher:
             rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
         return Fetched(image, [*rows, *tail])
 
-    def history(self, place: Place, head: ArchiveHead) -> Iterable[tuple[ObjectRef, list[PackedRow]]]:
-        """Everything that HEAD leads to, oldest first, some objects at a time."""
-        refs = list(head.objects)
-        if head.HasField("index"):
-            refs = [*self.indexed(place, head.index), *refs]
-        step = 8
-        for at in range(0, len(refs), step):
-            some = [ref for ref in refs[at : at + step] if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
-            for ref, data in zip(some, self._objects(place, some), strict=True):
-                yield ref, open_pack(ref, data)
+    def history(self, place: Place, refs: Sequence[ObjectRef]) -> Iterable[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
+        """The rows of packs and snapshots, some objects at a time; the error where one is missing or damaged."""
+
+        def read(ref: ObjectRef) -> list[PackedRow] | Corrupt:
+            try:
+                return open_pack(ref, self._object(place, ref))
+            except Corrupt as error:
+                return error
+
+        for at in range(0, len(refs), HISTORY_AT_ONCE):
+            some = refs[at : at + HISTORY_AT_ONCE]
+            yield from zip(some, self._wire.together(*(partial(read, ref) for ref in some)), strict=True)
 
     def indexed(self, place: Place, index: ObjectRef) -> list[ObjectRef]:
         """The objects that a chain of indexes names, oldest first."""
@@ -158,16 +162,19 @@ class Fetcher:
 
     def _object(self, place: Place, ref: ObjectRef) -> bytes:
         key = place.object(ref)
-        try:
-            data = self._wire.get(key).data
-        except ObjectNotFound:
-            raise Corrupt(f"the object {key}, which HEAD names, is missing in the archive") from None
-        try:
-            check_object(ref, data)
-        except Corrupt:
-            data = self._wire.get(key).data  # a bit that flipped on the way
-            check_object(ref, data)
-        return data
+        error: Corrupt | None = None
+        for _ in range(2):  # a bit may flip on the way
+            try:
+                data = self._wire.get(key).data
+                check_object(ref, data)
+            except ObjectNotFound:
+                raise Corrupt(f"the object {key}, which HEAD names, is missing in the archive") from None
+            except Corrupt as found:
+                error = found
+            else:
+                return data
+        assert error is not None
+        raise Corrupt(f"{key}: {error.message}")
 
 
 def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[ObjectRef]:

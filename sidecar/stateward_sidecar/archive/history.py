@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from stateward.storage.v1.archive_pb2 import PackedRow
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_PACK,
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveHead,
+    ObjectRef,
+    PackedRow,
+)
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.install import is_entry, is_snapshot
@@ -22,9 +30,10 @@ class History:
         self._fetcher = fetcher
 
     def complete(self, name: Name) -> int:
-        """Fetches everything of a thread that this disk lacks. Returns how many entries came.
+        """Fetches what this disk lacks of a thread. Returns how many entries came.
 
-        What one damaged or missing object held stays away, and the rest comes: the error says which one it was.
+        What one damaged or missing object held stays away, with everything older; what is newer is here afterwards.
+        Raises Corrupt, naming the object, where nothing more can be had.
         """
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
@@ -32,6 +41,22 @@ class History:
             if not thread.floor_sequence:
                 return 0
             return self._complete(thread)
+
+    def _missing(self, place: Place, head: ArchiveHead, thread: Thread) -> tuple[list[ObjectRef], _Hole]:
+        """What HEAD leads to and this disk lacks, oldest first."""
+        hole, older = _Hole(thread), list[ObjectRef]()
+        if head.HasField("index"):
+            try:
+                older = self._fetcher.indexed(place, head.index)
+            except Corrupt as error:
+                hole.add(head.index, error)
+        found = [ref for ref in (*older, *head.objects) if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
+        floor, here = thread.floor_sequence, thread.snapshots
+        lacking = [
+            ref for ref in found
+            if (ref.first_sequence <= floor if is_pack(ref) else ref.first_version not in here)
+        ]  # fmt: skip
+        return lacking, hole
 
     def _complete(self, thread: Thread) -> int:
         desk, identity = self._desk, thread.identity
@@ -42,7 +67,11 @@ class History:
         snapshots, last, digest, count = set[int](), 0, b"", 0
         pending: list[PackedRow] = []
         size = 0
-        for ref, found in self._fetcher.history(place, seen.head):
+        refs, hole = self._missing(place, seen.head, thread)
+        for ref, found in self._fetcher.history(place, refs):
+            if isinstance(found, Corrupt):
+                hole.add(ref, found)
+                continue
             for row in found:
                 if is_snapshot(row):
                     snapshots.add(row.snapshot_version)
@@ -63,5 +92,24 @@ class History:
                 desk.installer.add_history(thread, pending)
                 pending, size = [], 0
         desk.installer.add_history(thread, pending)
-        desk.installer.finish_history(thread, snapshots)
+        if hole.error is not None and hole.last_sequence >= thread.floor_sequence:
+            raise hole.error
+        desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version))
         return count
+
+
+class _Hole:
+    """Up to where nothing can be relied on, because an object is missing or damaged."""
+
+    def __init__(self, thread: Thread) -> None:
+        self._end = thread.floor_sequence, thread.floor_version
+        self.last_sequence = self.last_version = 0
+        self.error: Corrupt | None = None
+
+    def add(self, ref: ObjectRef, error: Corrupt) -> None:
+        """One more object that could not be read. Without a snapshot, only what needs it cannot be opened."""
+        if ref.kind == OBJECT_KIND_SNAPSHOT:
+            return
+        self.error = self.error or error
+        self.last_sequence = max(self.last_sequence, min(ref.last_sequence, self._end[0]))
+        self.last_version = max(self.last_version, min(ref.last_version, self._end[1]))

@@ -88,7 +88,8 @@ class Shipper:
             if moment is None or moment.tip_sequence == 0:
                 return
             rests = moment.image.head.status in RESTING
-            if moment.tip_sequence > hold.head.tip_sequence or (detach and not hold.head.detached):
+            is_new = moment.tip_sequence > hold.head.tip_sequence or bool(hold.dropped_blobs)
+            if is_new or (detach and not hold.head.detached):
                 self._ship(hold, moment, detach=detach or rests)
 
     def _verify(self, hold: Hold) -> bool:
@@ -98,6 +99,7 @@ class Shipper:
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
+        dropped = hold.dropped_blobs - {bytes(row.record.blob_id) for row in moment.image.blobs}
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment)
@@ -126,6 +128,10 @@ class Shipper:
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
+        if dropped:
+            # Only now is it sure that nobody took the thread and names them again.
+            hold.dropped_blobs -= dropped
+            desk.wire.later(partial(self._blobs.delete, hold.place, dropped))
         if gives_up:
             desk.holds.pop(hold.number, None)
             self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))

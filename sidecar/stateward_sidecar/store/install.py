@@ -203,8 +203,8 @@ class Installer:
 
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))
 
-    def finish_history(self, thread: Thread, snapshots: set[int]) -> None:
-        """Everything is here: nothing has to be asked of the archive any more to read this thread."""
+    def finish_history(self, thread: Thread, snapshots: set[int], floor: tuple[int, int] = (0, 0)) -> None:
+        """Everything after ``floor`` (sequence, version) is here: the archive need not be asked to read it."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             draft = self._of(txn, batch, thread)
@@ -212,7 +212,7 @@ class Installer:
                 return
             row = ArchiveRow()
             row.CopyFrom(draft.archive)
-            row.floor_sequence = row.floor_version = 0
+            row.floor_sequence, row.floor_version = floor
             write_archive_row(txn, draft, row)
             draft.snapshots |= snapshots
             self._threads.keep_draft(batch, draft)

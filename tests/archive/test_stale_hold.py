@@ -1,0 +1,15 @@
+"""An idle owner was replaced and does not know it: who asks it for a takeover gets the thread as it is."""
+
+from __future__ import annotations
+
+from tests.archive.rig import Fleet, write_steps
+
+
+def test_a_takeover_asks_the_archive(machines: Fleet) -> None:
+    """Also where the sidecar believes that it still holds the thread."""
+    first, second = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
+    write_steps(first, "job", 2, archived=True)
+    second.thread("job").attach(take_over=True)
+    write_steps(second, "job", 1, archived=True)
+    assert first.thread("job").attach(take_over=True).version == 3
+    write_steps(first, "job", 1, archived=True)

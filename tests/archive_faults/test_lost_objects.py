@@ -1,0 +1,134 @@
+"""The danger: one object is lost or damaged, and takes with it what has nothing to do with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.archive.rig import write_steps
+from tests.archive_faults.wires import Machines
+
+from stateward import Client, errors
+
+LAST = 45
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def objects(fleet: Machines, ending: str) -> list[Path]:
+    """In the order in which they were made."""
+    found = (fleet.bucket / key for key in fleet.objects() if key.endswith(ending))
+    return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def outcome(client: Client, version: int | None = None) -> str:
+    """What comes of a hydrate: "whole", or the class of the error."""
+    try:
+        state = client.thread("job").hydrate(version=version, must_exist=True)
+    except errors.StatewardError as error:
+        return type(error).__name__
+    assert len(state.logs["messages"]) == state.slots["count"] == (version or LAST)
+    return "whole"
+
+
+def write_long(fleet: Machines) -> Client:
+    """A thread with packs, snapshots, an index and an image, and one beside it."""
+    client = fleet.client(fleet.machine_on("first"), retry_timeout=0)
+    write_steps(client, "beside", 2, archived=True)
+    write_steps(client, "job", LAST - 1, size=24_000, archived=True)
+    for number in range(140):
+        client.thread("job").tag(os.urandom(100).hex(), 1 + number % 40)
+    write_steps(client, "job", 1, size=24_000, archived=True)
+    return client
+
+
+def check_owner_goes_on(client: Client) -> None:
+    """What is on a disk needs no object: both levels are promised as ever."""
+    write_steps(client, "job", 1)
+    write_steps(client, "job", 1, archived=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [remove, flip])
+def test_history_objects(fleet_on_disk: Machines, harm: Callable[[Path], None]) -> None:
+    """A pack, a snapshot or an index of the past: the head is whole, the past is CORRUPT, and nothing is made up."""
+    owner = write_long(fleet_on_disk)
+    newest_snapshot = objects(fleet_on_disk, ".snap")[-1]
+    for path in (
+        objects(fleet_on_disk, ".pack")[-20],
+        objects(fleet_on_disk, ".snap")[0],
+        *objects(fleet_on_disk, ".index"),
+    ):
+        if path == newest_snapshot:
+            continue
+        whole = path.read_bytes()
+        harm(path)
+        machine = fleet_on_disk.machine_on("other")
+        other = fleet_on_disk.client(machine, retry_timeout=0)
+        assert outcome(other) == "whole"
+        past = [outcome(other, version) for version in (1, 10, 20, 30, LAST)]
+        assert "Corrupt" in past
+        assert past[-1] == "whole"
+        assert set(past) <= {"Corrupt", "whole"}
+        assert other.thread("beside").hydrate().version == 2
+        path.unlink(missing_ok=True)
+        path.write_bytes(whole)
+        assert [outcome(other, version) for version in (1, 10, 20, 30, LAST)] == ["whole"] * 5
+        machine.kill()
+    check_owner_goes_on(owner)
+
+
+@pytest.mark.slow
+def test_objects_of_the_head(fleet_on_disk: Machines) -> None:
+    """The image or the newest snapshot: CORRUPT for reading and taking, never an older state; then whole again."""
+    owner = write_long(fleet_on_disk)
+    other = fleet_on_disk.client(fleet_on_disk.machine_on("other"), retry_timeout=0)
+    images, snapshots = objects(fleet_on_disk, ".image"), objects(fleet_on_disk, ".snap")
+    for path in (images[-1], snapshots[-1]):
+        whole = path.read_bytes()
+        for harm in (remove, flip):
+            harm(path)
+            assert outcome(other) == "Corrupt"
+            with pytest.raises(errors.Corrupt):
+                other.thread("job").attach(take_over=True)
+            assert other.thread("beside").hydrate().version == 2
+            path.unlink(missing_ok=True)
+            path.write_bytes(whole)
+    assert outcome(other) == "whole"
+    check_owner_goes_on(owner)
+
+
+def test_key_objects(fleet_on_disk: Machines) -> None:
+    """A thread's key removed, swapped, cut or flipped: typed errors elsewhere, the owner and other threads go on."""
+    owner = fleet_on_disk.client(fleet_on_disk.machine_on("first"), retry_timeout=0)
+    where: dict[str, Path] = {}
+    for name in ("removed", "swapped", "cut", "flipped", "sound"):
+        write_steps(owner, name, 2, archived=True)
+        keys = {fleet_on_disk.bucket / key for key in fleet_on_disk.objects() if "_keys/t/" in key}
+        (where[name],) = keys - set(where.values())
+    whole = {name: path.read_bytes() for name, path in where.items()}
+    where["removed"].unlink()
+    where["swapped"].write_bytes(whole["sound"])
+    where["cut"].write_bytes(whole["cut"][:20])
+    flip(where["flipped"])
+    other = fleet_on_disk.client(fleet_on_disk.machine_on("other"), retry_timeout=0)
+    for name in ("removed", "swapped", "cut", "flipped"):
+        with pytest.raises((errors.KeyUnavailable, errors.Corrupt)):
+            other.thread(name).hydrate()
+        with pytest.raises((errors.KeyUnavailable, errors.Corrupt)):
+            other.thread(name).attach(take_over=True)
+    assert other.thread("sound").hydrate().version == 2
+    for name, data in whole.items():
+        write_steps(owner, name, 1, archived=True)
+        where[name].write_bytes(data)
+        assert other.thread(name).hydrate().slots["count"] == 3
