@@ -107,6 +107,16 @@ class Archive:
             wire.ask_again()
             raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written")
 
+    def check_archivable(self, namespace: str, name: str) -> None:
+        """Raises ArchiveUnavailable for a thread of which nothing is archived until a person has looked."""
+        thread = self.holds(namespace, name)
+        hold = self.desk.holds.get(thread.number) if thread is not None else None
+        if hold is not None and hold.is_rolled_back:
+            raise ArchiveUnavailable(
+                f"the archive has an older copy of thread {name!r} than it had, or none; nothing was written; "
+                "`stateward archive repair` mends it, and COMMITTED saves go on"
+            )
+
     def wait(self, thread: Thread, sequence: int) -> Future[None] | None:
         """What is done when a place of a thread's journal is archived; None where it is already."""
         live = self.desk.store.threads.in_memory(thread.number) or thread

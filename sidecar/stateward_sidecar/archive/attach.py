@@ -12,7 +12,7 @@ import time
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
-from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, follow, seal_head
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -207,7 +207,7 @@ class Attacher:
         if seen.key is None:
             seen = self._settler.with_key(thread, seen) if thread is not None else seen
         have = entries_here(thread) if thread is not None else 0
-        fetched = self._fetcher.fetch(place, seen, have, for_writer=True)
+        seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
             etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
@@ -223,6 +223,19 @@ class Attacher:
         )
         desk.hold(thread, place, head, etag)
         return True
+
+    def _fetch(
+        self, namespace: NamespaceKeys, place: Place, seen: Seen, have: int, *, for_writer: bool
+    ) -> tuple[Seen, Fetched]:
+        """What HEAD names; where something is missing because HEAD has changed since it was read, of the new one."""
+        while True:
+            try:
+                return seen, self._fetcher.fetch(place, seen, have, for_writer=for_writer)
+            except Corrupt:
+                again = self._fetcher.look(namespace, place, with_key=False)
+                if again is None or again.head.write_id == seen.head.write_id or again.head.uid != seen.head.uid:
+                    raise
+                seen = Seen(again.head, again.etag, seen.key)
 
     # -- for readers ----------------------------------------------------------------------------------------------
 
@@ -273,7 +286,7 @@ class Attacher:
                 return thread
             seen = self._settler.with_key(thread, seen)
         have = entries_here(thread) if thread is not None else 0
-        fetched = self._fetcher.fetch(place, seen, have, for_writer=False)
+        seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         assert seen.key is not None
         row = row_of(seen.head, ACCESS_REMOTE)
         return desk.installer.install(

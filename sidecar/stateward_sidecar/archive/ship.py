@@ -51,6 +51,7 @@ KIB = 1 << 10
 TAIL_SOFT_BYTES, TAIL_BYTES_MAX = 12 * KIB, 24 * KIB
 INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
 IMAGE_BYTES_MAX = 12 * KIB
+IMAGE_GRACE_S = 30.0
 OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
 # A pack that is merged of small ones.
 MERGED_BYTES_MAX = 4 << 20
@@ -296,15 +297,21 @@ class Shipper:
                     is_gone = not desk.outbox.has_entries(thread.identity, ref.first_sequence, ref.last_sequence)
                 else:
                     is_gone = ref.first_version in thread.pruned and ref.first_version not in thread.snapshots
-                if is_gone:
+                if is_gone and len(head.garbage) < GARBAGE_MAX:
                     head.objects.remove(ref)
                     self._discard(head, ref)
-        due_us = head.update_time_us - int(desk.options.garbage_grace_s * 1e6)
-        due = [item for item in head.garbage if item.time_us <= due_us]
+        due = [item for item in head.garbage if item.time_us <= self._due_us(head, item)]
         if due:
             desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
             for item in due:
                 head.garbage.remove(item)
+
+    def _due_us(self, head: ArchiveHead, item: Garbage) -> int:
+        """An image is replaced with every HEAD; who reads an older HEAD finds the newer one soon enough."""
+        grace_s = self._desk.options.garbage_grace_s
+        if item.object.kind == OBJECT_KIND_IMAGE:
+            grace_s = min(grace_s, IMAGE_GRACE_S)
+        return head.update_time_us - int(grace_s * 1e6)
 
     def _delete(self, hold: Hold, refs: Iterable[ObjectRef]) -> None:
         """The HEAD that dropped them is ten minutes old, and was ours: no reader follows an older one any more."""
@@ -367,7 +374,7 @@ class Shipper:
             chosen.append(ref)
             if sum(item.size_bytes for item in chosen) > MERGED_BYTES_MAX // 2:
                 break
-        if len(chosen) < OBJECTS_SOFT_MAX // 2:
+        if len(chosen) < OBJECTS_SOFT_MAX // 2 or len(head.garbage) + len(chosen) > GARBAGE_MAX:
             if len(head.objects) > OBJECTS_MAX:
                 log.debug("HEAD has many references", uid=thread.identity.uid_text, objects=len(head.objects))
             return

@@ -62,7 +62,7 @@ class CheckpointService:
 
         if holding.archive is None:
             return await save_now()
-        answer = await holding.write(request.namespace, request.thread, save_now)
+        answer = await holding.write(request.namespace, request.thread, save_now, is_archived=is_archived)
         if is_archived:
             await self._archive(answer, request, context)
         return answer
@@ -84,7 +84,9 @@ class CheckpointService:
                 return await self._batch_save(request, named, context)
             item = request.saves[left - 1]
             try:
-                return await holding.write(item.namespace, item.thread, lambda: save_all(left - 1))
+                return await holding.write(
+                    item.namespace, item.thread, lambda: save_all(left - 1), is_archived=wanted[left - 1]
+                )
             except StatewardError as error:
                 raise error if "item" in error.metadata else check.in_item(error, f"saves[{left - 1}]") from None
 

@@ -51,9 +51,18 @@ class Holding:
         return self.archive is None or self.archive.holds(namespace, thread) is not None
 
     async def write(
-        self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]], *, must_exist: bool = False
+        self,
+        namespace: str,
+        thread: str,
+        verb: Callable[[], Awaitable[T]],
+        *,
+        must_exist: bool = False,
+        is_archived: bool = False,
     ) -> T:
-        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced."""
+        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced.
+
+        ``is_archived``: ARCHIVED is asked for, so that it must be possible.
+        """
         archive = self.archive
         if archive is None:
             return await verb()
@@ -61,6 +70,8 @@ class Holding:
         for round_number in range(ROUNDS):
             if must_ask:
                 await self._own(namespace, thread, must_exist=must_exist)
+            if is_archived:
+                archive.check_archivable(namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
