@@ -88,3 +88,25 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped
     eventually(lambda: client.stats().archive.dirty_threads == len(SET_BACK), 20)
     for name in DAMAGED:
         assert other.thread(name).hydrate().slots["count"] == 4
+
+
+def test_archived_is_refused_at_once(fleet_on_disk: Machines) -> None:
+    """Who finds out is told COMMITTED without waiting; from then on ARCHIVED is refused before anything is written."""
+    client = fleet_on_disk.client(fleet_on_disk.machine_on("first"), deadline=20)
+    write_steps(client, "job", 2, archived=True)
+    (head,) = heads(fleet_on_disk)
+    head.unlink()
+    begun = time.monotonic()
+    with pytest.raises(errors.NotArchivedYet) as late:
+        write_steps(client, "job", 1, archived=True)
+    with pytest.raises(errors.NotArchivedYet):
+        client.thread("job").wait_archived(late.value.checkpoint)
+    with pytest.raises(errors.Corrupt, match="repair"):
+        write_steps(client, "job", 1, archived=True)
+    with pytest.raises(errors.Corrupt, match="repair"):
+        client.thread("job").detach()
+    assert time.monotonic() - begun < 10
+    write_steps(client, "job", 1)
+    assert client.thread("job").hydrate().version == 4
+    client.archive.repair("job")
+    write_steps(client, "job", 1, archived=True)

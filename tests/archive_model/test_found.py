@@ -95,6 +95,18 @@ def test_a_thread_that_was_pruned_is_shipped_by_who_takes_it(history: Rules) -> 
     save(history, 1)
 
 
+def test_what_was_set_aside_of_a_deleted_thread_goes_with_it(history: Rules) -> None:
+    """It was sealed under the same key: nothing stays on a disk that cannot be read."""
+    save(history, 0, archived=False)
+    history.take(1, "a", NONE)
+    history.ship(0, NONE)
+    history.read(0, "a", "main", NONE)
+    history.delete(1, "a", NONE, now=True)
+    save(history, 0)
+    history.crash(0)
+    assert [thread.name for thread in history.sidecars[0].threads()] == ["a"]
+
+
 # -- the machine is able to find -----------------------------------------------------------------------------------
 
 

@@ -54,8 +54,8 @@ def main() -> int:
         run_campaign(directory / "campaign", options.minutes - histories, options.seed, options.agents, table, findings)
     say("")
     for name, count in table.items():
-        say(f"{name:>32}  {count:,}")
-    say(f"{'findings':>32}  {len(findings)}")
+        say(f"{name:>38}  {count:,}")
+    say(f"{'findings':>38}  {len(findings)}")
     for finding in findings[:LINES_MAX]:
         say(f"  {finding}")
     if findings:

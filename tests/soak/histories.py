@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.archive_model import small
 from tests.archive_model.machine import TOTALS
@@ -55,7 +55,7 @@ def try_histories(number: int, count: int) -> str:
     seed(number)(Seeded)
     how = settings(
         max_examples=count, stateful_step_count=STEPS, deadline=None, database=None, print_blob=True,
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
     )  # fmt: skip
     printed = StringIO()
     try:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from google.protobuf.message import DecodeError
+
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectRef
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -29,7 +31,7 @@ from stateward_sidecar.archive.heads import FORMAT
 from stateward_sidecar.archive.places import FORMAT_KEY, HEAD, THREAD_KEYS, Place, epoch_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import ArchiveUnavailable, FeatureUnavailable, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, StatewardError
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.telemetry import log
@@ -81,7 +83,10 @@ class Collector:
 
     def _check_format(self) -> None:
         """A newer version may name objects in ways that this one does not know."""
-        form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
+        try:
+            form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
+        except DecodeError:
+            raise Corrupt("the archive's _format object cannot be read: nothing is removed") from None
         if max(form.min_reader, form.min_writer) > FORMAT:
             raise FeatureUnavailable(
                 f"the archive needs a version that knows format {max(form.min_reader, form.min_writer)}, and this one "

@@ -102,7 +102,7 @@ class Fetcher:
         tail = [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
         refs = list(head.objects)
         base = next((branch.snapshot_version for branch in image.branches if branch.name == "main"), 0)
-        index = head.index if head.HasField("index") and head.index.last_sequence > have else None
+        index = head.index if head.HasField("index") and (not have or head.index.last_sequence > have) else None
         window = head.tip_sequence - REQUEST_WINDOW_ENTRIES if for_writer else head.tip_sequence
         if index is not None and (not base or base <= index.last_version or index.last_sequence > window):
             refs = [*self.indexed(place, index), *refs]

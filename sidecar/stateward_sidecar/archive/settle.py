@@ -164,6 +164,13 @@ class Settler:
         """It was deleted through another sidecar: the key is destroyed, here too."""
         identity = thread.identity
         log.warning("the thread was deleted in the archive", uid=identity.uid_text)
+        store = self._desk.store
+        for number in self._desk.orphans.siblings(identity.uid, thread.number):  # they have the same key
+            with store.context.engine.read() as txn:
+                orphan = store.threads.by_number(txn, number)
+            if orphan is not None:
+                gone = DeleteThreadRequest(namespace=identity.namespace, thread=orphan.name, allow_missing=True)
+                store.context.writer.submit(Write(run=store.deleter.delete(gone), frees_space=True), wait=True).wait()
         request = DeleteThreadRequest(
             namespace=identity.namespace, thread=thread.name, expected_uid=identity.uid_text, allow_missing=True
         )

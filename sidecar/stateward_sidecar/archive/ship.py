@@ -107,7 +107,7 @@ class Shipper:
         pieces = self._snapshots(hold, head, moment)
         self._describe(hold, head, moment)
         self._unlink(hold, head, moment)
-        self._fold(hold, head, moment)
+        self._fold(hold, head, moment, tail)
         del head.tail[:]
         head.tail.extend(row.record for row in tail)
         head.ClearField("snapshot_version")
@@ -324,7 +324,7 @@ class Shipper:
         if len(head.garbage) < GARBAGE_MAX:
             head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
 
-    def _fold(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+    def _fold(self, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow]) -> None:
         """Keeps HEAD small: older references go into an index, and where all are new, small packs into a large one."""
         if len(head.objects) <= OBJECTS_SOFT_MAX:
             return
@@ -333,7 +333,7 @@ class Shipper:
         base = main.snapshot_version if main is not None else 0
         needed = {
             version for ref in head.objects if is_pack(ref) and ref.last_version >= base for version in ref.dictionaries
-        }
+        } | {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
         old = [
             ref for ref in head.objects
             if ref.last_version < base and (is_pack(ref) or ref.first_version not in needed)
@@ -345,8 +345,8 @@ class Shipper:
             data = pack_index(index)
             ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
             ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
-            ref.last_version = max(item.last_version for item in old)
-            ref.last_sequence = max(item.last_sequence for item in old)
+            ref.last_version = max(head.index.last_version, *(item.last_version for item in old))
+            ref.last_sequence = max(head.index.last_sequence, *(item.last_sequence for item in old))
             desk.wire.put(hold.place.object(ref), data)
             if hold.indexed_snapshots is not None:
                 hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}

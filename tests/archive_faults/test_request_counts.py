@@ -1,0 +1,81 @@
+"""The danger: requests that nobody ordered, or one after the other: a bill, and a start that takes seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+from tests.archive.rig import eventually, write_steps
+from tests.archive_faults.gate import Gate, Request
+from tests.archive_faults.wires import Machines
+
+from stateward import Client
+
+# Long enough that what is sent at the same time overlaps.
+LATENCY_S = 0.3
+
+
+def rounds(requests: list[Request]) -> int:
+    """Round trips: how often it was waited for all that was under way before more was asked for."""
+    count, end = 0, 0.0
+    for request in sorted(requests, key=lambda request: request.begun):
+        if request.begun >= end:
+            count, end = count + 1, request.ended
+        end = max(end, request.ended)
+    return count
+
+
+def hydrate_counted(gate: Gate, client: Client, name: str, expected: int) -> tuple[Counter[str], int]:
+    """The requests of one hydrate, and its round trips."""
+    before = len(gate.requests)
+    gate.delay_s = LATENCY_S
+    try:
+        assert client.thread(name).hydrate().slots["count"] == expected
+    finally:
+        gate.delay_s = 0.0
+    seen = gate.requests[before:]
+    return Counter(request.kind for request in seen), rounds(seen)
+
+
+def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: Gate) -> None:
+    """HEAD and key together, and nothing more where all is in HEAD; else one more round, however many objects."""
+    first = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url, patience_s=20))
+    write_steps(first, "small", 3, archived=True)
+    write_steps(first, "large", 6, size=40_000, archived=True)
+    write_steps(first, "tagged", 6, size=40_000, archived=True)
+    for number in range(140):  # more than fit into HEAD
+        first.thread("tagged").tag(os.urandom(100).hex(), 1 + number % 6)
+    write_steps(first, "tagged", 1, size=40_000, archived=True)
+    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url, patience_s=20), deadline=30)
+    kinds, _ = hydrate_counted(gate, other, "small", 3)  # the namespace's key is asked for once a process
+    assert kinds == {"get namespace": 1, "get HEAD": 1, "get key": 1}
+    other = fleet_on_s3.client(fleet_on_s3.machine_on("third", gate.url, patience_s=20), deadline=30)
+    other.thread("unknown").hydrate()
+    assert hydrate_counted(gate, other, "small", 3) == ({"get HEAD": 1, "get key": 1}, 1)
+    kinds, trips = hydrate_counted(gate, other, "large", 6)
+    assert (kinds["get HEAD"], kinds["get key"], trips) == (1, 1, 2)
+    assert kinds["get pack"] + kinds["get snap"] > 1
+    kinds, trips = hydrate_counted(gate, other, "tagged", 7)
+    assert (kinds["get HEAD"], kinds["get key"], kinds["get image"], trips) == (1, 1, 1, 2)
+    assert all(kind.startswith("get ") and kind != "get other" for kind in kinds)
+
+
+def test_idle_daemon_asks_nothing(fleet_on_s3: Machines, gate: Gate) -> None:
+    """With threads that it holds, that it gave up and that others hold, nothing is sent once all is shipped."""
+    daemon = fleet_on_s3.machine_on("first", gate.url)
+    client = fleet_on_s3.client(daemon)
+    for number in range(10):
+        write_steps(client, f"job-{number}", 2, size=3000)
+    client.thread("job-3").detach()
+    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url))
+    assert other.thread("job-4").hydrate().slots
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
+    time.sleep(0.5)  # what is packed in the background
+    before, counted = client.stats().archive.requests, gate.count()
+    for _ in range(15):  # being looked at is nothing that takes requests either
+        time.sleep(0.1)
+        client.stats()
+        client.thread("job-5").hydrate()
+        list(client.threads())
+    assert (client.stats().archive.requests, gate.count()) == (before, counted)
