@@ -46,7 +46,7 @@ def _archive(report: Report) -> list[Aim]:
     cold = _last(report.section("cold").rows)
     aims = [
         Aim(f"ARCHIVED save at {case}, x bare conditional PUT", 1.3, archived.find(archive.ARCHIVED, case, "x_bare"))
-        for case in ("10 KB", "100 KB")
+        for case in ("10 KB", "100 KB", f"10 KB, {archive.AWAY_S * 1000:g} ms away")
     ]
     aims += [
         Aim(f"COMMITTED save at {case}, x without archive", 1.15, committed.find(archive.WITH, case, "x_without"))
