@@ -117,3 +117,20 @@ def test_a_deleted_thread_stays_deleted(machines: Fleet) -> None:
     assert second.thread("job").hydrate().version == 0
     write_steps(client, "job", 2, archived=True)
     assert second.thread("job").hydrate().slots["count"] == 2
+
+
+def test_a_watch_ends_where_history_parts(machines: Fleet) -> None:
+    """Whoever watched the old owner is told that what came last is no history, and from where to go on."""
+    old, new = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
+    write_steps(old, "job", 2, archived=True)
+    state = old.thread("job").hydrate()
+    seen: list[int] = []
+    with old.thread("job").watch() as events:
+        new.thread("job").attach(take_over=True)
+        write_steps(new, "job", 1, archived=True)
+        state.slots["mine"] = True
+        old.thread("job").save(state)
+        with pytest.raises(errors.Fenced) as caught:
+            seen.extend(event.sequence for event in events)
+    assert seen == [3]
+    assert caught.value.metadata["common_sequence"] == "2"

@@ -21,7 +21,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, ThreadNotFound
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.settings import check_main_version
@@ -82,7 +82,7 @@ class Remover:
         desk, identity = self._desk, thread.identity
         hold = desk.holds.get(thread.number)
         if hold is None:
-            raise ArchiveUnavailable(f"thread {thread.name!r} was taken by another sidecar meanwhile")
+            raise self._taken(thread)
         seen: Seen | None = Seen(hold.head, hold.etag, None)
         if not hold.is_verified or hold.is_rolled_back:
             seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
@@ -99,7 +99,7 @@ class Remover:
                     and not found.head.deleted
                     and (found.head.boot_id != desk.boot_id)
                 ):
-                    raise ArchiveUnavailable(f"thread {thread.name!r} was taken by another sidecar meanwhile") from None
+                    raise self._taken(thread) from None
                 seen = found
         with desk.context.engine.read() as txn:
             blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
@@ -109,6 +109,10 @@ class Remover:
         self._delete_orphans(thread)
         if seen is not None and not seen.head.deleted:
             desk.wire.later(partial(self._unlink, hold.place, seen, blob_ids))
+
+    @staticmethod
+    def _taken(thread: Thread) -> NotOwner:
+        return NotOwner(f"thread {thread.name!r} was taken by another sidecar meanwhile", thread=thread.name)
 
     def _delete_orphans(self, thread: Thread) -> None:
         """What was set aside of it goes with it: it has the same key."""

@@ -21,7 +21,7 @@ from stateward.storage.v1.journal_pb2 import (
 )
 from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, VersionPruned
+from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
@@ -47,6 +47,7 @@ class Watch:
     request: WatchRequest
     cursor: int = 0  # sequence, or place among all entries
     uid: bytes = b""  # of a thread's watch
+    number: int = 0  # of the same: a thread that was taken over is here under another one
     is_over: bool = False
     # From the beginning means from what is left of it: up to here a removed entry is passed over.
     holes_until: int = 0
@@ -89,7 +90,7 @@ class Watcher:
             if after > tip:
                 raise InvalidField(field, f"{after} was never given out; the newest is {tip}")
             self._check_retained(txn, thread, after)
-        return Watch(request, after, thread.identity.uid, holes_until=0 if after else tip)
+        return Watch(request, after, thread.identity.uid, thread.number, holes_until=0 if after else tip)
 
     def read(self, watch: Watch) -> list[Event]:
         """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one."""
@@ -99,6 +100,8 @@ class Watcher:
             thread = self._threads.find(txn, watch.request.namespace, watch.request.thread)
             if thread is None or thread.identity.uid != watch.uid:
                 return self._end(txn, watch)
+            if watch.number and thread.number != watch.number:
+                raise self._fenced(watch)
             return self._read_thread(txn, thread, watch)
 
     @staticmethod
@@ -210,7 +213,20 @@ class Watcher:
                 event = _deleted(record)
                 event.cursor = f"t.{watch.uid.hex()}.{record.sequence}"
                 return [event]
+        if watch.number and txn.get(layout.orphan_key(watch.number)) is not None:
+            raise self._fenced(watch)
         raise not_found(watch.request.namespace, watch.request.thread)
+
+    def _fenced(self, watch: Watch) -> Fenced:
+        """What was watched is set aside: its newest events may be no history."""
+        with self._context.engine.read() as txn:
+            orphan = self._threads.by_number(txn, watch.number)
+        name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
+        thread = watch.request.thread
+        return Fenced(
+            f"thread {thread!r} was taken over by another sidecar; entries after {common} are kept as {name!r}; watch "
+            f"again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
+        )  # fmt: skip
 
     def _event(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, include_diff: bool) -> Event:
         identity, header = thread.identity, entry.header
