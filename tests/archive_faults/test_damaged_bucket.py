@@ -49,7 +49,9 @@ def lying(where: dict[str, Path]) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in where.items() if path.exists() and name != "sound"}
 
 
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["while it runs", "while it is stopped"])
+@pytest.mark.parametrize(
+    "is_stopped", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["while it runs", "while it is stopped"]
+)
 def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped: bool) -> None:
     """COMMITTED goes on, nothing of these threads is shipped, statistics count them, and sound ones are archived."""
     daemon = fleet_on_disk.machine_on("first")

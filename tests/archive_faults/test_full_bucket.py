@@ -12,7 +12,9 @@ from stateward import Durability, errors
 REFUSALS = {"full": (507, "InsufficientStorage"), "read-only": (403, "AccessDenied")}
 
 
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=list(REFUSALS))
+@pytest.mark.parametrize(
+    "refusal", [REFUSALS["full"], pytest.param(REFUSALS["read-only"], marks=pytest.mark.slow)], ids=list(REFUSALS)
+)
 def test_a_bucket_that_takes_nothing(fleet_on_s3: Machines, gate: Gate, refusal: tuple[int, str]) -> None:
     """COMMITTED goes on, new threads and ARCHIVED say why not, statistics say it, and all is shipped afterwards."""
     daemon = fleet_on_s3.machine_on("first", gate.url)

@@ -72,7 +72,7 @@ def test_older_copy_pulls_forward(fleet_on_disk: Machines) -> None:
     assert count(fleet_on_disk.client(fleet_on_disk.machine_on("other"))) == 17
 
 
-@pytest.mark.parametrize("lives_on", [False, True])
+@pytest.mark.parametrize("lives_on", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Machines, gate: Gate, lives_on: bool) -> None:
     """What a disk that is set back commits while the bucket is away is set aside; the thread follows the archive."""
     daemon = fleet_on_s3.machine_on("first", gate.url)

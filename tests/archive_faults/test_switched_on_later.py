@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.wires import Machines
 
@@ -34,6 +35,7 @@ def names(client: Client) -> list[str]:
     return sorted(found.name for found in client.threads())
 
 
+@pytest.mark.slow
 def test_threads_from_before(fleet_on_disk: Machines) -> None:
     """All threads of a data directory are shipped once it gets an archive, also those that nobody touches."""
     daemon = fleet_on_disk.machine_on("first")

@@ -18,6 +18,8 @@ from stateward_sidecar.errors import ArchiveUnavailable
 T = TypeVar("T")
 # Requests of one operation that go out at the same time.
 PARALLEL = 16
+# What one request for a list gives, at most.
+PAGE_KEYS = 1000
 
 
 @dataclass(slots=True)
@@ -98,8 +100,9 @@ class Wire:
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
         """For commands only."""
-        steps = self._call(lambda: iter(self._bucket.list(prefix)))
-        while (found := self._call(lambda: next(steps, None))) is not None:
+        steps, seen = iter(self._bucket.list(prefix)), 0
+        while (found := self._call(lambda: next(steps, None), counts=seen % PAGE_KEYS == 0)) is not None:
+            seen += 1
             yield found
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
@@ -163,9 +166,9 @@ class Wire:
                 self.traffic.head_bytes += len(data)
         return etag
 
-    def _call(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T], *, counts: bool = True) -> T:
         with self._lock:
-            self.traffic.requests += 1
+            self.traffic.requests += counts
         try:
             result = call()
         except (ObjectNotFound, ObjectExists, ObjectChanged):
