@@ -57,6 +57,14 @@ def test_a_thread_that_could_not_be_given_up_is_ours(history: Rules, fault: str)
     history.crash(0)
 
 
+def test_a_version_that_stands_alone_is_read_elsewhere(history: Rules) -> None:
+    """Its snapshot is older than main's newest one, and HEAD names it through an index only."""
+    history.tag(name="a", plan=NONE, tag="x", who=0)
+    history.work(archived=False, count=6, name="a", size=10, who=0)
+    history.prune(keep=2, name="a", plan=NONE, who=0)
+    history.background(plan=NONE, who=0)
+
+
 def test_a_disk_that_crashed_twice_is_nobody_else(history: Rules) -> None:
     """The process in between shipped, and died before it wrote that down: its HEAD is no stranger's."""
     history.crash(0)

@@ -116,7 +116,12 @@ class Fetcher:
             # Versions that stay without their parent have snapshots of their own, and cannot be read without.
             pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
             alone = {header.version for header in headers if header.parent_version in pruned}
-            if have and any(header.kind == ENTRY_KIND_PRUNED for header in headers):
+            is_pruned_now = have and any(header.kind == ENTRY_KIND_PRUNED for header in headers)
+            known = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
+            lacks = any(version not in known and version not in pruned for version in alone)
+            if head.HasField("index") and len(refs) == len(head.objects) and (lacks or is_pruned_now):
+                refs = [*self.indexed(place, head.index), *refs]
+            if is_pruned_now:
                 alone |= {ref.first_version for ref in refs}  # of entries that are here
             rows += self.read(
                 place,
