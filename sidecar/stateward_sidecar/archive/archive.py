@@ -22,7 +22,7 @@ from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import Keys
 from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.schedule import Schedule
-from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.settle import Settler, set_back
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.start import BOOT_ID_BYTES, remember_boot
 from stateward_sidecar.archive.wire import Wire
@@ -108,14 +108,10 @@ class Archive:
             raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written")
 
     def check_archivable(self, namespace: str, name: str) -> None:
-        """Raises ArchiveUnavailable for a thread of which nothing is archived until a person has looked."""
-        thread = self.holds(namespace, name)
-        hold = self.desk.holds.get(thread.number) if thread is not None else None
+        """Raises Corrupt for a thread of which nothing is archived until a person has looked."""
+        hold = self._find_hold((namespace, name))
         if hold is not None and hold.is_rolled_back:
-            raise ArchiveUnavailable(
-                f"the archive has an older copy of thread {name!r} than it had, or none; nothing was written; "
-                "`stateward archive repair` mends it, and COMMITTED saves go on"
-            )
+            raise set_back(name)
 
     def wait(self, thread: Thread, sequence: int) -> Future[None] | None:
         """What is done when a place of a thread's journal is archived; None where it is already."""
@@ -127,6 +123,9 @@ class Archive:
         if sequence <= live.archived_sequence:  # meanwhile
             self.desk.waiters.drop(thread.number, future)
             return None
+        hold = self.desk.holds.get(thread.number)
+        if hold is not None and hold.is_rolled_back:
+            self.desk.waiters.failed(thread.number, set_back(thread.name))
         self.schedule.now(thread.number)
         return future
 
@@ -137,7 +136,7 @@ class Archive:
             self._ship(thread.number)
 
     def detach(self, namespace: str, name: str) -> None:
-        """Archives what is committed, and gives the thread up. Raises NotOwner, ArchiveUnavailable."""
+        """Archives what is committed, and gives the thread up. Raises NotOwner, ArchiveUnavailable, Corrupt."""
         name_of: Name = namespace, name
         self._check_running()
         if self.attacher.is_detached(name_of):
@@ -148,6 +147,7 @@ class Archive:
                 if self.attacher.is_detached(name_of):
                     return
                 raise NotOwner(f"thread {name!r} is another sidecar's: it is not ours to give up", thread=name)
+            self.check_archivable(namespace, name)
             self._shipper.ship(hold, detach=True)
         raise NotOwner(f"thread {name!r} is written all the time, so that it cannot be given up", thread=name)
 

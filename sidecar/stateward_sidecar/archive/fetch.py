@@ -95,23 +95,21 @@ class Fetcher:
             raise KeyUnavailable("the thread's key is not in the archive")
         head = seen.head
         cipher = Cipher(seen.key.data_key)
-        sealed = head.image
-        if not sealed:
-            sealed = self._object(place, head.image_object)
-        image = open_image(cipher, head.uid, head, sealed)
         tail = [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
         refs = list(head.objects)
+        window = head.tip_sequence - REQUEST_WINDOW_ENTRIES if for_writer else head.tip_sequence
+        sealed, at_hand = head.image, dict[str, bytes]()
+        if not sealed:
+            sealed, at_hand = self._image_and_more(place, head, _needed(head, refs, tail, _newest(head), have, window))
+        image = open_image(cipher, head.uid, head, sealed)
         base = next((branch.snapshot_version for branch in image.branches if branch.name == "main"), 0)
         index = head.index if head.HasField("index") and (not have or head.index.last_sequence > have) else None
-        window = head.tip_sequence - REQUEST_WINDOW_ENTRIES if for_writer else head.tip_sequence
         if index is not None and (not base or base <= index.last_version or index.last_sequence > window):
             refs = [*self.indexed(place, index), *refs]
-        wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
-        snapshots = {base} | {version for ref in wanted for version in ref.dictionaries}
-        snapshots |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
-        snapshots -= {0, head.snapshot_version}
-        chosen = [ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots]
-        rows = self.read(place, [*wanted, *chosen])
+        chosen = _needed(head, refs, tail, base, have, window)
+        missing = [ref for ref in chosen if place.object(ref) not in at_hand]
+        at_hand.update(zip(map(place.object, missing), self._objects(place, missing), strict=True))
+        rows = [row for ref in chosen for row in open_pack(ref, at_hand[place.object(ref)])]
         if image.pruned.ranges:
             # Versions that stay without their parent have snapshots of their own, and cannot be read without.
             pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
@@ -134,6 +132,16 @@ class Fetcher:
         if head.snapshot_version:
             rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
         return Fetched(image, [*rows, *tail])
+
+    def _image_and_more(
+        self, place: Place, head: ArchiveHead, likely: list[ObjectRef]
+    ) -> tuple[bytes, dict[str, bytes]]:
+        """An image that is too large for HEAD, and in the same round trip what it will most likely ask for."""
+        try:
+            sealed, *found = self._objects(place, [head.image_object, *likely])
+        except Corrupt:  # perhaps of what is not needed at all
+            return self._object(place, head.image_object), {}
+        return sealed, dict(zip(map(place.object, likely), found, strict=True))
 
     def history(self, place: Place, refs: Sequence[ObjectRef]) -> Iterable[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
         """The rows of packs and snapshots, some objects at a time; the error where one is missing or damaged."""
@@ -188,6 +196,23 @@ def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[O
         return [ref for ref in packs if ref.last_sequence > have]
     first = [ref.first_sequence for ref in packs if ref.last_version >= base or ref.last_sequence > window]
     return [ref for ref in packs if ref.last_sequence >= min(first)] if first else []
+
+
+def _needed(
+    head: ArchiveHead, refs: list[ObjectRef], tail: list[PackedRow], base: int, have: int, window: int
+) -> list[ObjectRef]:
+    """The packs to read, and the snapshots: the one at ``base``, and the dictionaries of what is read."""
+    wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
+    snapshots = {base} | {version for ref in wanted for version in ref.dictionaries}
+    snapshots |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    snapshots -= {0, head.snapshot_version}
+    return [*wanted, *(ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots)]
+
+
+def _newest(head: ArchiveHead) -> int:
+    """The newest snapshot that HEAD names: main's, as a rule."""
+    named = (ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT)
+    return max([head.snapshot_version, *named])
 
 
 def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:

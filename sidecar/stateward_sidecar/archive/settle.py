@@ -110,6 +110,7 @@ class Settler:
         row = row_of(known, ACCESS_OWNED, (thread.floor_sequence, thread.floor_version))
         row.rolled_back = True
         self.write_row(thread, row)
+        self._desk.waiters.failed(thread.number, set_back(thread.name))
         return hold
 
     def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold:
@@ -193,3 +194,11 @@ class Settler:
                 threads.keep_draft(batch, draft)
 
         self._desk.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+
+
+def set_back(name: str) -> Corrupt:
+    """The error for who asks that more of such a thread be archived."""
+    return Corrupt(
+        "its HEAD is older than what was archived, or gone, so that nothing of it is archived; COMMITTED saves go on, "
+        "and `stateward archive repair` writes HEAD anew", name,
+    )  # fmt: skip

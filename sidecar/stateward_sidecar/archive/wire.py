@@ -11,7 +11,15 @@ from typing import TypeVar
 
 from stateward_sidecar.archive.places import FORMAT_KEY
 from stateward_sidecar.bucket.base import Bucket, Object
-from stateward_sidecar.bucket.errors import BucketError, ObjectChanged, ObjectExists, ObjectNotFound
+from stateward_sidecar.bucket.errors import (
+    BucketDenied,
+    BucketError,
+    BucketFull,
+    BucketRefused,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+)
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable
 
@@ -47,7 +55,9 @@ class Wire:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="bucket")
         self.traffic = Traffic()
-        self.error = ""
+        self._error = ""
+        # Full, or not ours to write: reads that are answered do not end that, a write that is does.
+        self._refusal = ""
         self._away_since: float | None = None
         self._is_asking = False
 
@@ -56,6 +66,11 @@ class Wire:
         """For how long nothing has been answered; 0 = the last request was."""
         since = self._away_since
         return max(self._clock.monotonic() - since, 1e-9) if since is not None else 0.0
+
+    @property
+    def error(self) -> str:
+        """What is wrong at present; empty = nothing."""
+        return self._refusal or self._error
 
     def get(self, key: str) -> Object:
         """Raises ObjectNotFound."""
@@ -74,14 +89,14 @@ class Wire:
 
     def put(self, key: str, data: bytes) -> None:
         """Writes an immutable object."""
-        self._call(lambda: self._bucket.put(key, data))
+        self._call(lambda: self._bucket.put(key, data), is_write=True)
         with self._lock:
             self.traffic.objects += 1
             self.traffic.object_bytes += len(data)
 
     def put_file(self, key: str, path: Path) -> None:
         """Writes an immutable object with the bytes of a file."""
-        self._call(lambda: self._bucket.put_file(key, path))
+        self._call(lambda: self._bucket.put_file(key, path), is_write=True)
         with self._lock:
             self.traffic.objects += 1
             self.traffic.object_bytes += path.stat().st_size
@@ -120,9 +135,9 @@ class Wire:
     def check_there(self) -> None:
         """Raises ArchiveUnavailable where nothing of the archive is there: a wrong bucket, a directory not mounted."""
         if self.find(FORMAT_KEY) is None:
-            self.error = "the archive is empty: is this the right bucket, and is its directory mounted?"
+            self._error = "the archive is empty: is this the right bucket, and is its directory mounted?"
             self._away_since = self._clock.monotonic()
-            raise ArchiveUnavailable(self.error)
+            raise ArchiveUnavailable(self._error)
 
     def ask_again(self) -> None:
         """Asks while nobody waits whether the bucket is back: calls are refused until something else was answered."""
@@ -155,7 +170,7 @@ class Wire:
 
     def _write(self, call: Callable[[], str], data: bytes, *, is_head: bool) -> str:
         try:
-            etag = self._call(call)
+            etag = self._call(call, is_write=True)
         except (ObjectExists, ObjectChanged) as error:
             if error.is_unclear:
                 raise Unclear(f"it is not known whether a write to the archive landed: {error.message}") from error
@@ -166,7 +181,7 @@ class Wire:
                 self.traffic.head_bytes += len(data)
         return etag
 
-    def _call(self, call: Callable[[], T], *, counts: bool = True) -> T:
+    def _call(self, call: Callable[[], T], *, is_write: bool = False, counts: bool = True) -> T:
         with self._lock:
             self.traffic.requests += counts
         try:
@@ -175,17 +190,22 @@ class Wire:
             self._answered()
             raise
         except BucketError as error:
-            self.error = error.message
+            if is_write and isinstance(error, BucketFull | BucketDenied | BucketRefused):
+                self._refusal = error.message
+            else:
+                self._error = error.message
             if self._away_since is None:
                 self._away_since = self._clock.monotonic()
             kind = Unclear if error.is_unclear else ArchiveUnavailable
             raise kind(f"the archive cannot be reached: {error.message}") from error
         self._answered()
+        if is_write:
+            self._refusal = ""
         return result
 
     def _answered(self) -> None:
         self._away_since = None
-        self.error = ""
+        self._error = ""
 
 
 def _settle(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:

@@ -15,7 +15,7 @@ import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.errors import ArchiveUnavailable, HistoryElsewhere, NoArchive, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, HistoryElsewhere, NoArchive, NotOwner, ThreadNotFound
 from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Holding:
             try:
                 async with asyncio.timeout(timeout):
                     await asyncio.wrap_future(future)
-            except TimeoutError:
+            except (TimeoutError, Corrupt):  # late, or HEAD was found to be set back: committed it is
                 archive.desk.waiters.drop(found.number, future)
                 return DURABILITY_COMMITTED, found.archived_sequence
         live = self._store.threads.in_memory(found.number) or found
