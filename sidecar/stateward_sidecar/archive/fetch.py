@@ -107,6 +107,9 @@ class Fetcher:
         if index is not None and (not base or base <= index.last_version or index.last_sequence > window):
             refs = [*self.indexed(place, index), *refs]
         chosen = _needed(head, refs, tail, base, have, window)
+        if head.HasField("index") and len(refs) == len(head.objects) and _lacks_snapshot(head, chosen, tail, base):
+            refs = [*self.indexed(place, head.index), *refs]
+            chosen = _needed(head, refs, tail, base, have, window)
         missing = [ref for ref in chosen if place.object(ref) not in at_hand]
         at_hand.update(zip(map(place.object, missing), self._objects(place, missing), strict=True))
         rows = [row for ref in chosen for row in open_pack(ref, at_hand[place.object(ref)])]
@@ -203,10 +206,21 @@ def _needed(
 ) -> list[ObjectRef]:
     """The packs to read, and the snapshots: the one at ``base``, and the dictionaries of what is read."""
     wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
-    snapshots = {base} | {version for ref in wanted for version in ref.dictionaries}
-    snapshots |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
-    snapshots -= {0, head.snapshot_version}
+    snapshots = _snapshots_of(head, wanted, tail, base)
     return [*wanted, *(ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots)]
+
+
+def _lacks_snapshot(head: ArchiveHead, chosen: list[ObjectRef], tail: list[PackedRow], base: int) -> bool:
+    """Whether a snapshot that what was chosen needs is older than all that HEAD names itself."""
+    found = {ref.first_version for ref in chosen if ref.kind == OBJECT_KIND_SNAPSHOT}
+    return bool(_snapshots_of(head, [ref for ref in chosen if is_pack(ref)], tail, base) - found)
+
+
+def _snapshots_of(head: ArchiveHead, packs: list[ObjectRef], tail: list[PackedRow], base: int) -> set[int]:
+    """Versions of the snapshots that packs and tail need, but for the one in HEAD."""
+    needed = {base} | {version for ref in packs for version in ref.dictionaries}
+    needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    return needed - {0, head.snapshot_version}
 
 
 def _newest(head: ArchiveHead) -> int:
