@@ -60,7 +60,7 @@ def check_owner_goes_on(client: Client) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [remove, flip])
-@pytest.mark.parametrize("kind", [".pack", ".index"])
+@pytest.mark.parametrize("kind", [".pack", ".index", ".snap"])
 def test_history_objects(fleet_on_disk: Machines, harm: Callable[[Path], None], kind: str) -> None:
     """Packs or indexes of the past: each version is whole or CORRUPT, other threads and the owner go on as ever."""
     owner = write_long(fleet_on_disk)
@@ -77,7 +77,8 @@ def test_history_objects(fleet_on_disk: Machines, harm: Callable[[Path], None], 
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
     third = fleet_on_disk.client(fleet_on_disk.machine_on("third"), retry_timeout=0)
-    assert {outcome(third, version) for version in (1, 10, 20, LAST)} == {"whole"}
+    for client in (third, other):  # also where it was missed
+        assert {outcome(client, version) for version in (1, 10, 20, LAST)} == {"whole"}
     check_owner_goes_on(owner)
 
 

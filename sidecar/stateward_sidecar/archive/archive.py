@@ -91,6 +91,10 @@ class Archive:
         """See ``History.complete``."""
         return self.history.complete((namespace, name))
 
+    def heal(self, namespace: str, name: str) -> bool:
+        """See ``History.heal``."""
+        return self.history.heal((namespace, name))
+
     def fetch_blob(self, namespace: str, name: str, blob_id: bytes) -> None:
         """See ``BlobCarrier.fetch``."""
         self._blobs.fetch((namespace, name), blob_id)

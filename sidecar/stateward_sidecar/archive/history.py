@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_INDEX,
     OBJECT_KIND_PACK,
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
     ObjectRef,
     PackedRow,
 )
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.packs import is_pack
@@ -41,6 +43,28 @@ class History:
             if not thread.floor_sequence:
                 return 0
             return self._complete(thread)
+
+    def heal(self, name: Name) -> bool:
+        """Fetches snapshots that could not be had when they were wanted. False: there are none that this disk lacks."""
+        with self._desk.locks.of(name):
+            with self._desk.context.engine.read() as txn:
+                thread = self._desk.store.threads.get(txn, *name)
+            identity = thread.identity
+            if thread.archive is None or thread.access == ACCESS_ORPHAN:
+                return False
+            place = self._desk.place(identity.namespace_keys, thread.name)
+            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+            if seen is None or seen.head.uid != identity.uid:
+                return False
+            refs = [ref for ref in self._missing(place, seen.head, thread)[0] if ref.kind == OBJECT_KIND_SNAPSHOT]
+            found = [rows for _, rows in self._fetcher.history(place, refs) if not isinstance(rows, Corrupt)]
+            rows = [row for each in found for row in each]
+            if not rows:
+                return False
+            self._desk.installer.add_history(thread, rows)
+            floor = thread.floor_sequence, thread.floor_version
+            self._desk.installer.finish_history(thread, {row.snapshot_version for row in rows}, floor)
+            return True
 
     def _missing(self, place: Place, head: ArchiveHead, thread: Thread) -> tuple[list[ObjectRef], _Hole]:
         """What HEAD leads to and this disk lacks, oldest first."""
@@ -111,5 +135,8 @@ class _Hole:
         if ref.kind == OBJECT_KIND_SNAPSHOT:
             return
         self.error = self.error or error
+        if ref.kind == OBJECT_KIND_INDEX:  # it may have named anything
+            self.last_sequence, self.last_version = self._end
+            return
         self.last_sequence = max(self.last_sequence, min(ref.last_sequence, self._end[0]))
         self.last_version = max(self.last_version, min(ref.last_version, self._end[1]))

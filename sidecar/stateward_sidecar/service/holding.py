@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, HistoryElsewhere, NoArchive, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    HistoryElsewhere,
+    NoArchive,
+    NotOwner,
+    StatewardError,
+    ThreadNotFound,
+)
 from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
@@ -102,6 +111,7 @@ class Holding:
         archive = self.archive
         if archive is None:
             return await verb()
+        is_healed = False
         for _ in range(ROUNDS):
             if archive.holds(namespace, thread) is None:
                 await self.block(archive.know, namespace, thread)
@@ -109,7 +119,17 @@ class Holding:
                 return await verb()
             except HistoryElsewhere as error:
                 await self._complete(error)
+            except Corrupt:
+                # Perhaps for want of what could not be had from the bucket at the time.
+                if is_healed or not await self._heal(namespace, thread):
+                    raise
+                is_healed = True
         raise ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
+
+    async def _heal(self, namespace: str, thread: str) -> bool:
+        with suppress(StatewardError):  # what was found first is what is wrong
+            return await self.block(self.need().heal, namespace, thread)
+        return False
 
     async def _complete(self, error: HistoryElsewhere) -> None:
         archive, facts = self.need(), error.metadata
