@@ -1,7 +1,7 @@
 # The task table; `make` alone lists it. Each task makes the environment it needs in .venv, from pyproject.toml.
 
 PYTHON ?= python3
-JOBS ?= 2
+JOBS ?= 3
 BIN := .venv/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
