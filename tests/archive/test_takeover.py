@@ -134,3 +134,22 @@ def test_a_watch_ends_where_history_parts(machines: Fleet) -> None:
             seen.extend(event.sequence for event in events)
     assert seen == [3]
     assert caught.value.metadata["common_sequence"] == "2"
+
+
+def test_what_was_deleted_here_only_comes_back_whole(machines: Fleet) -> None:
+    """Asked for while its old rows are still being removed: their end must not take the new copy's key."""
+    first = machines.machine("first")
+    client = machines.client(first)
+    write_steps(client, "job", 700, archived=False)
+    client.thread("job").wait_archived(client.thread("job").get().sequence)
+    for _ in range(3):
+        assert client.thread("job").delete(local_only=True)
+        assert client.thread("job").hydrate().slots["count"] >= 700
+        write_steps(client, "job", 1, archived=True)
+    first.stop()
+    first.start()
+    client = machines.client(first)
+    assert client.thread("job").hydrate().slots["count"] == 703
+    write_steps(client, "job", 1)
+    client.thread("job").delete()
+    assert client.thread("job").hydrate().version == 0

@@ -252,10 +252,17 @@ class KeyStore:
         self._slots[ERASED, uid] = slot
         self._leaving.discard(uid)
 
+    def revive(self, uid: bytes) -> None:
+        """Frees the slot of an erased thread only: the archive has brought the thread back. Writer only."""
+        self._free_slots(uid, (ERASED,))
+
     def release(self, uid: bytes) -> None:
         """Frees a slot: of an erased thread whose rows are gone, or of a creation that failed. Writer only."""
         self._leaving.discard(uid)
-        for kind in (ERASED, THREAD):
+        self._free_slots(uid, (ERASED, THREAD))
+
+    def _free_slots(self, uid: bytes, kinds: tuple[int, ...]) -> None:
+        for kind in kinds:
             slot = self._slots.pop((kind, uid), None)
             if slot is not None:
                 os.pwrite(self._fd, b"\0" * SLOT_BYTES, slot * SLOT_BYTES)

@@ -132,7 +132,9 @@ class Deleter:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
                 txn.delete(layout.blobs_key(number))
-                self._context.keystore.release(uid)
+                # Deleted here only, a thread may have come back from the archive before its old rows were gone.
+                is_back = self._context.archive is not None and bool(uid) and _is_shared(txn, uid)
+                (self._context.keystore.revive if is_back else self._context.keystore.release)(uid)
                 if self._context.keystore.sync not in batch.before_commit:
                     batch.before_commit.append(self._context.keystore.sync)
             else:
