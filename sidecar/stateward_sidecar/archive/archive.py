@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -39,6 +40,8 @@ from stateward_sidecar.telemetry import log
 WORKERS = 16
 # From then on a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
+# Between two tries to give a thread up at the end.
+RETRY_S = 0.2
 
 
 class Archive:
@@ -221,7 +224,7 @@ class Archive:
                 self.attacher.know(hold.name)  # so that lists show the thread as well, and not only what was set aside
 
     def _find_dirty(self) -> None:
-        """At the start: what a crash left unarchived, and once what was made before there was an archive."""
+        """At the start: what a crash left unarchived, and what was made before there was an archive."""
         context = self.desk.context
         try:
             with context.engine.read() as txn:
@@ -258,9 +261,7 @@ class Archive:
             try:
                 self._shipper.ship(hold, detach=True)
             except StatewardError:
-                if clock.monotonic() + 0.2 < end:
-                    self.desk.is_stopping.wait(0)
-                    threading.Event().wait(0.2)
+                time.sleep(max(min(RETRY_S, end - clock.monotonic()), 0.0))
                 continue
             return int(hold.number not in self.desk.holds)
         return 0

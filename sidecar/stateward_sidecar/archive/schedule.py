@@ -85,11 +85,6 @@ class Schedule:
             self._tokens -= 1
         self._start(number)
 
-    def is_idle(self) -> bool:
-        """Whether nothing is left to ship."""
-        with self._condition:
-            return not self._due and not self._running
-
     def close(self) -> None:
         """Starts nothing more; writes down what is known."""
         with self._condition:
