@@ -115,6 +115,22 @@ def test_what_was_set_aside_of_a_deleted_thread_goes_with_it(history: Rules) -> 
     assert [thread.name for thread in history.sidecars[0].threads()] == ["a"]
 
 
+def test_an_orphan_of_a_copy_is_read_from_its_beginning(history: Rules) -> None:
+    """What it shares with the thread it comes from was never on its disk: the archive has that under the thread's name."""
+    history.copy(0)
+    history.restore(1, 0, now=True)
+    history.attach(1, "a", NONE)
+    history.work(0, "a", count=2, size=10, archived=False)
+    history.work(0, "a", count=4, size=10, archived=False)
+    history.flush(0, (), NONE, takes=False)
+    history.save_one(0, "a", "side", 10, conditional=False, archived=False, rests=False, plan=NONE)
+    history.work(0, "a", count=2, size=10, archived=True)
+    history.work(1, "a", count=2, size=10, archived=True)
+    history.flush(0, (), NONE, takes=False)
+    save(history, 1, archived=False)
+    assert history.orphans
+
+
 # -- the machine is able to find -----------------------------------------------------------------------------------
 
 

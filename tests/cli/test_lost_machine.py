@@ -132,7 +132,7 @@ def test_missing_objects_are_reported(archived, first, second, own_pair):
 def test_garbage(archived, first, own_pair):
     """A dry run names what a collection would remove, and removes nothing; no version is lost by the real one."""
     archived.thread("run/2").delete()
-    before = own_pair.objects().keys()
+    before = own_pair.settled().keys()
     would = first("archive", "gc", "--dry-run", "--grace", "0.01s", "--json").json
     assert own_pair.objects().keys() == before
     assert set(would["keys"]) <= before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ class Pair:
         """What is in the bucket, by name."""
         found = (path for path in self.bucket.rglob("*") if path.is_file() and not path.name.startswith("."))
         return {str(path.relative_to(self.bucket)): path.read_bytes() for path in found}
+
+    def settled(self) -> dict[str, bytes]:
+        """What is in the bucket when uploads and deletions in the background seem to have ended."""
+        seen = self.objects()
+        while True:
+            time.sleep(0.3)
+            now = self.objects()
+            if now.keys() == seen.keys():
+                return now
+            seen = now
 
 
 def archive_flags(bucket: Path, owner_id: str) -> dict[str, Any]:

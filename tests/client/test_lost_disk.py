@@ -80,7 +80,7 @@ def test_garbage(lost, own_pair):
     """A collection removes what a dry run named, and nothing that anybody needs."""
     lost.thread("t0").attach(take_over=True)
     lost.thread("t0").delete()
-    before = own_pair.objects().keys()
+    before = own_pair.settled().keys()
     named = {each.key for each in lost.archive.collect(dry_run=True, grace=ZERO) if each.key}
     assert own_pair.objects().keys() == before
     assert named <= before

@@ -150,3 +150,21 @@ class Finding(_message.Message):
     sequence: int
     message: str
     def __init__(self, reason: _Optional[str] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("undo", "grace")
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    GRACE_FIELD_NUMBER: _ClassVar[int]
+    undo: bool
+    grace: _duration_pb2.Duration
+    def __init__(self, undo: bool = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("detached_threads", "dirty_threads", "ready")
+    DETACHED_THREADS_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_THREADS_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    detached_threads: int
+    dirty_threads: int
+    ready: bool
+    def __init__(self, detached_threads: _Optional[int] = ..., dirty_threads: _Optional[int] = ..., ready: bool = ...) -> None: ...

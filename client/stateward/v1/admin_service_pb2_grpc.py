@@ -50,6 +50,11 @@ class AdminServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/stateward.v1.AdminService/Drain',
+                request_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -77,6 +82,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Prepares the machine for being emptied: not ready any more, saves of new work are SHUTTING_DOWN, what is committed is
+        archived, and every thread is given up. Reads go on. Undone by a call with `undo`, or by a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Verify,
                     request_deserializer=stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class AdminService(object):
             '/stateward.v1.AdminService/Verify',
             stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.SerializeToString,
             stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.AdminService/Drain',
+            stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
+            stateward_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

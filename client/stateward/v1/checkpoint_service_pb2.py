@@ -22,15 +22,17 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import diff_pb2 as stateward_dot_v1_dot_diff__pb2
 from stateward.v1 import effect_pb2 as stateward_dot_v1_dot_effect__pb2
+from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%stateward/v1/checkpoint_service.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x17stateward/v1/diff.proto\x1a\x19stateward/v1/effect.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\"\xee\x06\n\x0bSaveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x04 \x01(\t\x12\x1d\n\x10\x65xpected_version\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\x0f\x65xpected_digest\x18\x06 \x01(\x0c\x12(\n\x06parent\x18\x07 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\toverwrite\x18\x08 \x01(\x08\x12$\n\x05state\x18\t \x01(\x0b\x32\x13.stateward.v1.StateH\x00\x12\"\n\x04\x64iff\x18\n \x01(\x0b\x32\x12.stateward.v1.DiffH\x00\x12$\n\x06status\x18\x0b \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\x0c \x01(\t\x12\x11\n\x04step\x18\r \x01(\x03H\x02\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x0e \x01(\x03\x12\x35\n\x06labels\x18\x0f \x03(\x0b\x32%.stateward.v1.SaveRequest.LabelsEntry\x12%\n\x08metadata\x18\x10 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x37\n\x07metrics\x18\x11 \x03(\x0b\x32&.stateward.v1.SaveRequest.MetricsEntry\x12%\n\x07\x65\x66\x66\x65\x63ts\x18\x12 \x03(\x0b\x32\x14.stateward.v1.Effect\x12\x13\n\x0b\x61\x63k_signals\x18\x13 \x03(\t\x12\x13\n\x0blease_token\x18\x14 \x01(\x03\x12\x12\n\nrequest_id\x18\x15 \x01(\t\x12,\n\ndurability\x18\x16 \x01(\x0e\x32\x18.stateward.v1.Durability\x12+\n\x06\x63reate\x18\x17 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12\x0f\n\x07wait_id\x18\x18 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07\x63ontentB\x13\n\x11_expected_versionB\x07\n\x05_step\"\x88\x02\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x16\n\x0eparent_version\x18\x03 \x01(\x03\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12\x19\n\x11\x61rchived_sequence\x18\x05 \x01(\x03\x12,\n\ndurability\x18\x06 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0b\n\x03uid\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08replayed\x18\t \x01(\x08\x12\x14\n\x0cstored_bytes\x18\n \x01(\x03\"<\n\x10\x42\x61tchSaveRequest\x12(\n\x05saves\x18\x01 \x03(\x0b\x32\x19.stateward.v1.SaveRequest\">\n\x11\x42\x61tchSaveResponse\x12)\n\x05saves\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.SaveResponse\"E\n\nProjection\x12\r\n\x05slots\x18\x01 \x03(\t\x12(\n\x04logs\x18\x02 \x03(\x0b\x32\x1a.stateward.v1.LogSelection\"7\n\x0cLogSelection\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x11\n\x04last\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_last\"\xc3\x01\n\x0eHydrateRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12,\n\nprojection\x18\x05 \x01(\x0b\x32\x18.stateward.v1.Projection\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\"\xd2\x01\n\x0fHydrateResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12\'\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x18.stateward.v1.ValueChunk\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x19\n\x11\x61rchived_sequence\x18\x05 \x01(\x03\x12\x10\n\x08owner_id\x18\x06 \x01(\t\"\x89\x01\n\nValueChunk\x12\x0e\n\x04slot\x18\x01 \x01(\tH\x00\x12\r\n\x03log\x18\x02 \x01(\tH\x00\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\r\n\x05index\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x07\n\x05place\"t\n\x14GetCheckpointRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\"E\n\x15GetCheckpointResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\"\xb5\x02\n\x16ListCheckpointsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12@\n\x06labels\x18\x04 \x03(\x0b\x32\x30.stateward.v1.ListCheckpointsRequest.LabelsEntry\x12&\n\x08statuses\x18\x05 \x03(\x0e\x32\x14.stateward.v1.Status\x12(\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"a\n\x17ListCheckpointsResponse\x12-\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x18.stateward.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xe2\x01\n\x12ReadHistoryRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x14\n\x0c\x66rom_version\x18\x05 \x01(\x03\x12*\n\tdirection\x18\x06 \x01(\x0e\x32\x17.stateward.v1.Direction\x12,\n\nprojection\x18\x07 \x01(\x0b\x32\x18.stateward.v1.Projection\"\xa0\x01\n\x13ReadHistoryResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12 \n\x04\x64iff\x18\x03 \x01(\x0b\x32\x12.stateward.v1.Diff\x12\x15\n\rstate_omitted\x18\x04 \x01(\x08\"\xc0\x01\n\x16\x44iffCheckpointsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12&\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12$\n\x02to\x18\x05 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\"\xa2\x01\n\x17\x44iffCheckpointsResponse\x12&\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12$\n\x02to\x18\x02 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12 \n\x04\x64iff\x18\x03 \x01(\x0b\x32\x12.stateward.v1.Diff\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t*^\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44IRECTION_OLDEST_FIRST\x10\x01\x12\x1a\n\x16\x44IRECTION_NEWEST_FIRST\x10\x02\x32\xd8\x04\n\x11\x43heckpointService\x12=\n\x04Save\x12\x19.stateward.v1.SaveRequest\x1a\x1a.stateward.v1.SaveResponse\x12L\n\tBatchSave\x12\x1e.stateward.v1.BatchSaveRequest\x1a\x1f.stateward.v1.BatchSaveResponse\x12\x46\n\x07Hydrate\x12\x1c.stateward.v1.HydrateRequest\x1a\x1d.stateward.v1.HydrateResponse\x12X\n\rGetCheckpoint\x12\".stateward.v1.GetCheckpointRequest\x1a#.stateward.v1.GetCheckpointResponse\x12^\n\x0fListCheckpoints\x12$.stateward.v1.ListCheckpointsRequest\x1a%.stateward.v1.ListCheckpointsResponse\x12T\n\x0bReadHistory\x12 .stateward.v1.ReadHistoryRequest\x1a!.stateward.v1.ReadHistoryResponse0\x01\x12^\n\x0f\x44iffCheckpoints\x12$.stateward.v1.DiffCheckpointsRequest\x1a%.stateward.v1.DiffCheckpointsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%stateward/v1/checkpoint_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x17stateward/v1/diff.proto\x1a\x19stateward/v1/effect.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\"\x98\x07\n\x0bSaveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x04 \x01(\t\x12\x1d\n\x10\x65xpected_version\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\x0f\x65xpected_digest\x18\x06 \x01(\x0c\x12(\n\x06parent\x18\x07 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\toverwrite\x18\x08 \x01(\x08\x12$\n\x05state\x18\t \x01(\x0b\x32\x13.stateward.v1.StateH\x00\x12\"\n\x04\x64iff\x18\n \x01(\x0b\x32\x12.stateward.v1.DiffH\x00\x12$\n\x06status\x18\x0b \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\x0c \x01(\t\x12\x11\n\x04step\x18\r \x01(\x03H\x02\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x0e \x01(\x03\x12\x35\n\x06labels\x18\x0f \x03(\x0b\x32%.stateward.v1.SaveRequest.LabelsEntry\x12%\n\x08metadata\x18\x10 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x37\n\x07metrics\x18\x11 \x03(\x0b\x32&.stateward.v1.SaveRequest.MetricsEntry\x12%\n\x07\x65\x66\x66\x65\x63ts\x18\x12 \x03(\x0b\x32\x14.stateward.v1.Effect\x12\x13\n\x0b\x61\x63k_signals\x18\x13 \x03(\t\x12\x13\n\x0blease_token\x18\x14 \x01(\x03\x12\x12\n\nrequest_id\x18\x15 \x01(\t\x12,\n\ndurability\x18\x16 \x01(\x0e\x32\x18.stateward.v1.Durability\x12+\n\x06\x63reate\x18\x17 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12\x0f\n\x07wait_id\x18\x18 \x01(\t\x12(\n\x08question\x18\x19 \x01(\x0b\x32\x16.stateward.v1.Question\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07\x63ontentB\x13\n\x11_expected_versionB\x07\n\x05_step\"\x88\x02\n\x0cSaveResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x16\n\x0eparent_version\x18\x03 \x01(\x03\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12\x19\n\x11\x61rchived_sequence\x18\x05 \x01(\x03\x12,\n\ndurability\x18\x06 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0b\n\x03uid\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08replayed\x18\t \x01(\x08\x12\x14\n\x0cstored_bytes\x18\n \x01(\x03\"<\n\x10\x42\x61tchSaveRequest\x12(\n\x05saves\x18\x01 \x03(\x0b\x32\x19.stateward.v1.SaveRequest\">\n\x11\x42\x61tchSaveResponse\x12)\n\x05saves\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.SaveResponse\"E\n\nProjection\x12\r\n\x05slots\x18\x01 \x03(\t\x12(\n\x04logs\x18\x02 \x03(\x0b\x32\x1a.stateward.v1.LogSelection\"7\n\x0cLogSelection\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x11\n\x04last\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_last\"\xdc\x01\n\x0eHydrateRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12,\n\nprojection\x18\x05 \x01(\x0b\x32\x18.stateward.v1.Projection\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x17\n\x0finclude_signals\x18\x08 \x01(\x08\"\xf9\x01\n\x0fHydrateResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12\'\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x18.stateward.v1.ValueChunk\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x19\n\x11\x61rchived_sequence\x18\x05 \x01(\x03\x12\x10\n\x08owner_id\x18\x06 \x01(\t\x12%\n\x07signals\x18\x07 \x03(\x0b\x32\x14.stateward.v1.Signal\"\x89\x01\n\nValueChunk\x12\x0e\n\x04slot\x18\x01 \x01(\tH\x00\x12\r\n\x03log\x18\x02 \x01(\tH\x00\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\r\n\x05index\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x07\n\x05place\"t\n\x14GetCheckpointRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\"E\n\x15GetCheckpointResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\"\xb5\x02\n\x16ListCheckpointsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12@\n\x06labels\x18\x04 \x03(\x0b\x32\x30.stateward.v1.ListCheckpointsRequest.LabelsEntry\x12&\n\x08statuses\x18\x05 \x03(\x0e\x32\x14.stateward.v1.Status\x12(\n\x06\x62\x65\x66ore\x18\x06 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"a\n\x17ListCheckpointsResponse\x12-\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x18.stateward.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xe2\x01\n\x12ReadHistoryRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x14\n\x0c\x66rom_version\x18\x05 \x01(\x03\x12*\n\tdirection\x18\x06 \x01(\x0e\x32\x17.stateward.v1.Direction\x12,\n\nprojection\x18\x07 \x01(\x0b\x32\x18.stateward.v1.Projection\"\xa0\x01\n\x13ReadHistoryResponse\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12 \n\x04\x64iff\x18\x03 \x01(\x0b\x32\x12.stateward.v1.Diff\x12\x15\n\rstate_omitted\x18\x04 \x01(\x08\"\xc0\x01\n\x16\x44iffCheckpointsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12&\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12$\n\x02to\x18\x05 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\"\xa2\x01\n\x17\x44iffCheckpointsResponse\x12&\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12$\n\x02to\x18\x02 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12 \n\x04\x64iff\x18\x03 \x01(\x0b\x32\x12.stateward.v1.Diff\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\"\xe0\x01\n\x0eReadLogRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12)\n\x07version\x18\x04 \x01(\x0b\x32\x18.stateward.v1.VersionRef\x12\x0b\n\x03log\x18\x05 \x01(\t\x12\x12\n\nfrom_index\x18\x06 \x01(\x03\x12\x13\n\x0bmax_entries\x18\x07 \x01(\x05\x12\x11\n\tmax_bytes\x18\x08 \x01(\x05\x12\'\n\x04wait\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9f\x01\n\x0fReadLogResponse\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x03\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x12\n\nnext_index\x18\x03 \x01(\x03\x12\x11\n\tend_index\x18\x04 \x01(\x03\x12\x19\n\x11rewritten_version\x18\x05 \x01(\x03\x12\x0f\n\x07version\x18\x06 \x01(\x03*^\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44IRECTION_OLDEST_FIRST\x10\x01\x12\x1a\n\x16\x44IRECTION_NEWEST_FIRST\x10\x02\x32\xa0\x05\n\x11\x43heckpointService\x12=\n\x04Save\x12\x19.stateward.v1.SaveRequest\x1a\x1a.stateward.v1.SaveResponse\x12L\n\tBatchSave\x12\x1e.stateward.v1.BatchSaveRequest\x1a\x1f.stateward.v1.BatchSaveResponse\x12\x46\n\x07Hydrate\x12\x1c.stateward.v1.HydrateRequest\x1a\x1d.stateward.v1.HydrateResponse\x12X\n\rGetCheckpoint\x12\".stateward.v1.GetCheckpointRequest\x1a#.stateward.v1.GetCheckpointResponse\x12^\n\x0fListCheckpoints\x12$.stateward.v1.ListCheckpointsRequest\x1a%.stateward.v1.ListCheckpointsResponse\x12T\n\x0bReadHistory\x12 .stateward.v1.ReadHistoryRequest\x1a!.stateward.v1.ReadHistoryResponse0\x01\x12\x46\n\x07ReadLog\x12\x1c.stateward.v1.ReadLogRequest\x1a\x1d.stateward.v1.ReadLogResponse\x12^\n\x0f\x44iffCheckpoints\x12$.stateward.v1.DiffCheckpointsRequest\x1a%.stateward.v1.DiffCheckpointsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,48 +45,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVEREQUEST_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_DIRECTION']._serialized_start=3529
-  _globals['_DIRECTION']._serialized_end=3623
-  _globals['_SAVEREQUEST']._serialized_start=225
-  _globals['_SAVEREQUEST']._serialized_end=1103
-  _globals['_SAVEREQUEST_LABELSENTRY']._serialized_start=969
-  _globals['_SAVEREQUEST_LABELSENTRY']._serialized_end=1014
-  _globals['_SAVEREQUEST_METRICSENTRY']._serialized_start=1016
-  _globals['_SAVEREQUEST_METRICSENTRY']._serialized_end=1062
-  _globals['_SAVERESPONSE']._serialized_start=1106
-  _globals['_SAVERESPONSE']._serialized_end=1370
-  _globals['_BATCHSAVEREQUEST']._serialized_start=1372
-  _globals['_BATCHSAVEREQUEST']._serialized_end=1432
-  _globals['_BATCHSAVERESPONSE']._serialized_start=1434
-  _globals['_BATCHSAVERESPONSE']._serialized_end=1496
-  _globals['_PROJECTION']._serialized_start=1498
-  _globals['_PROJECTION']._serialized_end=1567
-  _globals['_LOGSELECTION']._serialized_start=1569
-  _globals['_LOGSELECTION']._serialized_end=1624
-  _globals['_HYDRATEREQUEST']._serialized_start=1627
-  _globals['_HYDRATEREQUEST']._serialized_end=1822
-  _globals['_HYDRATERESPONSE']._serialized_start=1825
-  _globals['_HYDRATERESPONSE']._serialized_end=2035
-  _globals['_VALUECHUNK']._serialized_start=2038
-  _globals['_VALUECHUNK']._serialized_end=2175
-  _globals['_GETCHECKPOINTREQUEST']._serialized_start=2177
-  _globals['_GETCHECKPOINTREQUEST']._serialized_end=2293
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=2295
-  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=2364
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=2367
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=2676
-  _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._serialized_start=969
-  _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._serialized_end=1014
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=2678
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=2775
-  _globals['_READHISTORYREQUEST']._serialized_start=2778
-  _globals['_READHISTORYREQUEST']._serialized_end=3004
-  _globals['_READHISTORYRESPONSE']._serialized_start=3007
-  _globals['_READHISTORYRESPONSE']._serialized_end=3167
-  _globals['_DIFFCHECKPOINTSREQUEST']._serialized_start=3170
-  _globals['_DIFFCHECKPOINTSREQUEST']._serialized_end=3362
-  _globals['_DIFFCHECKPOINTSRESPONSE']._serialized_start=3365
-  _globals['_DIFFCHECKPOINTSRESPONSE']._serialized_end=3527
-  _globals['_CHECKPOINTSERVICE']._serialized_start=3626
-  _globals['_CHECKPOINTSERVICE']._serialized_end=4226
+  _globals['_DIRECTION']._serialized_start=4083
+  _globals['_DIRECTION']._serialized_end=4177
+  _globals['_SAVEREQUEST']._serialized_start=284
+  _globals['_SAVEREQUEST']._serialized_end=1204
+  _globals['_SAVEREQUEST_LABELSENTRY']._serialized_start=1070
+  _globals['_SAVEREQUEST_LABELSENTRY']._serialized_end=1115
+  _globals['_SAVEREQUEST_METRICSENTRY']._serialized_start=1117
+  _globals['_SAVEREQUEST_METRICSENTRY']._serialized_end=1163
+  _globals['_SAVERESPONSE']._serialized_start=1207
+  _globals['_SAVERESPONSE']._serialized_end=1471
+  _globals['_BATCHSAVEREQUEST']._serialized_start=1473
+  _globals['_BATCHSAVEREQUEST']._serialized_end=1533
+  _globals['_BATCHSAVERESPONSE']._serialized_start=1535
+  _globals['_BATCHSAVERESPONSE']._serialized_end=1597
+  _globals['_PROJECTION']._serialized_start=1599
+  _globals['_PROJECTION']._serialized_end=1668
+  _globals['_LOGSELECTION']._serialized_start=1670
+  _globals['_LOGSELECTION']._serialized_end=1725
+  _globals['_HYDRATEREQUEST']._serialized_start=1728
+  _globals['_HYDRATEREQUEST']._serialized_end=1948
+  _globals['_HYDRATERESPONSE']._serialized_start=1951
+  _globals['_HYDRATERESPONSE']._serialized_end=2200
+  _globals['_VALUECHUNK']._serialized_start=2203
+  _globals['_VALUECHUNK']._serialized_end=2340
+  _globals['_GETCHECKPOINTREQUEST']._serialized_start=2342
+  _globals['_GETCHECKPOINTREQUEST']._serialized_end=2458
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_start=2460
+  _globals['_GETCHECKPOINTRESPONSE']._serialized_end=2529
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=2532
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=2841
+  _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._serialized_start=1070
+  _globals['_LISTCHECKPOINTSREQUEST_LABELSENTRY']._serialized_end=1115
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=2843
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=2940
+  _globals['_READHISTORYREQUEST']._serialized_start=2943
+  _globals['_READHISTORYREQUEST']._serialized_end=3169
+  _globals['_READHISTORYRESPONSE']._serialized_start=3172
+  _globals['_READHISTORYRESPONSE']._serialized_end=3332
+  _globals['_DIFFCHECKPOINTSREQUEST']._serialized_start=3335
+  _globals['_DIFFCHECKPOINTSREQUEST']._serialized_end=3527
+  _globals['_DIFFCHECKPOINTSRESPONSE']._serialized_start=3530
+  _globals['_DIFFCHECKPOINTSRESPONSE']._serialized_end=3692
+  _globals['_READLOGREQUEST']._serialized_start=3695
+  _globals['_READLOGREQUEST']._serialized_end=3919
+  _globals['_READLOGRESPONSE']._serialized_start=3922
+  _globals['_READLOGRESPONSE']._serialized_end=4081
+  _globals['_CHECKPOINTSERVICE']._serialized_start=4180
+  _globals['_CHECKPOINTSERVICE']._serialized_end=4852
 # @@protoc_insertion_point(module_scope)

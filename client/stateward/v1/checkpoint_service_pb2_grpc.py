@@ -68,6 +68,11 @@ class CheckpointServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryResponse.FromString,
                 _registered_method=True)
+        self.ReadLog = channel.unary_unary(
+                '/stateward.v1.CheckpointService/ReadLog',
+                request_serializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogResponse.FromString,
+                _registered_method=True)
         self.DiffCheckpoints = channel.unary_unary(
                 '/stateward.v1.CheckpointService/DiffCheckpoints',
                 request_serializer=stateward_dot_v1_dot_checkpoint__service__pb2.DiffCheckpointsRequest.SerializeToString,
@@ -125,6 +130,13 @@ class CheckpointServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLog(self, request, context):
+        """Reads a log as a stream of events, a page at a time, and waits for more at its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DiffCheckpoints(self, request, context):
         """Computes the edits that lead from one version to another, related or not.
         """
@@ -164,6 +176,11 @@ def add_CheckpointServiceServicer_to_server(servicer, server):
                     servicer.ReadHistory,
                     request_deserializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryResponse.SerializeToString,
+            ),
+            'ReadLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLog,
+                    request_deserializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogResponse.SerializeToString,
             ),
             'DiffCheckpoints': grpc.unary_unary_rpc_method_handler(
                     servicer.DiffCheckpoints,
@@ -337,6 +354,33 @@ class CheckpointService(object):
             '/stateward.v1.CheckpointService/ReadHistory',
             stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryRequest.SerializeToString,
             stateward_dot_v1_dot_checkpoint__service__pb2.ReadHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.CheckpointService/ReadLog',
+            stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogRequest.SerializeToString,
+            stateward_dot_v1_dot_checkpoint__service__pb2.ReadLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17stateward/v1/diff.proto\x12\x0cstateward.v1\x1a\x18stateward/v1/state.proto\")\n\x04\x44iff\x12!\n\x05\x65\x64its\x18\x01 \x03(\x0b\x32\x12.stateward.v1.Edit\"\xd2\x02\n\x04\x45\x64it\x12)\n\x08set_slot\x18\x01 \x01(\x0b\x32\x15.stateward.v1.SetSlotH\x00\x12/\n\x0b\x64\x65lete_slot\x18\x02 \x01(\x0b\x32\x18.stateward.v1.DeleteSlotH\x00\x12/\n\x0bsplice_slot\x18\x03 \x01(\x0b\x32\x18.stateward.v1.SpliceSlotH\x00\x12&\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x14.stateward.v1.AppendH\x00\x12\x33\n\rreplace_entry\x18\x05 \x01(\x0b\x32\x1a.stateward.v1.ReplaceEntryH\x00\x12)\n\x08trim_log\x18\x06 \x01(\x0b\x32\x15.stateward.v1.TrimLogH\x00\x12-\n\ndelete_log\x18\x07 \x01(\x0b\x32\x17.stateward.v1.DeleteLogH\x00\x42\x06\n\x04\x65\x64it\";\n\x07SetSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\"\x1a\n\nDeleteSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\"V\n\nSpliceSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_sha256\x18\x02 \x01(\x0c\x12%\n\x07splices\x18\x03 \x03(\x0b\x32\x14.stateward.v1.Splice\"8\n\x06Splice\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0e\n\x06\x64\x65lete\x18\x02 \x01(\x03\x12\x0e\n\x06insert\x18\x03 \x01(\x0c\"_\n\x06\x41ppend\x12\x0b\n\x03log\x18\x01 \x01(\t\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x15\n\x08\x61t_index\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_at_index\"N\n\x0cReplaceEntry\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\"\n\x05value\x18\x03 \x01(\x0b\x32\x13.stateward.v1.Value\"a\n\x07TrimLog\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x13\n\tkeep_last\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x62\x65\x66ore_index\x18\x03 \x01(\x03H\x00\x12\x14\n\nfrom_index\x18\x04 \x01(\x03H\x00\x42\x06\n\x04trim\"\x18\n\tDeleteLog\x12\x0b\n\x03log\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17stateward/v1/diff.proto\x12\x0cstateward.v1\x1a\x18stateward/v1/state.proto\")\n\x04\x44iff\x12!\n\x05\x65\x64its\x18\x01 \x03(\x0b\x32\x12.stateward.v1.Edit\"\x81\x03\n\x04\x45\x64it\x12)\n\x08set_slot\x18\x01 \x01(\x0b\x32\x15.stateward.v1.SetSlotH\x00\x12/\n\x0b\x64\x65lete_slot\x18\x02 \x01(\x0b\x32\x18.stateward.v1.DeleteSlotH\x00\x12/\n\x0bsplice_slot\x18\x03 \x01(\x0b\x32\x18.stateward.v1.SpliceSlotH\x00\x12&\n\x06\x61ppend\x18\x04 \x01(\x0b\x32\x14.stateward.v1.AppendH\x00\x12\x33\n\rreplace_entry\x18\x05 \x01(\x0b\x32\x1a.stateward.v1.ReplaceEntryH\x00\x12)\n\x08trim_log\x18\x06 \x01(\x0b\x32\x15.stateward.v1.TrimLogH\x00\x12-\n\ndelete_log\x18\x07 \x01(\x0b\x32\x17.stateward.v1.DeleteLogH\x00\x12-\n\nadd_number\x18\x08 \x01(\x0b\x32\x17.stateward.v1.AddNumberH\x00\x42\x06\n\x04\x65\x64it\"m\n\x07SetSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x1c\n\x0f\x65xpected_sha256\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x42\x12\n\x10_expected_sha256\"(\n\tAddNumber\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x12\"\x1a\n\nDeleteSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\"V\n\nSpliceSlot\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_sha256\x18\x02 \x01(\x0c\x12%\n\x07splices\x18\x03 \x03(\x0b\x32\x14.stateward.v1.Splice\"8\n\x06Splice\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0e\n\x06\x64\x65lete\x18\x02 \x01(\x03\x12\x0e\n\x06insert\x18\x03 \x01(\x0c\"_\n\x06\x41ppend\x12\x0b\n\x03log\x18\x01 \x01(\t\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x15\n\x08\x61t_index\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_at_index\"N\n\x0cReplaceEntry\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x03\x12\"\n\x05value\x18\x03 \x01(\x0b\x32\x13.stateward.v1.Value\"a\n\x07TrimLog\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x13\n\tkeep_last\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x62\x65\x66ore_index\x18\x03 \x01(\x03H\x00\x12\x14\n\nfrom_index\x18\x04 \x01(\x03H\x00\x42\x06\n\x04trim\"\x18\n\tDeleteLog\x12\x0b\n\x03log\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DIFF']._serialized_start=67
   _globals['_DIFF']._serialized_end=108
   _globals['_EDIT']._serialized_start=111
-  _globals['_EDIT']._serialized_end=449
-  _globals['_SETSLOT']._serialized_start=451
-  _globals['_SETSLOT']._serialized_end=510
-  _globals['_DELETESLOT']._serialized_start=512
-  _globals['_DELETESLOT']._serialized_end=538
-  _globals['_SPLICESLOT']._serialized_start=540
-  _globals['_SPLICESLOT']._serialized_end=626
-  _globals['_SPLICE']._serialized_start=628
-  _globals['_SPLICE']._serialized_end=684
-  _globals['_APPEND']._serialized_start=686
-  _globals['_APPEND']._serialized_end=781
-  _globals['_REPLACEENTRY']._serialized_start=783
-  _globals['_REPLACEENTRY']._serialized_end=861
-  _globals['_TRIMLOG']._serialized_start=863
-  _globals['_TRIMLOG']._serialized_end=960
-  _globals['_DELETELOG']._serialized_start=962
-  _globals['_DELETELOG']._serialized_end=986
+  _globals['_EDIT']._serialized_end=496
+  _globals['_SETSLOT']._serialized_start=498
+  _globals['_SETSLOT']._serialized_end=607
+  _globals['_ADDNUMBER']._serialized_start=609
+  _globals['_ADDNUMBER']._serialized_end=649
+  _globals['_DELETESLOT']._serialized_start=651
+  _globals['_DELETESLOT']._serialized_end=677
+  _globals['_SPLICESLOT']._serialized_start=679
+  _globals['_SPLICESLOT']._serialized_end=765
+  _globals['_SPLICE']._serialized_start=767
+  _globals['_SPLICE']._serialized_end=823
+  _globals['_APPEND']._serialized_start=825
+  _globals['_APPEND']._serialized_end=920
+  _globals['_REPLACEENTRY']._serialized_start=922
+  _globals['_REPLACEENTRY']._serialized_end=1000
+  _globals['_TRIMLOG']._serialized_start=1002
+  _globals['_TRIMLOG']._serialized_end=1099
+  _globals['_DELETELOG']._serialized_start=1101
+  _globals['_DELETELOG']._serialized_end=1125
 # @@protoc_insertion_point(module_scope)

@@ -14,7 +14,7 @@ class Diff(_message.Message):
     def __init__(self, edits: _Optional[_Iterable[_Union[Edit, _Mapping]]] = ...) -> None: ...
 
 class Edit(_message.Message):
-    __slots__ = ("set_slot", "delete_slot", "splice_slot", "append", "replace_entry", "trim_log", "delete_log")
+    __slots__ = ("set_slot", "delete_slot", "splice_slot", "append", "replace_entry", "trim_log", "delete_log", "add_number")
     SET_SLOT_FIELD_NUMBER: _ClassVar[int]
     DELETE_SLOT_FIELD_NUMBER: _ClassVar[int]
     SPLICE_SLOT_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Edit(_message.Message):
     REPLACE_ENTRY_FIELD_NUMBER: _ClassVar[int]
     TRIM_LOG_FIELD_NUMBER: _ClassVar[int]
     DELETE_LOG_FIELD_NUMBER: _ClassVar[int]
+    ADD_NUMBER_FIELD_NUMBER: _ClassVar[int]
     set_slot: SetSlot
     delete_slot: DeleteSlot
     splice_slot: SpliceSlot
@@ -29,15 +30,26 @@ class Edit(_message.Message):
     replace_entry: ReplaceEntry
     trim_log: TrimLog
     delete_log: DeleteLog
-    def __init__(self, set_slot: _Optional[_Union[SetSlot, _Mapping]] = ..., delete_slot: _Optional[_Union[DeleteSlot, _Mapping]] = ..., splice_slot: _Optional[_Union[SpliceSlot, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., replace_entry: _Optional[_Union[ReplaceEntry, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ...) -> None: ...
+    add_number: AddNumber
+    def __init__(self, set_slot: _Optional[_Union[SetSlot, _Mapping]] = ..., delete_slot: _Optional[_Union[DeleteSlot, _Mapping]] = ..., splice_slot: _Optional[_Union[SpliceSlot, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., replace_entry: _Optional[_Union[ReplaceEntry, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., add_number: _Optional[_Union[AddNumber, _Mapping]] = ...) -> None: ...
 
 class SetSlot(_message.Message):
-    __slots__ = ("slot", "value")
+    __slots__ = ("slot", "value", "expected_sha256")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_SHA256_FIELD_NUMBER: _ClassVar[int]
     slot: str
     value: _state_pb2.Value
-    def __init__(self, slot: _Optional[str] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ...) -> None: ...
+    expected_sha256: bytes
+    def __init__(self, slot: _Optional[str] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., expected_sha256: _Optional[bytes] = ...) -> None: ...
+
+class AddNumber(_message.Message):
+    __slots__ = ("slot", "delta")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    delta: int
+    def __init__(self, slot: _Optional[str] = ..., delta: _Optional[int] = ...) -> None: ...
 
 class DeleteSlot(_message.Message):
     __slots__ = ("slot",)

@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Value(_message.Message):
-    __slots__ = ("media_type", "data", "blob")
+    __slots__ = ("media_type", "data", "blob", "number")
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     media_type: str
     data: bytes
     blob: BlobRef
-    def __init__(self, media_type: _Optional[str] = ..., data: _Optional[bytes] = ..., blob: _Optional[_Union[BlobRef, _Mapping]] = ...) -> None: ...
+    number: int
+    def __init__(self, media_type: _Optional[str] = ..., data: _Optional[bytes] = ..., blob: _Optional[_Union[BlobRef, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class BlobRef(_message.Message):
     __slots__ = ("sha256", "size_bytes", "preview")

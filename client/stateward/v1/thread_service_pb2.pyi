@@ -5,6 +5,9 @@ from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import diff_pb2 as _diff_pb2
+from stateward.v1 import effect_pb2 as _effect_pb2
+from stateward.v1 import lease_pb2 as _lease_pb2
+from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -78,6 +81,30 @@ class ListThreadsResponse(_message.Message):
     threads: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Thread]
     next_page_token: str
     def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.Thread, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class CountThreadsRequest(_message.Message):
+    __slots__ = ("namespace", "updated_after", "updated_before")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AFTER_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    updated_after: _timestamp_pb2.Timestamp
+    updated_before: _timestamp_pb2.Timestamp
+    def __init__(self, namespace: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class CountThreadsResponse(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedCompositeFieldContainer[StatusCount]
+    def __init__(self, counts: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ...) -> None: ...
+
+class StatusCount(_message.Message):
+    __slots__ = ("status", "count")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    status: _checkpoint_pb2.Status
+    count: int
+    def __init__(self, status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ForkThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "branch", "version", "new_thread", "whole", "create", "request_id")
@@ -252,7 +279,7 @@ class DeleteTagResponse(_message.Message):
     def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels")
+    __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels", "slots", "logs")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -266,13 +293,17 @@ class WatchRequest(_message.Message):
     AFTER_CURSOR_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_DIFF_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     after_sequence: int
     after_cursor: str
     include_diff: bool
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_cursor: _Optional[str] = ..., include_diff: bool = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    logs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_cursor: _Optional[str] = ..., include_diff: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., slots: _Optional[_Iterable[str]] = ..., logs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("events", "cursor")
@@ -283,7 +314,7 @@ class WatchResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "diff")
+    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "diff")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +326,9 @@ class Event(_message.Message):
     OPTIONS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     PRUNED_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
     cursor: str
     thread: str
@@ -307,8 +341,11 @@ class Event(_message.Message):
     options_changed: _thread_pb2.ThreadOptions
     pruned: VersionList
     deleted: ThreadDeletion
+    signal: _signal_pb2.Signal
+    effect: _effect_pb2.RecordedEffect
+    lease: _lease_pb2.Lease
     diff: _diff_pb2.Diff
-    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
+    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
 
 class ThreadDeletion(_message.Message):
     __slots__ = ("cause",)

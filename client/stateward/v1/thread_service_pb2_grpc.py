@@ -50,6 +50,11 @@ class ThreadServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.ListThreadsRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_thread__service__pb2.ListThreadsResponse.FromString,
                 _registered_method=True)
+        self.CountThreads = channel.unary_unary(
+                '/stateward.v1.ThreadService/CountThreads',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.CountThreadsRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.CountThreadsResponse.FromString,
+                _registered_method=True)
         self.ForkThread = channel.unary_unary(
                 '/stateward.v1.ThreadService/ForkThread',
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.ForkThreadRequest.SerializeToString,
@@ -120,6 +125,13 @@ class ThreadServiceServicer(object):
 
     def ListThreads(self, request, context):
         """Lists the threads this sidecar knows, the most recently changed first (to the second).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountThreads(self, request, context):
+        """Counts the threads this sidecar knows, by status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,6 +221,11 @@ def add_ThreadServiceServicer_to_server(servicer, server):
                     servicer.ListThreads,
                     request_deserializer=stateward_dot_v1_dot_thread__service__pb2.ListThreadsRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_thread__service__pb2.ListThreadsResponse.SerializeToString,
+            ),
+            'CountThreads': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountThreads,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.CountThreadsRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.CountThreadsResponse.SerializeToString,
             ),
             'ForkThread': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkThread,
@@ -321,6 +338,33 @@ class ThreadService(object):
             '/stateward.v1.ThreadService/ListThreads',
             stateward_dot_v1_dot_thread__service__pb2.ListThreadsRequest.SerializeToString,
             stateward_dot_v1_dot_thread__service__pb2.ListThreadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountThreads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/CountThreads',
+            stateward_dot_v1_dot_thread__service__pb2.CountThreadsRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.CountThreadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,7 +16,7 @@ from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.install import is_entry, is_snapshot
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
@@ -83,10 +83,18 @@ class History:
         return lacking, hole
 
     def _complete(self, thread: Thread) -> int:
-        desk, identity = self._desk, thread.identity
-        place = desk.place(identity.namespace_keys, thread.name)
+        desk, identity, row = self._desk, thread.identity, thread.archive
+        orphan = row if row is not None and row.access == ACCESS_ORPHAN else None
+        # What an orphan shares with the thread it comes from is kept there.
+        place = desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
         seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
-        if seen is None or seen.head.uid != identity.uid:
+        is_there = seen is not None and seen.head.uid == identity.uid
+        if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
+            raise VersionPruned(
+                f"the older history of orphan {thread.name!r} went with thread {orphan.orphan_of!r}",
+                thread=thread.name, version=thread.floor_version,
+            )  # fmt: skip
+        if seen is None or not is_there:
             raise not_found(identity.namespace, thread.name)
         snapshots, last, digest, count = set[int](), 0, b"", 0
         pending: list[PackedRow] = []

@@ -52,7 +52,10 @@ class Server:
         )
         self._calls = _OpenCalls()
         for descriptor, service in services.items():
-            handlers = {method.name: _handler(method, service, self._calls) for method in descriptor.methods}
+            handlers = {
+                method.name: _handler(method, service, self._calls) for method in descriptor.methods
+                if hasattr(service, _verb(method))
+            }  # fmt: skip
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
             )
@@ -167,8 +170,12 @@ def _clear_stale_socket(path: Path) -> None:
     raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
 
 
+def _verb(method: MethodDescriptor) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+
+
 def _handler(method: MethodDescriptor, service: object, calls: _OpenCalls) -> grpc.RpcMethodHandler:
-    verb = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
+    verb = getattr(service, _verb(method))
     request_class = GetMessageClass(method.input_type)
     if method.client_streaming:
         return grpc.stream_unary_rpc_method_handler(

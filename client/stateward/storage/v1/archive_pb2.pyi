@@ -127,18 +127,20 @@ class Garbage(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectRef, _Mapping]] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class ThreadImage(_message.Message):
-    __slots__ = ("head", "branches", "tags", "pruned", "blobs")
+    __slots__ = ("head", "branches", "tags", "pruned", "blobs", "signals")
     HEAD_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     PRUNED_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
+    SIGNALS_FIELD_NUMBER: _ClassVar[int]
     head: _head_pb2.ThreadHead
     branches: _containers.RepeatedCompositeFieldContainer[_head_pb2.BranchHead]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
     pruned: _journal_pb2.PrunedVersions
     blobs: _containers.RepeatedCompositeFieldContainer[_head_pb2.BlobRow]
-    def __init__(self, head: _Optional[_Union[_head_pb2.ThreadHead, _Mapping]] = ..., branches: _Optional[_Iterable[_Union[_head_pb2.BranchHead, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., pruned: _Optional[_Union[_journal_pb2.PrunedVersions, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[_head_pb2.BlobRow, _Mapping]]] = ...) -> None: ...
+    signals: _containers.RepeatedCompositeFieldContainer[_head_pb2.SignalRow]
+    def __init__(self, head: _Optional[_Union[_head_pb2.ThreadHead, _Mapping]] = ..., branches: _Optional[_Iterable[_Union[_head_pb2.BranchHead, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., pruned: _Optional[_Union[_journal_pb2.PrunedVersions, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[_head_pb2.BlobRow, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[_head_pb2.SignalRow, _Mapping]]] = ...) -> None: ...
 
 class ArchivePack(_message.Message):
     __slots__ = ("rows",)

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from stateward.storage.v1 import journal_pb2 as stateward_dot_storage_dot_v1_dot_journal__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
+from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/storage/v1/head.proto\x12\x14stateward.storage.v1\x1a\"stateward/storage/v1/journal.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/thread.proto\"\x8f\x05\n\nThreadHead\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0ctip_sequence\x18\x04 \x01(\x03\x12\x12\n\ntip_digest\x18\x05 \x01(\x0c\x12\x14\n\x0clast_version\x18\x06 \x01(\x03\x12\x16\n\x0e\x63reate_time_us\x18\x07 \x01(\x03\x12\x16\n\x0eupdate_time_us\x18\x08 \x01(\x03\x12\x14\n\x0csave_time_us\x18\t \x01(\x03\x12,\n\x07options\x18\n \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12-\n\x0b\x66orked_from\x18\x0b \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12$\n\x06status\x18\x0c \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\r \x01(\t\x12\x11\n\x04step\x18\x0e \x01(\x03H\x00\x88\x01\x01\x12>\n\x07metrics\x18\x0f \x03(\x0b\x32-.stateward.storage.v1.ThreadHead.MetricsEntry\x12\x0f\n\x07wait_id\x18\x10 \x01(\t\x12\x14\n\x0cstored_bytes\x18\x11 \x01(\x03\x12\x19\n\x11retained_versions\x18\x12 \x01(\x03\x12\x16\n\x0eversion_offset\x18\x13 \x01(\x03\x12\x0f\n\x07row_sum\x18\x14 \x01(\x0c\x12\r\n\x05\x66orks\x18\x15 \x01(\x03\x12\x14\n\x0cmain_version\x18\x16 \x01(\x03\x12\x13\n\x0bmain_digest\x18\x17 \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_step\"\xb0\x01\n\nBranchHead\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x14\n\x0c\x62\x61se_version\x18\x04 \x01(\x03\x12\x18\n\x10snapshot_version\x18\x05 \x01(\x03\x12\x1d\n\x15snapshot_stored_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06weight\x18\x07 \x01(\x03\x12\x14\n\x0csave_time_us\x18\x08 \x01(\x03\"d\n\x07\x42lobRow\x12\x30\n\x06record\x18\x01 \x01(\x0b\x32 .stateward.storage.v1.BlobRecord\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x15\n\rwrite_time_us\x18\x03 \x01(\x03\"r\n\x0e\x44\x65letionRecord\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\x0c\x12\x0f\n\x07time_us\x18\x04 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x03\"o\n\x0bStoreFormat\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x12\n\nmin_reader\x18\x02 \x01(\x05\x12\x12\n\nmin_writer\x18\x03 \x01(\x05\x12\x10\n\x08store_id\x18\x04 \x01(\x0c\x12\x16\n\x0e\x63reate_time_us\x18\x05 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/storage/v1/head.proto\x12\x14stateward.storage.v1\x1a\"stateward/storage/v1/journal.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/signal.proto\x1a\x19stateward/v1/thread.proto\"\xfc\x05\n\nThreadHead\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0ctip_sequence\x18\x04 \x01(\x03\x12\x12\n\ntip_digest\x18\x05 \x01(\x0c\x12\x14\n\x0clast_version\x18\x06 \x01(\x03\x12\x16\n\x0e\x63reate_time_us\x18\x07 \x01(\x03\x12\x16\n\x0eupdate_time_us\x18\x08 \x01(\x03\x12\x14\n\x0csave_time_us\x18\t \x01(\x03\x12,\n\x07options\x18\n \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12-\n\x0b\x66orked_from\x18\x0b \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12$\n\x06status\x18\x0c \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\r \x01(\t\x12\x11\n\x04step\x18\x0e \x01(\x03H\x00\x88\x01\x01\x12>\n\x07metrics\x18\x0f \x03(\x0b\x32-.stateward.storage.v1.ThreadHead.MetricsEntry\x12\x0f\n\x07wait_id\x18\x10 \x01(\t\x12\x14\n\x0cstored_bytes\x18\x11 \x01(\x03\x12\x19\n\x11retained_versions\x18\x12 \x01(\x03\x12\x16\n\x0eversion_offset\x18\x13 \x01(\x03\x12\x0f\n\x07row_sum\x18\x14 \x01(\x0c\x12\r\n\x05\x66orks\x18\x15 \x01(\x03\x12\x14\n\x0cmain_version\x18\x16 \x01(\x03\x12\x13\n\x0bmain_digest\x18\x17 \x01(\x0c\x12\x30\n\x05lease\x18\x18 \x01(\x0b\x32!.stateward.storage.v1.LeaseRecord\x12(\n\x08question\x18\x19 \x01(\x0b\x32\x16.stateward.v1.Question\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x1a \x01(\x03\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_step\"\xb0\x01\n\nBranchHead\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x14\n\x0c\x62\x61se_version\x18\x04 \x01(\x03\x12\x18\n\x10snapshot_version\x18\x05 \x01(\x03\x12\x1d\n\x15snapshot_stored_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06weight\x18\x07 \x01(\x03\x12\x14\n\x0csave_time_us\x18\x08 \x01(\x03\"d\n\x07\x42lobRow\x12\x30\n\x06record\x18\x01 \x01(\x0b\x32 .stateward.storage.v1.BlobRecord\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x15\n\rwrite_time_us\x18\x03 \x01(\x03\"Q\n\tEffectRow\x12\x32\n\x06record\x18\x01 \x01(\x0b\x32\".stateward.storage.v1.EffectRecord\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"i\n\tSignalRow\x12\x32\n\x06record\x18\x01 \x01(\x0b\x32\".stateward.storage.v1.SignalRecord\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x16\n\x0e\x63reate_time_us\x18\x03 \x01(\x03\"r\n\x0e\x44\x65letionRecord\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\x0c\x12\x0f\n\x07time_us\x18\x04 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\x10\n\x08sequence\x18\x06 \x01(\x03\"o\n\x0bStoreFormat\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x12\n\nmin_reader\x18\x02 \x01(\x05\x12\x12\n\nmin_writer\x18\x03 \x01(\x05\x12\x10\n\x08store_id\x18\x04 \x01(\x0c\x12\x16\n\x0e\x63reate_time_us\x18\x05 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,16 +37,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_THREADHEAD_METRICSENTRY']._loaded_options = None
   _globals['_THREADHEAD_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_THREADHEAD']._serialized_start=152
-  _globals['_THREADHEAD']._serialized_end=807
-  _globals['_THREADHEAD_METRICSENTRY']._serialized_start=752
-  _globals['_THREADHEAD_METRICSENTRY']._serialized_end=798
-  _globals['_BRANCHHEAD']._serialized_start=810
-  _globals['_BRANCHHEAD']._serialized_end=986
-  _globals['_BLOBROW']._serialized_start=988
-  _globals['_BLOBROW']._serialized_end=1088
-  _globals['_DELETIONRECORD']._serialized_start=1090
-  _globals['_DELETIONRECORD']._serialized_end=1204
-  _globals['_STOREFORMAT']._serialized_start=1206
-  _globals['_STOREFORMAT']._serialized_end=1317
+  _globals['_THREADHEAD']._serialized_start=179
+  _globals['_THREADHEAD']._serialized_end=943
+  _globals['_THREADHEAD_METRICSENTRY']._serialized_start=888
+  _globals['_THREADHEAD_METRICSENTRY']._serialized_end=934
+  _globals['_BRANCHHEAD']._serialized_start=946
+  _globals['_BRANCHHEAD']._serialized_end=1122
+  _globals['_BLOBROW']._serialized_start=1124
+  _globals['_BLOBROW']._serialized_end=1224
+  _globals['_EFFECTROW']._serialized_start=1226
+  _globals['_EFFECTROW']._serialized_end=1307
+  _globals['_SIGNALROW']._serialized_start=1309
+  _globals['_SIGNALROW']._serialized_end=1414
+  _globals['_DELETIONRECORD']._serialized_start=1416
+  _globals['_DELETIONRECORD']._serialized_end=1530
+  _globals['_STOREFORMAT']._serialized_start=1532
+  _globals['_STOREFORMAT']._serialized_end=1643
 # @@protoc_insertion_point(module_scope)

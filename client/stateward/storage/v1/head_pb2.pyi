@@ -1,5 +1,6 @@
 from stateward.storage.v1 import journal_pb2 as _journal_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -10,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ThreadHead(_message.Message):
-    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest")
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +42,9 @@ class ThreadHead(_message.Message):
     FORKS_FIELD_NUMBER: _ClassVar[int]
     MAIN_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAIN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     epoch: int
@@ -64,7 +68,10 @@ class ThreadHead(_message.Message):
     forks: int
     main_version: int
     main_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ...) -> None: ...
+    lease: _journal_pb2.LeaseRecord
+    question: _signal_pb2.Question
+    effects: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ...) -> None: ...
 
 class BranchHead(_message.Message):
     __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us")
@@ -95,6 +102,24 @@ class BlobRow(_message.Message):
     sequence: int
     write_time_us: int
     def __init__(self, record: _Optional[_Union[_journal_pb2.BlobRecord, _Mapping]] = ..., sequence: _Optional[int] = ..., write_time_us: _Optional[int] = ...) -> None: ...
+
+class EffectRow(_message.Message):
+    __slots__ = ("record", "sequence")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    record: _journal_pb2.EffectRecord
+    sequence: int
+    def __init__(self, record: _Optional[_Union[_journal_pb2.EffectRecord, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class SignalRow(_message.Message):
+    __slots__ = ("record", "sequence", "create_time_us")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    record: _journal_pb2.SignalRecord
+    sequence: int
+    create_time_us: int
+    def __init__(self, record: _Optional[_Union[_journal_pb2.SignalRecord, _Mapping]] = ..., sequence: _Optional[int] = ..., create_time_us: _Optional[int] = ...) -> None: ...
 
 class DeletionRecord(_message.Message):
     __slots__ = ("namespace", "thread", "uid", "time_us", "cause", "sequence")

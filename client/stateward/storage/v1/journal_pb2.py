@@ -23,11 +23,14 @@ _sym_db = _symbol_database.Default()
 
 
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
+from stateward.v1 import effect_pb2 as stateward_dot_v1_dot_effect__pb2
+from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
+from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/storage/v1/journal.proto\x12\x14stateward.storage.v1\x1a\x1dstateward/v1/checkpoint.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\"\xf1\x03\n\x0b\x45ntryHeader\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.stateward.storage.v1.EntryKind\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eparent_version\x18\x05 \x01(\x03\x12\x16\n\x0e\x63reate_time_us\x18\x06 \x01(\x03\x12\x17\n\x0fprevious_digest\x18\x07 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x16\n\x0emetadata_bytes\x18\t \x01(\x05\x12?\n\x14metadata_compression\x18\n \x01(\x0e\x32!.stateward.storage.v1.Compression\x12\x1d\n\x15metadata_stored_bytes\x18\x0b \x01(\x05\x12\x12\n\nedit_bytes\x18\x0c \x01(\x03\x12;\n\x10\x65\x64it_compression\x18\r \x01(\x0e\x32!.stateward.storage.v1.Compression\x12\x1a\n\x12\x64ictionary_version\x18\x0e \x01(\x03\x12\x10\n\x08parts_id\x18\x0f \x01(\x06\x12\x16\n\x0ekey_generation\x18\x10 \x01(\x05\x12\x19\n\x11\x65\x64it_stored_bytes\x18\x11 \x01(\x03\"\xa9\x03\n\rEntryMetadata\x12\x14\n\x0crequest_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x36\n\x08\x63reation\x18\x03 \x01(\x0b\x32$.stateward.storage.v1.ThreadCreation\x12:\n\ncheckpoint\x18\x04 \x01(\x0b\x32$.stateward.storage.v1.CheckpointBodyH\x00\x12 \n\x03tag\x18\x05 \x01(\x0b\x32\x11.stateward.v1.TagH\x00\x12.\n\x07options\x18\x06 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptionsH\x00\x12\x36\n\x06pruned\x18\x07 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersionsH\x00\x12\x30\n\x04\x62lob\x18\t \x01(\x0b\x32 .stateward.storage.v1.BlobRecordH\x00\x12\x35\n\x07removed\x18\x08 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersionsB\x06\n\x04\x62ody\"|\n\nBlobRecord\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x0f\n\x07preview\x18\x05 \x01(\x0c\x12\x14\n\x0cstored_bytes\x18\x06 \x01(\x03\"\x90\x01\n\x0eThreadCreation\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12-\n\x0b\x66orked_from\x18\x04 \x01(\x0b\x32\x18.stateward.v1.ForkSource\"\xf0\x03\n\x0e\x43heckpointBody\x12\x0e\n\x06\x62ranch\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12$\n\x06status\x18\x03 \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\x04 \x01(\t\x12\x11\n\x04step\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x06 \x01(\x03\x12@\n\x06labels\x18\x07 \x03(\x0b\x32\x30.stateward.storage.v1.CheckpointBody.LabelsEntry\x12%\n\x08metadata\x18\x08 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x42\n\x07metrics\x18\t \x03(\x0b\x32\x31.stateward.storage.v1.CheckpointBody.MetricsEntry\x12\x0f\n\x07wait_id\x18\n \x01(\t\x12\x12\n\nsent_bytes\x18\x0b \x01(\x03\x12\x15\n\rsource_digest\x18\x0c \x01(\x0c\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_step\"D\n\x0ePrunedVersions\x12\x32\n\x06ranges\x18\x01 \x03(\x0b\x32\".stateward.storage.v1.VersionRange\"+\n\x0cVersionRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03*\x95\x02\n\tEntryKind\x12\x1a\n\x16\x45NTRY_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_KIND_CHECKPOINT\x10\x01\x12\x16\n\x12\x45NTRY_KIND_TAG_SET\x10\x02\x12\x1a\n\x16\x45NTRY_KIND_TAG_DELETED\x10\x03\x12\x16\n\x12\x45NTRY_KIND_OPTIONS\x10\x04\x12\x15\n\x11\x45NTRY_KIND_PRUNED\x10\x05\x12\x15\n\x11\x45NTRY_KIND_EFFECT\x10\x06\x12\x15\n\x11\x45NTRY_KIND_SIGNAL\x10\x07\x12\x14\n\x10\x45NTRY_KIND_LEASE\x10\x08\x12\x13\n\x0f\x45NTRY_KIND_BLOB\x10\t\x12\x15\n\x11\x45NTRY_KIND_ATTACH\x10\n*a\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x01\x12\x1f\n\x1b\x43OMPRESSION_ZSTD_DICTIONARY\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/storage/v1/journal.proto\x12\x14stateward.storage.v1\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/effect.proto\x1a\x18stateward/v1/lease.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\"\xf1\x03\n\x0b\x45ntryHeader\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.stateward.storage.v1.EntryKind\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eparent_version\x18\x05 \x01(\x03\x12\x16\n\x0e\x63reate_time_us\x18\x06 \x01(\x03\x12\x17\n\x0fprevious_digest\x18\x07 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x16\n\x0emetadata_bytes\x18\t \x01(\x05\x12?\n\x14metadata_compression\x18\n \x01(\x0e\x32!.stateward.storage.v1.Compression\x12\x1d\n\x15metadata_stored_bytes\x18\x0b \x01(\x05\x12\x12\n\nedit_bytes\x18\x0c \x01(\x03\x12;\n\x10\x65\x64it_compression\x18\r \x01(\x0e\x32!.stateward.storage.v1.Compression\x12\x1a\n\x12\x64ictionary_version\x18\x0e \x01(\x03\x12\x10\n\x08parts_id\x18\x0f \x01(\x06\x12\x16\n\x0ekey_generation\x18\x10 \x01(\x05\x12\x19\n\x11\x65\x64it_stored_bytes\x18\x11 \x01(\x03\"\xc9\x04\n\rEntryMetadata\x12\x14\n\x0crequest_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x36\n\x08\x63reation\x18\x03 \x01(\x0b\x32$.stateward.storage.v1.ThreadCreation\x12:\n\ncheckpoint\x18\x04 \x01(\x0b\x32$.stateward.storage.v1.CheckpointBodyH\x00\x12 \n\x03tag\x18\x05 \x01(\x0b\x32\x11.stateward.v1.TagH\x00\x12.\n\x07options\x18\x06 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptionsH\x00\x12\x36\n\x06pruned\x18\x07 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersionsH\x00\x12\x30\n\x04\x62lob\x18\t \x01(\x0b\x32 .stateward.storage.v1.BlobRecordH\x00\x12\x34\n\x06\x65\x66\x66\x65\x63t\x18\n \x01(\x0b\x32\".stateward.storage.v1.EffectRecordH\x00\x12\x34\n\x06signal\x18\x0b \x01(\x0b\x32\".stateward.storage.v1.SignalRecordH\x00\x12\x32\n\x05lease\x18\x0c \x01(\x0b\x32!.stateward.storage.v1.LeaseRecordH\x00\x12\x35\n\x07removed\x18\x08 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersionsB\x06\n\x04\x62ody\"\xd0\x02\n\x0c\x45\x66\x66\x65\x63tRecord\x12\x0e\n\x06\x61nchor\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08sort_key\x18\x03 \x01(\x0c\x12\x0c\n\x04name\x18\x04 \x01(\t\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12$\n\x06holder\x18\x06 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\x13\n\x0b\x63laim_token\x18\x07 \x01(\x03\x12\x0f\n\x07term_us\x18\x08 \x01(\x03\x12\x15\n\rbegin_time_us\x18\t \x01(\x03\x12\x13\n\x0b\x65nd_time_us\x18\n \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t\x12\x10\n\x08\x61ttempts\x18\x0c \x01(\x05\x12\x13\n\x0blease_token\x18\r \x01(\x03\x12\x11\n\thas_value\x18\x0e \x01(\x08\x12\x17\n\x0fidempotency_key\x18\x0f \x01(\t\"v\n\x0cSignalRecord\x12\x11\n\tsignal_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x07payload\x18\x03 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x0f\n\x07wait_id\x18\x05 \x01(\t\"\x80\x01\n\x0bLeaseRecord\x12$\n\x06holder\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\r\n\x05token\x18\x02 \x01(\x03\x12\x0f\n\x07term_us\x18\x03 \x01(\x03\x12\x15\n\rgrant_time_us\x18\x04 \x01(\x03\x12\x14\n\x0crequest_hash\x18\x05 \x01(\x0c\"|\n\nBlobRecord\x12\x0f\n\x07\x62lob_id\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x0f\n\x07preview\x18\x05 \x01(\x0c\x12\x14\n\x0cstored_bytes\x18\x06 \x01(\x03\"\x90\x01\n\x0eThreadCreation\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12-\n\x0b\x66orked_from\x18\x04 \x01(\x0b\x32\x18.stateward.v1.ForkSource\"\xb1\x04\n\x0e\x43heckpointBody\x12\x0e\n\x06\x62ranch\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12$\n\x06status\x18\x03 \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rstatus_detail\x18\x04 \x01(\t\x12\x11\n\x04step\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x06 \x01(\x03\x12@\n\x06labels\x18\x07 \x03(\x0b\x32\x30.stateward.storage.v1.CheckpointBody.LabelsEntry\x12%\n\x08metadata\x18\x08 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x42\n\x07metrics\x18\t \x03(\x0b\x32\x31.stateward.storage.v1.CheckpointBody.MetricsEntry\x12\x0f\n\x07wait_id\x18\n \x01(\t\x12\x12\n\nsent_bytes\x18\x0b \x01(\x03\x12\x15\n\rsource_digest\x18\x0c \x01(\x0c\x12(\n\x08question\x18\r \x01(\x0b\x32\x16.stateward.v1.Question\x12\x15\n\racked_signals\x18\x0e \x03(\x03\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_step\"D\n\x0ePrunedVersions\x12\x32\n\x06ranges\x18\x01 \x03(\x0b\x32\".stateward.storage.v1.VersionRange\"+\n\x0cVersionRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03*\x95\x02\n\tEntryKind\x12\x1a\n\x16\x45NTRY_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTRY_KIND_CHECKPOINT\x10\x01\x12\x16\n\x12\x45NTRY_KIND_TAG_SET\x10\x02\x12\x1a\n\x16\x45NTRY_KIND_TAG_DELETED\x10\x03\x12\x16\n\x12\x45NTRY_KIND_OPTIONS\x10\x04\x12\x15\n\x11\x45NTRY_KIND_PRUNED\x10\x05\x12\x15\n\x11\x45NTRY_KIND_EFFECT\x10\x06\x12\x15\n\x11\x45NTRY_KIND_SIGNAL\x10\x07\x12\x14\n\x10\x45NTRY_KIND_LEASE\x10\x08\x12\x13\n\x0f\x45NTRY_KIND_BLOB\x10\t\x12\x15\n\x11\x45NTRY_KIND_ATTACH\x10\n*a\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x01\x12\x1f\n\x1b\x43OMPRESSION_ZSTD_DICTIONARY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,26 +41,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINTBODY_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_CHECKPOINTBODY_METRICSENTRY']._loaded_options = None
   _globals['_CHECKPOINTBODY_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_ENTRYKIND']._serialized_start=1960
-  _globals['_ENTRYKIND']._serialized_end=2237
-  _globals['_COMPRESSION']._serialized_start=2239
-  _globals['_COMPRESSION']._serialized_end=2336
-  _globals['_ENTRYHEADER']._serialized_start=145
-  _globals['_ENTRYHEADER']._serialized_end=642
-  _globals['_ENTRYMETADATA']._serialized_start=645
-  _globals['_ENTRYMETADATA']._serialized_end=1070
-  _globals['_BLOBRECORD']._serialized_start=1072
-  _globals['_BLOBRECORD']._serialized_end=1196
-  _globals['_THREADCREATION']._serialized_start=1199
-  _globals['_THREADCREATION']._serialized_end=1343
-  _globals['_CHECKPOINTBODY']._serialized_start=1346
-  _globals['_CHECKPOINTBODY']._serialized_end=1842
-  _globals['_CHECKPOINTBODY_LABELSENTRY']._serialized_start=1740
-  _globals['_CHECKPOINTBODY_LABELSENTRY']._serialized_end=1785
-  _globals['_CHECKPOINTBODY_METRICSENTRY']._serialized_start=1787
-  _globals['_CHECKPOINTBODY_METRICSENTRY']._serialized_end=1833
-  _globals['_PRUNEDVERSIONS']._serialized_start=1844
-  _globals['_PRUNEDVERSIONS']._serialized_end=1912
-  _globals['_VERSIONRANGE']._serialized_start=1914
-  _globals['_VERSIONRANGE']._serialized_end=1957
+  _globals['_ENTRYKIND']._serialized_start=2855
+  _globals['_ENTRYKIND']._serialized_end=3132
+  _globals['_COMPRESSION']._serialized_start=3134
+  _globals['_COMPRESSION']._serialized_end=3231
+  _globals['_ENTRYHEADER']._serialized_start=225
+  _globals['_ENTRYHEADER']._serialized_end=722
+  _globals['_ENTRYMETADATA']._serialized_start=725
+  _globals['_ENTRYMETADATA']._serialized_end=1310
+  _globals['_EFFECTRECORD']._serialized_start=1313
+  _globals['_EFFECTRECORD']._serialized_end=1649
+  _globals['_SIGNALRECORD']._serialized_start=1651
+  _globals['_SIGNALRECORD']._serialized_end=1769
+  _globals['_LEASERECORD']._serialized_start=1772
+  _globals['_LEASERECORD']._serialized_end=1900
+  _globals['_BLOBRECORD']._serialized_start=1902
+  _globals['_BLOBRECORD']._serialized_end=2026
+  _globals['_THREADCREATION']._serialized_start=2029
+  _globals['_THREADCREATION']._serialized_end=2173
+  _globals['_CHECKPOINTBODY']._serialized_start=2176
+  _globals['_CHECKPOINTBODY']._serialized_end=2737
+  _globals['_CHECKPOINTBODY_LABELSENTRY']._serialized_start=2635
+  _globals['_CHECKPOINTBODY_LABELSENTRY']._serialized_end=2680
+  _globals['_CHECKPOINTBODY_METRICSENTRY']._serialized_start=2682
+  _globals['_CHECKPOINTBODY_METRICSENTRY']._serialized_end=2728
+  _globals['_PRUNEDVERSIONS']._serialized_start=2739
+  _globals['_PRUNEDVERSIONS']._serialized_end=2807
+  _globals['_VERSIONRANGE']._serialized_start=2809
+  _globals['_VERSIONRANGE']._serialized_end=2852
 # @@protoc_insertion_point(module_scope)
