@@ -116,7 +116,7 @@ def test_what_was_set_aside_of_a_deleted_thread_goes_with_it(history: Rules) -> 
 
 
 def test_an_orphan_of_a_copy_is_read_from_its_beginning(history: Rules) -> None:
-    """What it shares with the thread it comes from was never on its disk: the archive has that under the thread's name."""
+    """What it shares with the thread it comes from was never on its disk: the archive has it."""
     history.copy(0)
     history.restore(1, 0, now=True)
     history.attach(1, "a", NONE)
