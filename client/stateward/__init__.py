@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from stateward.errors import VersionNotFound as VersionNotFound
     from stateward.events import Event as Event
     from stateward.events import HistoryEntry as HistoryEntry
+    from stateward.insight import Failure as Failure
+    from stateward.insight import ToolUse as ToolUse
+    from stateward.migrations import MigrationFailed as MigrationFailed
+    from stateward.migrations import Migrations as Migrations
+    from stateward.migrations import NoMigrationPath as NoMigrationPath
     from stateward.models import Access as Access
     from stateward.models import Branch as Branch
     from stateward.models import Checkpoint as Checkpoint
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from stateward.state import State as State
     from stateward.values import Blob as Blob
     from stateward.values import MsgPack as MsgPack
+    from stateward.values import Number as Number
     from stateward.values import RawValue as RawValue
     from stateward.values import Text as Text
     from stateward.values import register_codec as register_codec
@@ -68,6 +74,8 @@ _HOMES = {
         "VersionNotFound",
     ),
     "stateward.events": ("Event", "HistoryEntry"),
+    "stateward.migrations": ("MigrationFailed", "Migrations", "NoMigrationPath"),
+    "stateward.insight": ("Failure", "ToolUse"),
     "stateward.models": (
         "Access",
         "Branch",
@@ -81,7 +89,7 @@ _HOMES = {
     ),
     "stateward._log": ("Log",),
     "stateward.state": ("State",),
-    "stateward.values": ("Blob", "MsgPack", "RawValue", "Text", "register_codec"),
+    "stateward.values": ("Blob", "MsgPack", "Number", "RawValue", "Text", "register_codec"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -95,12 +103,17 @@ __all__ = [
     "Client",
     "Durability",
     "Event",
+    "Failure",
     "Fenced",
     "HistoryEntry",
     "Log",
+    "MigrationFailed",
+    "Migrations",
     "MsgPack",
+    "NoMigrationPath",
     "NotArchivedYet",
     "NotOwner",
+    "Number",
     "PreparedSave",
     "RawValue",
     "Retention",
@@ -117,6 +130,7 @@ __all__ = [
     "ThreadInfo",
     "ThreadNotFound",
     "ThreadOptions",
+    "ToolUse",
     "VersionMismatch",
     "VersionNotFound",
     "register_codec",

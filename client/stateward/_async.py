@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from stateward import _ownership, _reading, _saving, _sync, _threads, _uploads, values
 from stateward._async_archive import AsyncArchive
 from stateward._async_io import AsyncStream, Connection, drive
+from stateward._async_migrations import AsyncThreadMigration
+from stateward._async_queries import AsyncFinishing, AsyncQueries
 from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
@@ -27,11 +30,14 @@ from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Tag, ThreadInfo, ThreadOptions
 from stateward.state import State
 
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations
+
 T = TypeVar("T")
 
 
 @documented_as(_sync.Client)
-class AsyncClient(ClientShell[Connection]):
+class AsyncClient(AsyncQueries, ClientShell[Connection]):
     """A connection to the daemon beside this process, for one namespace.
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
@@ -46,6 +52,9 @@ class AsyncClient(ClientShell[Connection]):
 
     Values of more than `blob_threshold` bytes are kept apart from the state, and read with it by `hydrate`, as looking
     at a value cannot wait; choose `slots` and `logs` where that is too much. 0 = none.
+
+    `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
+    saved; a name that ends in "/" stands for all that begin so.
     """
 
     _connect = Connection
@@ -65,9 +74,10 @@ class AsyncClient(ClientShell[Connection]):
         if connection is not None:
             await connection.close()
 
-    def thread(self, name: str, *, branch: str = "main") -> AsyncThread:
-        access = AsyncThreadBlobs(self, name)
-        return AsyncThread(self, ThreadRef(self.namespace, name, branch, blobs=access))
+    def thread(
+        self, name: str, *, branch: str = "main", migrations: Migrations | Literal[False] | None = None
+    ) -> AsyncThread:
+        return AsyncThread(self, self._ref(name, branch, AsyncThreadBlobs(self, name), migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
         return self._read_list(_threads.read_threads, _threads.list_threads(self.namespace, **filters))
@@ -155,7 +165,7 @@ class AsyncThreadBlobs:
 
 
 @documented_as(_sync.Thread)
-class AsyncThread(ThreadShell["AsyncClient"]):
+class AsyncThread(AsyncThreadMigration, AsyncFinishing, ThreadShell["AsyncClient"]):
     """A handle on one branch of a thread. Holds no state of its own."""
 
     async def hydrate(
@@ -200,8 +210,7 @@ class AsyncThread(ThreadShell["AsyncClient"]):
         return data
 
     def branch(self, name: str, at: int | None = None) -> AsyncThread:
-        ref = ThreadRef(self._ref.namespace, self._ref.thread, name, at, self._ref.blobs)
-        return AsyncThread(self._client, ref)
+        return AsyncThread(self._client, replace(self._ref, branch=name, at=at))
 
     def history(
         self,
@@ -244,7 +253,7 @@ class AsyncThread(ThreadShell["AsyncClient"]):
         self, new_thread: str, version: int | None = None, *, whole: bool = False, create: ThreadOptions | None = None
     ) -> AsyncThread:
         info = await self._run(_threads.fork(self._ref, new_thread, version, whole, create))
-        return self._client.thread(info.name)
+        return self._client.thread(info.name, migrations=self._ref.migrations or False)
 
     async def tag(self, name: str, version: int | None = None, *, expected: int | None = None) -> Tag:
         return await self._run(_threads.set_tag(self._ref, name, version, expected))

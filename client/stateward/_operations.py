@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -25,6 +25,9 @@ from stateward.errors import StatewardError
 from stateward.models import write_duration
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations
 
 T = TypeVar("T")
 
@@ -109,6 +112,10 @@ class ThreadRef:
     at: int | None = None
     blobs: BlobAccess | None = field(default=None, compare=False, repr=False)
     """How the blobs of the thread are read, and what becomes one; None = nothing becomes one."""
+    migrations: Migrations | None = field(default=None, compare=False, repr=False)
+    """Brings states of older schemas up to date as they are read; None = they stay as they are."""
+    ephemeral: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Names of slots, and prefixes that end in "/", that are never saved."""
 
 
 def new_request_id() -> str:

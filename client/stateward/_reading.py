@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TypedDict
 
 from stateward._log import Log
@@ -37,7 +38,26 @@ def hydrate(
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
 ) -> Operation[State]:
-    """A state, put together from its pages. Only a branch's head may be missing: that is the empty state."""
+    """A state, brought up to date by the migrations of the thread's handle, if it has any."""
+    read = partial(hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, must_exist=must_exist)
+    state = yield from read(slots=slots, logs=logs)
+    if ref.migrations is None:
+        return state
+    return (yield from ref.migrations._bring_up(ref, state, read))
+
+
+def hydrate_stored(
+    ref: ThreadRef,
+    version: int | None = None,
+    *,
+    tag: str | None = None,
+    checkpoint_id: str | None = None,
+    slots: Iterable[str] | None = None,
+    logs: Mapping[str, int | None] | Iterable[str] | None = None,
+    must_exist: bool = False,
+) -> Operation[State]:
+    """A state as it is stored, put together from its pages. Only a branch's head may be missing: that is the empty
+    state."""
     request = checkpoints.HydrateRequest(
         namespace=ref.namespace,
         thread=ref.thread,
@@ -47,6 +67,7 @@ def hydrate(
     )
     pinned = request.HasField("version")
     empty = State(origin=Origin(ref.namespace, ref.thread, ref.branch))
+    empty.keep_out(ref.ephemeral)
     try:
         state = yield from _read_pages(request, pinned)
     except VersionNotFound:
@@ -61,6 +82,7 @@ def hydrate(
         if pinned or must_exist or ref.at is not None:
             raise
         return empty
+    state.keep_out(ref.ephemeral)
     return (yield from fetch_blobs(ref, state))
 
 

@@ -13,7 +13,7 @@ from stateward import values
 from stateward._collected import Collected
 from stateward._log import Log
 from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
-from stateward._reading import hydrate
+from stateward._reading import hydrate, hydrate_stored
 from stateward._uploads import learn_support, write_blobs
 from stateward.errors import NotArchivedYet, VersionMismatch
 from stateward.models import (
@@ -28,6 +28,7 @@ from stateward.models import (
 )
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import diff_pb2, state_pb2
 
 
 class SaveOptions(TypedDict, total=False):
@@ -48,7 +49,7 @@ class SaveOptions(TypedDict, total=False):
     metrics: Mapping[str, float] | None
     """At most 64 numbers such as tokens or cost; cumulative by convention."""
     schema_version: int
-    """The agent's number for the shape of its state; 0 = not said."""
+    """The agent's number for the shape of its state; 0 = not said. Left out, it is that of the state."""
     durability: Durability | str | None
     """What must be reached before the answer; None = the daemon's default. "archived" may raise NotArchivedYet: the
     version is saved all the same."""
@@ -111,7 +112,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
 
 def _learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
     """Asks where logs end whose indexes cannot be known: made where one of that name may have been deleted before."""
-    found = yield from hydrate(ref, state.version, logs={log.name: 1 for log in logs})
+    found = yield from hydrate_stored(ref, state.version, logs={log.name: 1 for log in logs})
     for log in logs:
         log._renumber(found.logs[log.name].next_index)
 
@@ -142,6 +143,11 @@ def _accept(
 def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
     request = _bare_request(ref, options)
+    if options.get("schema_version") is None:
+        current = ref.migrations.current if ref.migrations is not None and state.version == 0 else 0
+        request.schema_version = state.schema_version or current
+    if ref.ephemeral:  # a state that was made here, or read by another handle
+        state.keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
     if request.overwrite:
         collected = state.collect(blob_threshold=threshold)
@@ -259,24 +265,43 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     """Adds entries on top of whatever is the branch's head, without reading it."""
     if not entries:
         raise ValueError("append needs at least one value")
-    if options.get("overwrite"):
-        raise TypeError("append has no option overwrite")
-    if ref.at is not None:
-        raise ValueError(
-            f"append does not make a branch: save a state to {ref.branch!r} once, "
-            f'then append through thread.branch("{ref.branch}")'
-        )
-    request = _bare_request(ref, options)
+    request = yield from begin_merge("append", ref, options)
     edit = request.diff.edits.add().append
     edit.log = log
     encoded = [values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries)]
-    collected = Collected(request.diff, blob_threshold=ref.blobs.policy.threshold_bytes if ref.blobs else 0)
+    edit.entries.extend((yield from store_values(ref, encoded, options)))
+    return (yield from merge(request))
+
+
+def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[checkpoints.SaveRequest]:
+    """A SaveRequest for edits that go on top of whatever is the branch's head, without reading it."""
+    if options.get("overwrite"):
+        raise TypeError(f"{what} has no option overwrite")
+    if ref.at is not None:
+        raise ValueError(
+            f"{what} does not make a branch: save a state to {ref.branch!r} once, "
+            f'then {what} through thread.branch("{ref.branch}")'
+        )
+    if ref.migrations is not None and options.get("schema_version") is None:
+        options = {**options, "schema_version": (yield from ref.migrations._prepare_append(ref))}
+    return _bare_request(ref, options)
+
+
+def store_values(
+    ref: ThreadRef, encoded: Sequence[state_pb2.Value], options: SaveOptions
+) -> Operation[Sequence[state_pb2.Value]]:
+    """The values for such edits, those that are too large written as blobs."""
+    threshold = ref.blobs.policy.threshold_bytes if ref.blobs else 0
+    collected = Collected(diff_pb2.Diff(), blob_threshold=threshold)
     taken = [collected.take(value) for value in encoded]
     if collected.blobs and not (yield from learn_support(ref)):
-        taken = encoded
-    else:
-        yield from write_blobs(ref, collected.blobs, options.get("create") or ThreadOptions())
-    edit.entries.extend(taken)
+        return encoded
+    yield from write_blobs(ref, collected.blobs, options.get("create") or ThreadOptions())
+    return taken
+
+
+def merge(request: checkpoints.SaveRequest) -> Operation[Checkpoint]:
+    """Saves such edits. NotArchivedYet where they are saved, but less durably than asked."""
     response = yield Call("Save", request)
     checkpoint = _read_checkpoint(request, response)
     if response.durability < request.durability:

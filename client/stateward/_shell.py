@@ -5,16 +5,19 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, Unpack
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpack
 
-from stateward._blobs import DEFAULT_THRESHOLD_BYTES, BlobPolicy
+from stateward._blobs import DEFAULT_THRESHOLD_BYTES, BlobAccess, BlobPolicy
 from stateward._channel import Settings, grpc, resolve_target
 from stateward._operations import Operation, ThreadRef, with_retries
 from stateward._ownership import with_take_over
 from stateward._saving import PreparedSave, SaveOptions
 from stateward._streams import Reader, Reading
 from stateward.state import State
+
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -45,11 +48,16 @@ class ClientShell(Generic[K]):
         credentials: grpc.ChannelCredentials | None = None,
         take_over: bool = False,
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
+        migrations: Migrations | None = None,
+        ephemeral: Iterable[str] = (),
     ) -> None:
         self._settings = Settings(
             resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over
         )
         self._blob_policy = BlobPolicy(blob_threshold)
+        if isinstance(ephemeral, str):
+            raise TypeError("ephemeral takes a list of names, not one name")
+        self._migrations, self._ephemeral = migrations, tuple(ephemeral)
         self._has_met_daemon = False
         self._closed = False
         self._lock = threading.Lock()
@@ -69,6 +77,13 @@ class ClientShell(Generic[K]):
     def namespace(self) -> str:
         """The namespace of all threads of this client."""
         return self._settings.namespace
+
+    def _ref(
+        self, name: str, branch: str, blobs: BlobAccess, migrations: Migrations | Literal[False] | None
+    ) -> ThreadRef:
+        """Names a branch of a thread; `migrations` None = those of the client, False = none."""
+        chosen = self._migrations if migrations is None else (migrations or None)
+        return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
 
     def _connected(self) -> K:
         """The connection of this process (and event loop), made if there is none."""

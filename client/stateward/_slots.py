@@ -23,6 +23,7 @@ class Slots(MutableMapping[str, Any]):
         self._stored = stored or {}
         self._watched: dict[str, Any] = {}  # values that were read or set since the last save
         self._deleted: set[str] = set()
+        self._ephemeral: tuple[str, ...] = ()  # names, and prefixes that end in "/"
         self._partial = partial
         self._gate = gate or Gate()
 
@@ -34,6 +35,8 @@ class Slots(MutableMapping[str, Any]):
         return self._watched[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if type(value) is int and isinstance(self._watched.get(name), values.Number):
+            value = values.Number(value)  # one that is not saved yet; else what is stored says it
         self._watched[name] = value
         self._deleted.discard(name)
 
@@ -62,14 +65,24 @@ class Slots(MutableMapping[str, Any]):
         """The value as it is stored at this version, not decoded, and not watched."""
         return values.raw(self._stored[name], self._gate.blobs)
 
+    def _is_ephemeral(self, name: str) -> bool:
+        return any(name.startswith(each) if each.endswith("/") else name == each for each in self._ephemeral)
+
+    def _keep_out(self, ephemeral: tuple[str, ...]) -> None:
+        self._ephemeral = ephemeral
+        if ephemeral:
+            self._stored = {name: value for name, value in self._stored.items() if not self._is_ephemeral(name)}
+
     def _collect(self, collected: Collected) -> None:
         edits = collected.diff.edits
         for name in sorted(self._deleted):
             edits.add().delete_slot.slot = name
             collected.deleted_slots.add(name)
         for name in sorted(self._watched):
+            if self._is_ephemeral(name):
+                continue
             value, stored = self._watched[name], self._stored.get(name)
-            encoded = values.encode(value, f"slots.{name}")
+            encoded = values.encode_slot(value, f"slots.{name}", stored)
             collected.watched_slots[name] = value
             if stored is not None and values.is_unchanged(encoded, stored):
                 continue

@@ -7,7 +7,7 @@ steps like an operation; `Stream` and `AsyncStream` carry the steps out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -61,7 +61,11 @@ class WatchReader(Reader[Event]):
         after_cursor: str,
         include_diff: bool,
         labels: Mapping[str, str] | None = None,
+        slots: Iterable[str] = (),
+        logs: Iterable[str] = (),
     ) -> None:
+        if isinstance(slots, str) or isinstance(logs, str):
+            raise TypeError("slots and logs take a list of names, not one name")
         self._ref = ref
         self._request = threads.WatchRequest(
             namespace=ref.namespace,
@@ -70,6 +74,8 @@ class WatchReader(Reader[Event]):
             after_cursor=after_cursor,
             include_diff=include_diff,
             labels=dict(labels or {}),
+            slots=slots,
+            logs=logs,
         )
 
     def request(self) -> Message:

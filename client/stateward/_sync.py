@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from stateward import _ownership, _reading, _saving, _threads, _uploads, values
 from stateward._blobs import Blob, Content
@@ -20,6 +21,8 @@ from stateward._shell import ClientShell, ThreadShell
 from stateward._streams import BlobReader, HistoryReader, Reader, VerifyReader, WatchReader
 from stateward._sync_archive import Archive
 from stateward._sync_io import Connection, Stream, drive
+from stateward._sync_migrations import ThreadMigration
+from stateward._sync_queries import Finishing, Queries
 from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
 from stateward.changes import Change
@@ -27,10 +30,13 @@ from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Tag, ThreadInfo, ThreadOptions
 from stateward.state import State
 
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations
+
 T = TypeVar("T")
 
 
-class Client(ClientShell[Connection]):
+class Client(Queries, ClientShell[Connection]):
     """A connection to the daemon beside this process, for one namespace.
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
@@ -45,6 +51,9 @@ class Client(ClientShell[Connection]):
 
     Values of more than `blob_threshold` bytes are kept apart from the state, and read when they are looked at (0 =
     none). What grows step by step belongs into a log: a blob is written anew whenever its value changes.
+
+    `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
+    saved; a name that ends in "/" stands for all that begin so.
     """
 
     _connect = Connection
@@ -65,10 +74,14 @@ class Client(ClientShell[Connection]):
         if connection is not None:
             connection.close()
 
-    def thread(self, name: str, *, branch: str = "main") -> Thread:
-        """A handle on a thread, which need not exist. Asks nothing of the daemon."""
-        access = ThreadBlobs(self, name)
-        return Thread(self, ThreadRef(self.namespace, name, branch, blobs=access))
+    def thread(
+        self, name: str, *, branch: str = "main", migrations: Migrations | Literal[False] | None = None
+    ) -> Thread:
+        """A handle on a thread, which need not exist. Asks nothing of the daemon.
+
+        `migrations` bring states of older schemas up to date; None = those of the client, False = none.
+        """
+        return Thread(self, self._ref(name, branch, ThreadBlobs(self, name), migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> Iterator[ThreadInfo]:
         """The namespace's threads, the most recently changed first, read page by page."""
@@ -169,7 +182,7 @@ class ThreadBlobs:
         return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
 
 
-class Thread(ThreadShell["Client"]):
+class Thread(ThreadMigration, Finishing, ThreadShell["Client"]):
     """A handle on one branch of a thread. Holds no state of its own."""
 
     def hydrate(
@@ -235,7 +248,7 @@ class Thread(ThreadShell["Client"]):
 
     def branch(self, name: str, at: int | None = None) -> Thread:
         """A handle on another branch. One that does not exist yet starts from version `at` with its first save."""
-        return Thread(self._client, ThreadRef(self._ref.namespace, self._ref.thread, name, at, self._ref.blobs))
+        return Thread(self._client, replace(self._ref, branch=name, at=at))
 
     def history(
         self,
@@ -288,7 +301,7 @@ class Thread(ThreadShell["Client"]):
     ) -> Thread:
         """Copies one version (None = the head), or the whole thread, to a new one; returns a handle on that."""
         info = self._run(_threads.fork(self._ref, new_thread, version, whole, create))
-        return self._client.thread(info.name)
+        return self._client.thread(info.name, migrations=self._ref.migrations or False)
 
     def tag(self, name: str, version: int | None = None, *, expected: int | None = None) -> Tag:
         """Makes or moves a tag (None = to the head). `expected` is what it must name now, 0 = must not exist."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn, TypedDict
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -34,6 +34,12 @@ class ThreadFilters(TypedDict, total=False):
 
     statuses: Iterable[Status | str | int]
     """Only those with one of these; empty = any."""
+    status: Status | str | int | None
+    """Only those with this one: short for `statuses` with one name in it."""
+    step: int | None
+    """Only those at this very step: short for `min_step` and `max_step`."""
+    updated_since: datetime | timedelta | None
+    """Only those changed at or after this time, or within the last so long."""
     labels: Mapping[str, str] | None
     """Only those with all of these labels."""
     name_prefix: str
@@ -70,6 +76,9 @@ def list_threads(
     namespace: str,
     *,
     statuses: Iterable[Status | str | int] = (),
+    status: Status | str | int | None = None,
+    step: int | None = None,
+    updated_since: datetime | timedelta | None = None,
     labels: Mapping[str, str] | None = None,
     name_prefix: str = "",
     updated_after: datetime | None = None,
@@ -78,18 +87,36 @@ def list_threads(
     max_step: int | None = None,
     page_size: int = 0,
 ) -> threads.ListThreadsRequest:
-    """The request for the first page."""
+    """The request for the first page. TypeError where one thing is said in two ways."""
+    if status is not None:
+        statuses = [status] if not statuses else _said_twice("status", "statuses")
+    if step is not None:
+        is_free = min_step is None and max_step is None
+        min_step = max_step = step if is_free else _said_twice("step", "min_step and max_step")
     return threads.ListThreadsRequest(
         namespace=namespace,
         statuses=status_numbers(statuses),  # type: ignore[arg-type]
         labels=dict(labels or {}),
         name_prefix=name_prefix,
-        updated_after=timestamp(updated_after),
+        updated_after=timestamp(since(updated_since, updated_after)),
         updated_before=timestamp(updated_before),
         min_step=min_step,
         max_step=max_step,
         page_size=page_size,
     )
+
+
+def since(recent: datetime | timedelta | None, updated_after: datetime | None) -> datetime | None:
+    """The time that `updated_since` or `updated_after` says."""
+    if recent is None:
+        return updated_after
+    if updated_after is not None:
+        _said_twice("updated_since", "updated_after")
+    return datetime.now(UTC) - recent if isinstance(recent, timedelta) else recent
+
+
+def _said_twice(short: str, long: str) -> NoReturn:
+    raise TypeError(f"give {short} or {long}, not both")
 
 
 def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:

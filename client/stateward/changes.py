@@ -33,6 +33,14 @@ class SlotSpliced:
 
 
 @dataclass(frozen=True)
+class NumberAdded:
+    """A slot's number was counted up, or down."""
+
+    slot: str
+    delta: int
+
+
+@dataclass(frozen=True)
 class EntriesAppended:
     """Entries were added at the end of a log. `at_index` is the index of the first; None = not said."""
 
@@ -67,7 +75,9 @@ class LogDeleted:
     log: str
 
 
-Change = SlotSet | SlotDeleted | SlotSpliced | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
+Change = (
+    SlotSet | SlotDeleted | SlotSpliced | NumberAdded | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
+)
 
 
 def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:
@@ -84,6 +94,8 @@ def _change(edit: diff_pb2.Edit) -> Change:
         case "splice_slot":
             splices = ((splice.offset, splice.delete, splice.insert) for splice in edit.splice_slot.splices)
             return SlotSpliced(edit.splice_slot.slot, tuple(splices))
+        case "add_number":
+            return NumberAdded(edit.add_number.slot, edit.add_number.delta)
         case "append":
             index = edit.append.at_index if edit.append.HasField("at_index") else None
             return EntriesAppended(edit.append.log, tuple(map(values.decode_leniently, edit.append.entries)), index)

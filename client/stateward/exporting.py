@@ -7,9 +7,10 @@ Its edits lead from its parent to it, or from the nearest older version of its b
 `edit_to_json` and `edit_from_json` mirror each other, as `value_to_json` and `value_from_json` do:
 
     EDIT   {"set": slot, "value": VALUE}   {"delete": slot}   {"append": log, "values": [VALUE, …], "at": index}
+           {"add": slot, "delta": n}
            {"replace": log, "index": n, "value": VALUE}   {"trim": log, "before" | "from" | "keep": n}
            {"delete_log": log}
-    VALUE  {"json": any}   {"text": "…", "type": media type}   {"base64": "…", "type": media type}
+    VALUE  {"json": any}   {"text": "…", "type": media type}   {"base64": "…", "type": media type}   {"number": n}
            {"json"} only where writing it compactly gives the stored bytes back; a blob is written as the value it holds
 """
 
@@ -34,6 +35,8 @@ PAGE = 1000
 
 def value_to_json(value: state_pb2.Value) -> dict[str, Any]:
     """A stored value; `value_from_json` gives the same bytes back."""
+    if value.WhichOneof("content") == "number":
+        return {"number": value.number}
     if value.WhichOneof("content") == "blob":
         raise ValueError("a blob is kept apart from the state and can be exported with its state only")
     try:
@@ -56,6 +59,8 @@ def value_from_json(found: Mapping[str, Any]) -> state_pb2.Value:
 
     if "json" in found:
         return encode(found["json"], "json")
+    if "number" in found:
+        return state_pb2.Value(number=found["number"])
     data = found["text"].encode() if "text" in found else base64.b64decode(found["base64"], validate=True)
     return state_pb2.Value(media_type=found["type"], data=data)
 
@@ -67,6 +72,8 @@ def edit_to_json(edit: diff_pb2.Edit) -> dict[str, Any]:
             return {"set": edit.set_slot.slot, "value": value_to_json(edit.set_slot.value)}
         case "delete_slot":
             return {"delete": edit.delete_slot.slot}
+        case "add_number":
+            return {"add": edit.add_number.slot, "delta": edit.add_number.delta}
         case "append":
             found: dict[str, Any] = {"append": edit.append.log}
             found["values"] = list(map(value_to_json, edit.append.entries))
@@ -89,6 +96,8 @@ def edit_from_json(found: Mapping[str, Any], edit: diff_pb2.Edit) -> None:
         edit.set_slot.value.CopyFrom(value_from_json(found["value"]))
     elif "delete" in found:
         edit.delete_slot.slot = found["delete"]
+    elif "add" in found:
+        edit.add_number.slot, edit.add_number.delta = found["add"], found["delta"]
     elif "append" in found:
         edit.append.log = found["append"]
         edit.append.entries.extend(map(value_from_json, found["values"]))

@@ -103,6 +103,10 @@ class State:
     Both hold until the next successful save. From then on objects that you still have are yours alone, and editing
     them changes nothing here: read the value again to edit it (that gives a fresh object).
 
+    **What a save leaves out.** Facts are saved, and what only this process needs is not: `scratch` is a dict beside the
+    state, and `Client(ephemeral=("scratch/", "cache"))` declares slots that stay here, by prefix or name. A hydrated
+    state has neither.
+
     A state belongs to one thread of control. While a task saves it, another one may read it, append to logs and set
     slots, which the next save then sends; other changes raise RuntimeError, and edits in place may go unnoticed.
     """
@@ -128,6 +132,11 @@ class State:
         """True where a version was asked for, which need not be the head of its branch."""
         self.owner_id = ""
         """Set where another sidecar, of this --owner-id, writes the thread: this is what it had archived."""
+        self.schema_version = checkpoint.schema_version if checkpoint else 0
+        """The shape of its content: that of its version, until a migration changes it. The next save says the same,
+        unless it is told another."""
+        self.scratch: dict[str, Any] = {}
+        """What goes with the state in this process only: open connections, caches. Anything; it is never sent."""
 
     @property
     def version(self) -> int:
@@ -163,11 +172,17 @@ class State:
             self.logs._logs[name]._collect(collected)
         return collected
 
+    def keep_out(self, ephemeral: tuple[str, ...]) -> None:
+        """Slots of these names, and below these prefixes (which end in "/"), are never saved. What somebody else
+        stored under such a name is not seen, and stays as it is."""
+        self.slots._keep_out(ephemeral)
+
     def whole(self, collected: Collected) -> state_pb2.State:
         """The whole state, as `collected`; ValueError for a partial one, which would delete what it leaves out."""
         if self.partial:
             raise ValueError("overwrite needs the whole state, and this one is partial")
-        slots = {name: collected.slots.get(name) or self.slots._stored[name] for name in self.slots}
+        kept = [name for name in self.slots if not self.slots._is_ephemeral(name)]
+        slots = {name: collected.slots.get(name) or self.slots._stored[name] for name in kept}
         logs = {name: each.log._collect_whole(each) for name, each in collected.logs.items() if name in self.logs}
         return state_pb2.State(slots=slots, logs=logs)
 
@@ -207,3 +222,4 @@ class State:
             for log in self.logs._logs.values():
                 log._numbered = False
         self.checkpoint, self.origin, self.pinned, self.owner_id = checkpoint, origin, False, ""
+        self.schema_version = checkpoint.schema_version

@@ -12,6 +12,7 @@ type, `decode` the Python type from the media type, and `decode(encode(x)) == x`
     MsgPack(value)                           application/msgpack       (needs the package msgpack)
     RawValue(media_type, data)               as it says; also what an unknown media type comes back as
     Blob                                     names bytes that `thread.write_blob` wrote
+    Number(3)                                none; in a slot, where it can be incremented (anywhere else JSON, as int)
 
 `register_codec` adds further types. Nothing is ever pickled: reading a state must not run code.
 """
@@ -37,6 +38,8 @@ TEXT = "text/plain"
 PROTOBUF = "application/x-protobuf"
 MSGPACK = "application/msgpack"
 
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
 # Objects of these types hold no others, and so no keys to be checked.
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})
 # What nearly every value is. Subclasses go the long way: Text is a str, too.
@@ -49,9 +52,24 @@ class Text(str):
     __slots__ = ()
 
 
+class Number(int):
+    """An integer that a slot holds as a number, so that increments of any writers add up: `thread.increment(slot)`.
+
+    What is computed with it is a plain int. A slot that holds a number goes on holding one when an int is put into it
+    (`state.slots["hits"] += 1`, `= 0`); into any other slot an int is put as JSON, which cannot be incremented.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Number({int(self)})"
+
+    __str__ = int.__repr__
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawValue:
-    """A value as it is stored: its media type and its bytes, not interpreted."""
+    """A value as it is stored: its media type and its bytes, not interpreted; of a number its digits."""
 
     media_type: str
     data: bytes
@@ -115,6 +133,16 @@ def encode(value: Any, path: str) -> state_pb2.Value:
             return state_pb2.Value(media_type=JSON, data=_encode_json(value, path))
 
 
+def encode_slot(value: Any, path: str, stored: state_pb2.Value | None = None) -> state_pb2.Value:
+    """As `encode`, for a slot that holds `stored`: the one place where a number may stand."""
+    is_number = type(value) is int and stored is not None and stored.WhichOneof("content") == "number"
+    if not is_number and not isinstance(value, Number):
+        return encode(value, path)
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueError(f"{path}: {int(value)} is too large for a number, which has 64 bits")
+    return state_pb2.Value(number=value)
+
+
 def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -> Any:
     """Python form of a stored value. ValueError naming `path` if the bytes are not what the media type says; they can
     still be had with `raw`. `blobs` reads what the client made a blob of; without, that stays a Blob."""
@@ -128,8 +156,11 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
                 return found
         except (ValueError, RecursionError):
             pass
-    if value.WhichOneof("content") == "blob":
+    content = value.WhichOneof("content")
+    if content == "blob":
         return _decode_blob(value, path, blobs)
+    if content == "number":
+        return Number(value.number)
     media_type, _, parameters = value.media_type.partition(";")
     media_type, data = media_type.strip().lower(), value.data
     try:
@@ -168,6 +199,8 @@ def is_unchanged(encoded: state_pb2.Value, stored: state_pb2.Value) -> bool:
     """
     if encoded == stored or is_blob_of(stored, encoded):
         return True
+    if stored.WhichOneof("content") == "number":
+        return False
     try:
         return encode(decode(stored, ""), "") == encoded
     except (TypeError, ValueError):
@@ -189,7 +222,12 @@ def raw(value: state_pb2.Value, blobs: StateBlobs | None) -> RawValue:
         data = blobs.fetch(value.blob)
         if data is not None:
             value = restored(value, data)
-    return RawValue(value.media_type, value.data)
+    return RawValue(value.media_type, content_bytes(value))
+
+
+def content_bytes(value: state_pb2.Value) -> bytes:
+    """The bytes of which a writer can say that it expects them: the data, or the digits of a number."""
+    return str(value.number).encode() if value.WhichOneof("content") == "number" else value.data
 
 
 def _encode_json(value: Any, path: str) -> bytes:

@@ -17,7 +17,11 @@ from stateward.v1 import (
     archive_service_pb2,
     blob_service_pb2,
     checkpoint_service_pb2,
+    effect_service_pb2,
+    lease_service_pb2,
+    signal_service_pb2,
     thread_service_pb2,
+    writer_service_pb2,
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward_sidecar.archive.archive import Archive
@@ -34,11 +38,16 @@ from stateward_sidecar.service.archive import ArchiveService
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls, Delivery
 from stateward_sidecar.service.checkpoints import CheckpointService
+from stateward_sidecar.service.drain import Drain
+from stateward_sidecar.service.effects import EffectService
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.leases import LeaseService, Leasing
 from stateward_sidecar.service.server import Server
+from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings, version
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.files import sync_path
@@ -79,6 +88,7 @@ async def run(settings: Settings) -> int:
     log.info("stopping", grace_s=settings.grace_s)
     sweeping.cancel()
     parts.feed.close()
+    parts.writers.close()
     await parts.server.stop(0 if failure else settings.grace_s)
     if failure:
         # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
@@ -104,6 +114,7 @@ class _Parts:
     bucket: Bucket | None
     archive: Archive | None
     feed: Feed
+    writers: WriterService
     server: Server
     warnings: tuple[str, ...]
 
@@ -139,18 +150,29 @@ def _make_parts(
         version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(),
     )  # fmt: skip
+
+    async def set_ready(is_ready: bool) -> None:
+        await server.set_ready(is_ready)
+
+    drain = Drain(store, calls.holding, settings.grace_s, set_ready)
+    leasing = Leasing(calls)
+    writers = WriterService(calls, leasing)
     services = {
-        checkpoint_service_pb2: CheckpointService(calls),
+        checkpoint_service_pb2: CheckpointService(calls, feed),
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
-        admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners),
+        effect_service_pb2: EffectService(calls),
+        lease_service_pb2: LeaseService(calls, leasing),
+        signal_service_pb2: SignalService(calls),
+        writer_service_pb2: writers,
+        admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners, drain),
         archive_service_pb2: ArchiveService(calls),
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
-        settings.max_state_bytes,
-    )
-    return _Parts(key, store, bucket, archive, feed, server, warnings)
+        settings.max_state_bytes, calls.holding.gate,
+    )  # fmt: skip
+    return _Parts(key, store, bucket, archive, feed, writers, server, warnings)
 
 
 async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:

@@ -15,3 +15,7 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+    def boottime(self) -> float:
+        """Seconds that never go back, and go on while the machine sleeps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -22,6 +22,11 @@ it into a gRPC status is ``service/status.py``.
     ├── ArchiveUnavailable      the archive cannot be asked, and the call needs it
     ├── NotOwner                another sidecar holds the thread
     ├── Fenced                  another sidecar took the thread over
+    ├── LeaseHeld               somebody else may write the thread
+    ├── ClaimLost               somebody else is at the effect
+    ├── StaleAnswer             the question is not asked any more
+    ├── QuotaExceeded           too many of something wait
+    ├── WriterAborted           an earlier frame of the stream was refused
     ├── HistoryElsewhere        only the archive has it: fetched, and the call made again, before anybody hears of it
     ├── FeatureUnavailable      this server cannot do that
     ├── ShuttingDown            the daemon is stopping
@@ -178,6 +183,36 @@ class Fenced(StatewardError):
     """Another sidecar took the thread over. What was committed here since is kept as an orphan: read it, fork it."""
 
     reason = "FENCED"
+
+
+class LeaseHeld(StatewardError):
+    """Somebody else holds the thread's lease, or the token is not the newest one. Wait, or acquire it."""
+
+    reason = "LEASE_HELD"
+
+
+class ClaimLost(StatewardError):
+    """The claim on the effect is somebody else's by now. Begin it again, to see what became of it."""
+
+    reason = "CLAIM_LOST"
+
+
+class StaleAnswer(StatewardError):
+    """The answer is for a question that is not asked any more, or was answered. Look at the thread again."""
+
+    reason = "STALE_ANSWER"
+
+
+class QuotaExceeded(StatewardError):
+    """Too many of something wait. Use some of them up first."""
+
+    reason = "QUOTA_EXCEEDED"
+
+
+class WriterAborted(StatewardError):
+    """An earlier frame of the stream was refused. Reset the writer."""
+
+    reason = "WRITER_ABORTED"
 
 
 class HistoryElsewhere(StatewardError):

@@ -25,7 +25,7 @@ from stateward.v1.diff_pb2 import (
     TrimLog,
 )
 from stateward.v1.state_pb2 import State, Value
-from stateward_sidecar.codec import edits as edits_module
+from stateward_sidecar.codec import draft as draft_module
 from stateward_sidecar.codec.edits import (
     apply_edits,
     check_diff,
@@ -303,7 +303,7 @@ def test_splice_keeps_unknown_fields() -> None:
 
 def test_splices_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splices that copy a large slot over and over are refused, the first never."""
-    monkeypatch.setattr(edits_module, "MAX_SPLICED_BYTES", 100)
+    monkeypatch.setattr(draft_module, "MAX_SPLICED_BYTES", 100)
     tree = apply_edits(EMPTY, edit_of("set_slot", slot="s", value=Value(data=bytes(500))), 1)
     one = edit_of("splice_slot", slot="s", splices=[Splice(offset=0, insert=b"x")])
     apply_edits(tree, one, 2)

@@ -296,7 +296,7 @@ def victims(made: Made, key: bytes, value: bytes) -> set[str]:
     """Names of the threads that a damaged row may cost: at most the one it belongs to."""
     numbers = {b"T": key[1:5], b"N": value[1:5], b"W": value[:4], b"L": key[-12:-8]}
     number = int.from_bytes(numbers.get(key[:1], b""), "big")
-    if key[:1] == b"U":
+    if key[:1] in (b"U", b"S"):
         number = layout.unpack_updated(key)[1]
     # What is not of a living thread is of the deleted one.
     return {made.numbers.get(number, GONE)}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import Keys
+from stateward_sidecar.archive.leave import Leaver
 from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.schedule import Schedule
 from stateward_sidecar.archive.settle import Settler, set_back
@@ -40,8 +40,6 @@ from stateward_sidecar.telemetry import log
 WORKERS = 16
 # From then on a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
-# Between two tries to give a thread up at the end.
-RETRY_S = 0.2
 
 
 class Archive:
@@ -65,6 +63,7 @@ class Archive:
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
         self.schedule = Schedule(self.desk, self.pool, self._ship)
+        self.leaver = Leaver(self.desk, self._shipper, self._ship)
         context.archive = hooks
 
     def start(self) -> None:
@@ -240,31 +239,9 @@ class Archive:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def ship_all(self, grace_s: float) -> tuple[int, int]:
-        """Archives and detaches within the grace time. Returns how many threads were given up, and how many are dirty.
-
-        Those that were written last come first.
-        """
+        """Takes nothing more, and archives and detaches within the grace time; see ``Leaver.leave``."""
         self.desk.is_stopping.set()
-        clock = self.desk.context.clock
-        end = clock.monotonic() + grace_s
-        holds = sorted(self.desk.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
-        futures = [self.pool.submit(self._give_up, hold, end) for hold in holds]
-        given = 0
-        for future in futures:
-            given += future.result()
-        dirty = sum(hold.thread.head.tip_sequence > hold.head.tip_sequence for hold in self.desk.holds.values())
-        return given, dirty
-
-    def _give_up(self, hold: Hold, end: float) -> int:
-        clock = self.desk.context.clock
-        while clock.monotonic() < end:
-            try:
-                self._shipper.ship(hold, detach=True)
-            except StatewardError:
-                time.sleep(max(min(RETRY_S, end - clock.monotonic()), 0.0))
-                continue
-            return int(hold.number not in self.desk.holds)
-        return 0
+        return self.leaver.leave(grace_s)
 
     def close(self) -> None:
         """Ends all threads."""

@@ -83,8 +83,8 @@ class History:
         return lacking, hole
 
     def _complete(self, thread: Thread) -> int:
-        desk, identity, row = self._desk, thread.identity, thread.archive
-        orphan = row if row is not None and row.access == ACCESS_ORPHAN else None
+        desk, identity = self._desk, thread.identity
+        orphan = thread.archive if thread.access == ACCESS_ORPHAN else None
         # What an orphan shares with the thread it comes from is kept there.
         place = desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
         seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)

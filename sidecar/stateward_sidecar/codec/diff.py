@@ -33,6 +33,7 @@ MAX_PADDING_ENTRIES = 1 << 16
 # About what an edit takes beside its name and values: tags, lengths, an index.
 _EDIT_OVERHEAD_BYTES = 14
 _EMPTY_VALUE = b"\x12\x00"
+_SLOT_EDITS = frozenset(("set_slot", "delete_slot", "splice_slot", "add_number"))
 
 
 def diff_from_state(old: StateTree, new: State) -> Diff:
@@ -62,21 +63,24 @@ def shrink(tree: StateTree, diff: Diff) -> Diff:
     """Makes a diff smaller for storage: a SetSlot that changes little of a large slot becomes a SpliceSlot.
 
     Only a slot's first edit, whose base is in ``tree``. The splice has no ``base_sha256``, so the result must not
-    leave the daemon as it is. Returns ``diff`` itself where nothing is gained.
+    leave the daemon as it is. What a SetSlot expected was checked when it was applied, and is left out: a replay would
+    hash the same slot each time to find the same. Returns ``diff`` itself where nothing is gained.
     """
     splices: dict[int, SpliceSlot] = {}
     seen: set[str] = set()
+    expects = False
     for index, edit in enumerate(diff.edits):
         kind = edit.WhichOneof("edit")
-        if kind not in {"set_slot", "delete_slot", "splice_slot"}:
+        if kind not in _SLOT_EDITS:
             continue
+        expects = expects or (kind == "set_slot" and edit.set_slot.HasField("expected_sha256"))
         name = getattr(edit, kind).slot
         if kind == "set_slot" and name not in seen and name in tree.slots:
             splice = _splice(name, tree.slots[name], edit.set_slot.value.SerializeToString(), with_base=False)
             if splice is not None:
                 splices[index] = splice
         seen.add(name)
-    if not splices:
+    if not splices and not expects:
         return diff
     smaller = Diff()
     for index, edit in enumerate(diff.edits):
@@ -84,6 +88,8 @@ def shrink(tree: StateTree, diff: Diff) -> Diff:
             smaller.edits.add().splice_slot.CopyFrom(splices[index])
         else:
             smaller.edits.append(edit)
+            if edit.HasField("set_slot"):
+                smaller.edits[-1].set_slot.ClearField("expected_sha256")
     return smaller
 
 

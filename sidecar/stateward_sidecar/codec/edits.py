@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any
 
 from stateward.v1.diff_pb2 import (
+    AddNumber,
     Append,
     DeleteLog,
     DeleteSlot,
@@ -27,16 +27,8 @@ from stateward.v1.diff_pb2 import (
     TrimLog,
 )
 from stateward.v1.state_pb2 import BlobRef, State, Value
-from stateward_sidecar.codec.state import (
-    EMPTY_ENTRIES,
-    EntriesDraft,
-    LogState,
-    StateTree,
-    byte_length,
-    find_data,
-    frame,
-    varint,
-)
+from stateward_sidecar.codec.draft import APPLICATIONS, Draft
+from stateward_sidecar.codec.state import StateTree, byte_length
 from stateward_sidecar.errors import EditConflict, InvalidField
 
 MAX_EDITS = 100_000
@@ -44,16 +36,13 @@ MAX_NAME_BYTES = 1024
 MAX_MEDIA_TYPE_BYTES = 255
 MAX_PREVIEW_BYTES = 1024
 SHA256_BYTES = 32
-# Each splice copies its whole slot: 100,000 of them on a slot of a few megabytes would keep a core busy for an hour.
-# The edit that passes this sum is still applied, so that one splice of any slot always is.
-MAX_SPLICED_BYTES = 1 << 28
 
 # A blob that a request names, after the path of the field that does.
 Named = tuple[str, BlobRef]
 
 # C0, DEL and C1: they would corrupt terminals and logs.
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
-_COMMUTATIVE = frozenset(("set_slot", "delete_slot", "append"))
+COMMUTATIVE = {"append": "Append", "set_slot": "SetSlot", "delete_slot": "DeleteSlot", "add_number": "AddNumber"}
 
 
 def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
@@ -83,7 +72,7 @@ def check_state(state: State, field: str = "state") -> list[Named]:
     for name, value in state.slots.items():
         check_name(name, f"{field}.slots")
         if not _is_plain(value):
-            check_value(value, f"{field}.slots[{name}]", named)
+            check_value(value, f"{field}.slots[{name}]", named, number_allowed=True)
     for name, log in state.logs.items():
         check_name(name, f"{field}.logs")
         if log.first_index < 0:
@@ -102,7 +91,7 @@ def check_name(name: str, field: str) -> None:
         raise InvalidField(field, f"a name has the control character U+{ord(found[0]):04X} at position {found.start()}")
 
 
-def check_value(value: Value, field: str, named: list[Named] | None = None) -> None:
+def check_value(value: Value, field: str, named: list[Named] | None = None, *, number_allowed: bool = False) -> None:
     """Checks one value. A blob is added to ``named``; without, none is allowed. Raises InvalidField."""
     content = value.WhichOneof("content")
     if content is None:
@@ -112,6 +101,11 @@ def check_value(value: Value, field: str, named: list[Named] | None = None) -> N
             raise InvalidField(f"{field}.blob", "no blob may stand here; send the bytes as data")
         _check_blob(value.blob, f"{field}.blob")
         named.append((f"{field}.blob", value.blob))
+    if content == "number":
+        if not number_allowed:
+            raise InvalidField(f"{field}.number", "a number may stand in a slot only; here send its digits as data")
+        if value.media_type:
+            raise InvalidField(f"{field}.media_type", "must be empty: a number has none")
     if (size := byte_length(value.media_type)) > MAX_MEDIA_TYPE_BYTES:
         raise InvalidField(f"{field}.media_type", f"{size:,} bytes of UTF-8, more than {MAX_MEDIA_TYPE_BYTES}")
 
@@ -126,9 +120,9 @@ def _check_blob(blob: BlobRef, field: str) -> None:
 
 
 def only_commutative(diff: Diff) -> int | None:
-    """Finds the first edit that needs to know its base: not SetSlot, DeleteSlot or Append. None = there is none."""
+    """Finds the first edit that needs to know its base: none of ``COMMUTATIVE``. None = there is none."""
     for index, edit in enumerate(diff.edits):
-        if edit.WhichOneof("edit") not in _COMMUTATIVE:
+        if edit.WhichOneof("edit") not in COMMUTATIVE:
             return index
     return None
 
@@ -139,13 +133,13 @@ def apply_edits(tree: StateTree, diff: Diff, version: int) -> StateTree:
     ``version`` becomes the rewritten version of every log of which an entry is replaced or dropped, and of one that
     is made under a retired name. Raises EditConflict where an edit does not fit.
     """
-    draft = _Draft(tree, version)
+    draft = Draft(tree, version)
     for index, edit in enumerate(diff.edits):
         kind = edit.WhichOneof("edit")
         if kind is None:
             raise EditConflict(index, f"diff.edits[{index}]", "no edit is set, or one that this server does not know")
         draft.edit_index, draft.kind = index, kind
-        _APPLICATIONS[kind](draft, getattr(edit, kind))
+        APPLICATIONS[kind](draft, getattr(edit, kind))
     return draft.seal()
 
 
@@ -163,7 +157,14 @@ def _check_entries(entries: Iterable[Value], field: str, named: list[Named]) -> 
 
 def _check_set_slot(edit: SetSlot, field: str, named: list[Named]) -> None:
     check_name(edit.slot, f"{field}.slot")
-    check_value(edit.value, f"{field}.value", named)
+    check_value(edit.value, f"{field}.value", named, number_allowed=True)
+    if edit.HasField("expected_sha256") and len(edit.expected_sha256) not in (0, SHA256_BYTES):
+        size = len(edit.expected_sha256)
+        raise InvalidField(f"{field}.expected_sha256", f"{size} bytes, it must have {SHA256_BYTES}, or none")
+
+
+def _check_add_number(edit: AddNumber, field: str) -> None:
+    check_name(edit.slot, f"{field}.slot")
 
 
 def _check_delete_slot(edit: DeleteSlot, field: str) -> None:
@@ -216,6 +217,7 @@ def _check_delete_log(edit: DeleteLog, field: str) -> None:
 
 
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
+    "add_number": _check_add_number,
     "delete_slot": _check_delete_slot,
     "splice_slot": _check_splice_slot,
     "trim_log": _check_trim_log,
@@ -225,198 +227,4 @@ _VALUE_CHECKS: dict[str, Callable[[Any, str, list[Named]], None]] = {
     "set_slot": _check_set_slot,
     "append": _check_append,
     "replace_entry": _check_replace_entry,
-}
-
-
-class _OpenLog:
-    """A log that the diff changes."""
-
-    __slots__ = ("entries", "first_index", "rewritten_version")
-
-    def __init__(self, first_index: int, entries: EntriesDraft, rewritten_version: int) -> None:
-        self.first_index = first_index
-        self.entries = entries
-        self.rewritten_version = rewritten_version
-
-    @property
-    def next_index(self) -> int:
-        return self.first_index + len(self.entries)
-
-    def seal(self) -> LogState:
-        return LogState(self.first_index, self.entries.seal(), self.rewritten_version)
-
-
-class _Draft:
-    """The state between two edits. Dicts and lists of the old tree are copied when first changed, once."""
-
-    __slots__ = (
-        "base", "edit_index", "kind", "logs", "open_logs", "retired", "size_bytes", "slots", "spliced_bytes", "version",
-    )  # fmt: skip
-
-    def __init__(self, base: StateTree, version: int) -> None:
-        self.base = base
-        self.slots = base.slots
-        self.logs = base.logs
-        self.retired = base.retired
-        self.size_bytes = base.size_bytes
-        self.open_logs: dict[str, _OpenLog] = {}
-        self.spliced_bytes = 0
-        self.version = version
-        self.edit_index, self.kind = 0, ""
-
-    def seal(self) -> StateTree:
-        if self.open_logs:
-            logs = self._own_logs()
-            for name, log in self.open_logs.items():
-                logs[name] = log.seal()
-        return StateTree(self.slots, self.logs, self.retired, self.size_bytes)
-
-    def set_slot(self, edit: SetSlot) -> None:
-        self._put(edit.slot, edit.value.SerializeToString())
-
-    def delete_slot(self, edit: DeleteSlot) -> None:
-        value = self._slot(edit.slot)
-        del self._own_slots()[edit.slot]
-        self.size_bytes -= byte_length(edit.slot) + len(value)
-
-    def splice_slot(self, edit: SpliceSlot) -> None:
-        value = self._slot(edit.slot)
-        if self.spliced_bytes > MAX_SPLICED_BYTES:
-            self._refuse("splices", f"the splices of the diff copy more than {MAX_SPLICED_BYTES:,} bytes; set the slot")
-        self.spliced_bytes += len(value)
-        span = find_data(value)
-        if span is None:
-            self._refuse("slot", f"slot {edit.slot!r} holds a blob, which has no bytes to splice")
-        data = value[span.start : span.stop]
-        if edit.base_sha256 and (found := sha256(data).digest()) != edit.base_sha256:
-            self._refuse("base_sha256", f"expected {edit.base_sha256.hex()}, found {found.hex()} ({len(data):,} bytes)")
-        pieces: list[bytes] = []
-        end = 0
-        for position, splice in enumerate(edit.splices):
-            if splice.offset + splice.delete > len(data):
-                text = f"ends at byte {splice.offset + splice.delete:,} of {len(data):,}"
-                self._refuse(f"splices[{position}]", text)
-            pieces += (data[end : splice.offset], splice.insert)
-            end = splice.offset + splice.delete
-        pieces.append(data[end:])
-        size = sum(map(len, pieces))
-        # What stands behind the data are fields that this server does not know: they stay.
-        spliced = [span.media_type_field, b"\x12", varint(size), *pieces, value[span.stop :]]
-        self._put(edit.slot, b"".join(spliced))
-
-    def append(self, edit: Append) -> None:
-        log = self._find_log(edit.log)
-        next_index = self.retired.get(edit.log, 0) if log is None else log.next_index
-        if edit.HasField("at_index") and edit.at_index != next_index:
-            self._refuse("at_index", f"expected {edit.at_index}, but log {edit.log!r} ends at {next_index}")
-        if log is None:
-            log = self._make_log(edit.log)
-        items = [frame(value.SerializeToString()) for value in edit.entries]
-        log.entries.append_many(items)
-        self.size_bytes += sum(map(len, items))
-
-    def replace_entry(self, edit: ReplaceEntry) -> None:
-        log = self._log(edit.log)
-        if not log.first_index <= edit.index < log.next_index:
-            held = f"log {edit.log!r} holds {log.first_index} up to, but not including, {log.next_index}"
-            self._refuse("index", f"expected an entry {edit.index}, but {held}")
-        before = log.entries.size_bytes
-        log.entries.replace(edit.index - log.first_index, frame(edit.value.SerializeToString()))
-        log.rewritten_version = self.version
-        self.size_bytes += log.entries.size_bytes - before
-
-    def trim_log(self, edit: TrimLog) -> None:
-        log = self._log(edit.log)
-        trim = edit.WhichOneof("trim")
-        count, before = len(log.entries), log.entries.size_bytes
-        if trim == "keep_last":
-            self._drop_first(log, max(0, count - edit.keep_last))
-        elif trim == "before_index":
-            self._drop_first(log, max(0, self._inside(trim, edit.before_index, edit.log, log) - log.first_index))
-        elif trim == "from_index":
-            log.entries.keep_first(max(0, self._inside(trim, edit.from_index, edit.log, log) - log.first_index))
-        else:
-            self._refuse("trim", "none is set, or one that this server does not know")
-        if len(log.entries) < count:
-            log.rewritten_version = self.version
-        self.size_bytes += log.entries.size_bytes - before
-
-    def delete_log(self, edit: DeleteLog) -> None:
-        log = self._log(edit.log)
-        self.size_bytes -= log.entries.size_bytes
-        # The name stays in the tree, and in its size.
-        self._own_retired()[edit.log] = log.next_index
-        self._own_logs().pop(edit.log, None)  # a log that this diff made is not there yet
-        del self.open_logs[edit.log]
-
-    def _put(self, name: str, value: bytes) -> None:
-        slots = self._own_slots()
-        old = slots.get(name)
-        self.size_bytes += len(value) - len(old) if old is not None else byte_length(name) + len(value)
-        slots[name] = value
-
-    def _slot(self, name: str) -> bytes:
-        value = self.slots.get(name)
-        if value is None:
-            self._refuse("slot", f"there is no slot {name!r}")
-        return value
-
-    def _own_slots(self) -> dict[str, bytes]:
-        if self.slots is self.base.slots:
-            self.slots = self.slots.copy()
-        return self.slots
-
-    def _own_logs(self) -> dict[str, LogState]:
-        if self.logs is self.base.logs:
-            self.logs = self.logs.copy()
-        return self.logs
-
-    def _own_retired(self) -> dict[str, int]:
-        if self.retired is self.base.retired:
-            self.retired = self.retired.copy()
-        return self.retired
-
-    def _log(self, name: str) -> _OpenLog:
-        log = self._find_log(name)
-        if log is None:
-            self._refuse("log", f"there is no log {name!r}")
-        return log
-
-    def _find_log(self, name: str) -> _OpenLog | None:
-        log = self.open_logs.get(name)
-        if log is None and (state := self.logs.get(name)) is not None:
-            log = self.open_logs[name] = _OpenLog(state.first_index, state.entries.edit(), state.rewritten_version)
-        return log
-
-    def _make_log(self, name: str) -> _OpenLog:
-        first_index, rewritten_version = 0, 0
-        if name in self.retired:
-            # Without the mark, a reader of the old log would take the new one for its continuation.
-            first_index, rewritten_version = self._own_retired().pop(name), self.version
-        else:
-            self.size_bytes += byte_length(name)
-        log = self.open_logs[name] = _OpenLog(first_index, EMPTY_ENTRIES.edit(), rewritten_version)
-        return log
-
-    def _drop_first(self, log: _OpenLog, count: int) -> None:
-        log.entries.drop_first(count)
-        log.first_index += count
-
-    def _inside(self, trim: str, index: int, name: str, log: _OpenLog) -> int:
-        if index > log.next_index:
-            self._refuse(trim, f"{index} is beyond the end of log {name!r}, which is {log.next_index}")
-        return index
-
-    def _refuse(self, field: str, message: str) -> NoReturn:
-        raise EditConflict(self.edit_index, f"diff.edits[{self.edit_index}].{self.kind}.{field}", message)
-
-
-_APPLICATIONS: dict[str, Callable[[_Draft, Any], None]] = {
-    "set_slot": _Draft.set_slot,
-    "delete_slot": _Draft.delete_slot,
-    "splice_slot": _Draft.splice_slot,
-    "append": _Draft.append,
-    "replace_entry": _Draft.replace_entry,
-    "trim_log": _Draft.trim_log,
-    "delete_log": _Draft.delete_log,
 }

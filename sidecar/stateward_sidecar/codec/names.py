@@ -11,6 +11,7 @@ import hmac
 from stateward_sidecar.codec.seal import length_prefixed
 
 HASH_BYTES = 16
+STATUS_HASH_BYTES = 8
 
 
 class NameKey:
@@ -28,6 +29,10 @@ class NameKey:
     def label(self, key: str, value: str) -> bytes:
         """16 bytes for a label with its value."""
         return self._hash(b"label", key.encode(), value.encode())
+
+    def status(self, status: int) -> bytes:
+        """8 bytes for a status: there are few of them, and nobody chooses them."""
+        return self._hash(b"status", b"%d" % status)[:STATUS_HASH_BYTES]
 
     def namespace(self, name: str) -> bytes:
         """16 bytes for a namespace; used on the root's name key."""

@@ -351,7 +351,8 @@ class DataSpan:
 
 
 def find_data(value: bytes, at: int = 0) -> DataSpan | None:
-    """Finds the data in a serialized Value that begins at byte ``at``, without copying it. None = it holds a blob.
+    """Finds the data in a serialized Value that begins at byte ``at``, without copying it. None = it holds a blob or a
+    number.
 
     Relies on fields standing in the order of their numbers, as every protobuf serializer writes them.
     """

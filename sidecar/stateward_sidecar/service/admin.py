@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import grpc.aio
 
 from stateward.v1.admin_service_pb2 import (
+    DrainRequest,
+    DrainResponse,
     GetServerInfoRequest,
     GetServerInfoResponse,
     GetStatsRequest,
@@ -17,12 +19,16 @@ from stateward.v1.admin_service_pb2 import (
 )
 from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.edits import check_name
+from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.drain import GRACE_S_MAX, Drain
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
 
-FEATURES = ("blobs",)
+FEATURES = ("blobs", "effects", "leases", "signals", "writer")
+# So long before its caller's deadline a drain answers with what it has done.
+MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,12 @@ class ServerFacts:
 class AdminService:
     """Looking at the server itself."""
 
-    def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int]) -> None:
+    def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int], drain: Drain) -> None:
         self._calls = calls
         self._store = calls.store
         self._facts = facts
         self._count_watches = count_watches
+        self._drain = drain
 
     async def get_server_info(
         self, request: GetServerInfoRequest, context: grpc.aio.ServicerContext
@@ -83,3 +90,16 @@ class AdminService:
         steps = self._store.verifier.verify(request)
         while (answer := await self._calls.step(steps)) is not None:
             yield answer
+
+    async def drain(self, request: DrainRequest, context: grpc.aio.ServicerContext) -> DrainResponse:
+        if request.undo:
+            return await self._drain.undo()
+        grace_s = self._drain.grace_s
+        if request.HasField("grace"):
+            grace_s = request.grace.seconds + request.grace.nanos / 1e9
+            if not 0 <= grace_s <= GRACE_S_MAX:
+                raise InvalidField("grace", f"{grace_s:g} s does not lie between 0 and {GRACE_S_MAX:g}")
+        remaining = context.time_remaining()
+        if remaining is not None:
+            grace_s = min(grace_s, max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0))
+        return await self._drain.begin(grace_s)

@@ -75,6 +75,26 @@ class Calls:
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
     ) -> T:
         """Queues a write and waits until it is committed. Raises what the write raised. No context: no deadline."""
+        write, future = self.submit(
+            run, context, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, is_retry=is_retry
+        )
+        try:
+            return await future
+        except asyncio.CancelledError:
+            write.cancelled = True  # dropped if the writer has not taken it yet
+            raise
+
+    def submit(
+        self,
+        run: Callable[[lmdb.Transaction, Batch], T],
+        context: grpc.aio.ServicerContext | None,
+        *,
+        size_bytes: int = 0,
+        frees_space: bool = False,
+        is_alone: bool = False,
+        is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+    ) -> tuple[Write, asyncio.Future[T]]:
+        """Queues a write. Small ones are committed in the order in which they come here."""
         remaining = context.time_remaining() if context is not None else None
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
         if remaining is not None and remaining <= 0:
@@ -88,15 +108,11 @@ class Calls:
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
-        if is_small and writer.is_quick:
+        if is_small and (writer.is_quick or self.gather.has_work):
             self.gather.add(write)
         else:
             writer.submit(write)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            write.cancelled = True  # dropped if the writer has not taken it yet
-            raise
+        return write, future
 
 
 def _finish(writes: list[Write]) -> None:

@@ -23,6 +23,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
 from stateward_sidecar.codec.edits import (
+    COMMUTATIVE,
     MAX_MEDIA_TYPE_BYTES,
     SHA256_BYTES,
     Named,
@@ -32,7 +33,8 @@ from stateward_sidecar.codec.edits import (
     check_value,
     only_commutative,
 )
-from stateward_sidecar.errors import FeatureUnavailable, InvalidField, StatewardError
+from stateward_sidecar.errors import InvalidField, StatewardError
+from stateward_sidecar.service.checkwork import check_acks, check_effects, check_question, check_token
 
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
@@ -104,7 +106,7 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
 def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:
     """Checks a save, and returns the blobs it names; ``is_known`` as for ``check_place``.
 
-    Raises InvalidField or FeatureUnavailable.
+    Raises InvalidField.
     """
     try:
         return _check_save(request, is_known=is_known)
@@ -137,7 +139,6 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
         check_ref(request.parent, "parent", zero_allowed=True)
     if not is_expected and not request.request_id:
         raise InvalidField("request_id", "is required without expected_version: a retry would apply the save twice")
-    _check_features(request)
     check_durability(request.durability)
     _check_description(request)
     if request.HasField("create"):
@@ -169,17 +170,11 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
         if index is not None:
             raise InvalidField(
                 f"diff.edits[{index}]",
-                "needs expected_version or parent; without, only Append, SetSlot and DeleteSlot are allowed",
+                f"needs expected_version or parent; without, only {', '.join(COMMUTATIVE.values())} are allowed",
             )
     if request.overwrite:
         raise InvalidField("overwrite", "goes with a full state only")
     return named
-
-
-def _check_features(request: SaveRequest) -> None:
-    for field, feature in (("effects", "effects"), ("ack_signals", "signals"), ("lease_token", "leases")):
-        if getattr(request, field):
-            raise FeatureUnavailable(f"{field}: this server has no {feature}", feature=feature, field=field)
 
 
 def _check_description(request: SaveRequest) -> None:
@@ -189,6 +184,13 @@ def _check_description(request: SaveRequest) -> None:
         check_text(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
     if request.wait_id:
         check_text(request.wait_id, "wait_id", LABEL_VALUE_BYTES_MAX)
+    if request.HasField("question"):
+        check_question(request)
+    if request.effects:
+        check_effects(request.effects)
+    if request.ack_signals:
+        check_acks(request.ack_signals)
+    check_token(request.lease_token, "lease_token")
     if request.schema_version < 0:
         raise InvalidField("schema_version", f"{request.schema_version} is negative")
     if request.labels:

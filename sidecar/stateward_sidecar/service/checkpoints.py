@@ -20,6 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     ListCheckpointsResponse,
     ReadHistoryRequest,
     ReadHistoryResponse,
+    ReadLogRequest,
     SaveRequest,
     SaveResponse,
 )
@@ -27,37 +28,34 @@ from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.checklog import check_read_log
+from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.saving import Saving
+from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.save import SaveWrite
-
-# A smaller save is prepared on the event loop: handing it to a worker would cost more.
-INLINE_BYTES_MAX = 64 << 10
 
 
 class CheckpointService:
     """Saving and reading versions."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, feed: Feed) -> None:
         self._calls = calls
+        self._feed = feed
         self._store = calls.store
+        self._saving = Saving(calls)
 
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
-        thread = self._store.threads.cached(request.namespace or check.DEFAULT_NAMESPACE, request.thread)
-        is_small = request.ByteSize() <= INLINE_BYTES_MAX
-        if is_small:
-            named = check.check_save(request, is_known=thread is not None)
-        else:
-            named = await self._calls.read(check.check_save, request)
+        named = await self._saving.check(request)
         holding = self._calls.holding
         is_archived = holding.is_wanted(request.durability)
 
         async def save_now() -> SaveResponse:
-            known = self._store.threads.cached(request.namespace, request.thread)
-            save = SaveWrite(self._store.context, self._store.threads, request, named)
-            if known is None or not is_small or not save.prepare_hot(known):
-                await self._prepare(save)
-            answer = await self._calls.write(save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry)
-            self._consider_snapshot(save)
+            save = await self._saving.prepare(request, named)
+            answer = await self._calls.write(
+                save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone
+            )
+            self._saving.after(save)
             return answer
 
         if holding.archive is None:
@@ -99,15 +97,10 @@ class CheckpointService:
     async def _batch_save(
         self, request: BatchSaveRequest, named: Sequence[Sequence[Named]], context: grpc.aio.ServicerContext
     ) -> BatchSaveResponse:
-        store = self._store
-        saves = [
-            SaveWrite(store.context, store.threads, item, each) for item, each in zip(request.saves, named, strict=True)
-        ]
-        for index, save in enumerate(saves):
+        saves: list[SaveWrite] = []
+        for index, (item, each) in enumerate(zip(request.saves, named, strict=True)):
             try:
-                thread = self._store.threads.cached(save.namespace, save.request.thread)
-                if thread is None or save.request.ByteSize() > INLINE_BYTES_MAX or not save.prepare_hot(thread):
-                    await self._prepare(save)
+                saves.append(await self._saving.prepare(item, each))
             except StatewardError as error:
                 raise check.in_item(error, f"saves[{index}]") from None
 
@@ -126,7 +119,7 @@ class CheckpointService:
             is_retry=lambda txn, batch: all(save.is_retry(txn, batch) for save in saves),
         )  # fmt: skip
         for save in saves:
-            self._consider_snapshot(save)
+            self._saving.after(save)
         return answer
 
     async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes:
@@ -190,6 +183,12 @@ class CheckpointService:
             yield answer
             answer = await self._calls.step(steps)
 
+    async def read_log(self, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> bytes:
+        check_read_log(request)
+        if request.HasField("wait"):
+            return (await await_page(self._calls, self._feed, request, context)).wire()
+        return (await read_page(self._calls, request)).wire()
+
     async def diff_checkpoints(
         self, request: DiffCheckpointsRequest, context: grpc.aio.ServicerContext
     ) -> DiffCheckpointsResponse:
@@ -202,18 +201,6 @@ class CheckpointService:
         return await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.reader.diff, request)
         )
-
-    async def _prepare(self, save: SaveWrite) -> None:
-        """Prepares a save that takes reading or long work."""
-        await self._calls.read(self._prepare_now, save)
-
-    def _prepare_now(self, save: SaveWrite) -> None:
-        with self._store.context.engine.read() as txn:
-            save.prepare(txn, self._store.threads.find(txn, save.namespace, save.request.thread))
-
-    def _consider_snapshot(self, save: SaveWrite) -> None:
-        if save.draft is not None:
-            self._store.snapshots.consider(save.draft.thread, save.branch)
 
 
 def _named(index: int, rule: Callable[[int], bool], value: int) -> bool:

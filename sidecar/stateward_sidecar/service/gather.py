@@ -10,6 +10,7 @@ slow, and for everything large.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sized
 
 from stateward_sidecar.errors import StatewardError
@@ -37,6 +38,11 @@ class Gather:
         self._idle_turns = 0
         self._until = 0.0
 
+    @property
+    def has_work(self) -> bool:
+        """Whether writes wait here."""
+        return bool(self._writes)
+
     def add(self, write: Write) -> None:
         """Takes a write, to be committed soon."""
         if not self._writes:
@@ -57,9 +63,11 @@ class Gather:
             self._loop.call_later(RETRY_S, self._turn)  # a snapshot is being written; more may join meanwhile
             return
         writes, self._writes, self._size_bytes = self._writes, [], 0
-        if not self._writer.run_now(writes):
-            for write in writes:
-                self._submit(write)
+        parts = _batches(writes)
+        while parts and self._writer.run_now(parts[0]):
+            del parts[0]
+        for write in itertools.chain(*parts):
+            self._submit(write)
 
     def _submit(self, write: Write) -> None:
         try:
@@ -68,3 +76,9 @@ class Gather:
             write.error = error
             if write.on_done is not None:
                 write.on_done(write)
+
+
+def _batches(writes: list[Write]) -> list[list[Write]]:
+    """In their order; a write that must be alone has a batch of its own."""
+    parts = itertools.groupby(enumerate(writes), key=lambda each: each[0] if each[1].is_alone else -1)
+    return [[write for _, write in part] for _, part in parts]

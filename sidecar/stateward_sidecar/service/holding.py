@@ -25,6 +25,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadNotFound,
 )
+from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Holding:
         self._store = store
         self.archive = archive
         self.default_durability = default_durability
+        self.gate = Gate()
 
     async def block(self, verb: Callable[..., T], *arguments: Any) -> T:
         """Runs what waits for the bucket where it holds up nobody."""
@@ -68,16 +70,24 @@ class Holding:
         must_exist: bool = False,
         is_archived: bool = False,
     ) -> T:
-        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced.
+        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced,
+        ShuttingDown.
 
         ``is_archived``: ARCHIVED is asked for, so that it must be possible.
         """
-        archive = self.archive
-        if archive is None:
-            return await verb()
+        with self.gate:
+            if self.archive is None:
+                return await verb()
+            return await self._write(namespace, thread, verb, must_exist=must_exist, is_archived=is_archived)
+
+    async def _write(
+        self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]], *, must_exist: bool, is_archived: bool
+    ) -> T:
+        archive = self.need()
         must_ask = archive.holds(namespace, thread) is None
         for round_number in range(ROUNDS):
             if must_ask:
+                self.gate.check()  # what a drain gave up is not taken back by a write that was under way
                 await self._own(namespace, thread, must_exist=must_exist)
             if is_archived:
                 archive.check_archivable(namespace, thread)

@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from stateward_sidecar.errors import InvalidField, ShuttingDown, StartError, StatewardError
+from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
 from stateward_sidecar.telemetry import log, log_damage
 
@@ -35,31 +37,39 @@ PORT_MAX = 65535
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What a message may have beyond the largest state: names, metadata, labels.
 MESSAGE_SLACK_BYTES = 1 << 20
+# Names that health is asked by whoever wants to send work here.
+READINESS = ("", "readiness")
+_Guard = AbstractContextManager[None]
 
 
 class Server:
     """Listens, and serves the given services."""
 
-    def __init__(self, services: dict[ServiceDescriptor, object], message_bytes_max: int) -> None:
+    def __init__(self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate) -> None:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", message_bytes_max + MESSAGE_SLACK_BYTES),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_permit_without_calls", 1),
+                # A client that hangs, with a lease perhaps, loses its connection within a minute.
+                ("grpc.keepalive_time_ms", 20_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.http2.max_pings_without_data", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             ]
         )
+        self._gate = gate
         self._calls = _OpenCalls()
         for descriptor, service in services.items():
             handlers = {
-                method.name: _handler(method, service, self._calls) for method in descriptor.methods
+                method.name: _handler(method, service, self._admission(method)) for method in descriptor.methods
                 if hasattr(service, _verb(method))
             }  # fmt: skip
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
             )
-        self._names = ["", "liveness", "readiness", *(descriptor.full_name for descriptor in services)]
+        self._names = [*READINESS, "liveness", *(descriptor.full_name for descriptor in services)]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
@@ -110,10 +120,20 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls; running ones may finish within the grace time."""
+        self._gate.is_ended = True
         await self._health.enter_graceful_shutdown()
         # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel.
         await self._calls.drain(grace_s)
         await self._server.stop(None)
+
+    async def set_ready(self, is_ready: bool) -> None:
+        """What probes are told. Liveness is none of its business."""
+        status = health_pb2.HealthCheckResponse
+        for name in READINESS:
+            await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
+
+    def _admission(self, method: MethodDescriptor) -> _Admission:
+        return _Admission(method.name, self._gate, self._calls)
 
     async def _set_health(self, status: Any) -> None:
         for name in self._names:
@@ -148,6 +168,22 @@ class _OpenCalls:
                     await self._changed.wait()
 
 
+class _Admission:
+    """What every call of a method passes on its way in and out."""
+
+    def __init__(self, method: str, gate: Gate, calls: _OpenCalls) -> None:
+        self._method = method
+        self._gate = gate
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._gate.admit(self._method)
+        self._calls.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._calls.__exit__(*error)
+
+
 def _clear_stale_socket(path: Path) -> None:
     """Removes a socket that a dead daemon left. Raises StartError for anything else that is in the way."""
     try:
@@ -174,9 +210,13 @@ def _verb(method: MethodDescriptor) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
 
 
-def _handler(method: MethodDescriptor, service: object, calls: _OpenCalls) -> grpc.RpcMethodHandler:
+def _handler(method: MethodDescriptor, service: object, calls: _Guard) -> grpc.RpcMethodHandler:
     verb = getattr(service, _verb(method))
     request_class = GetMessageClass(method.input_type)
+    if method.client_streaming and method.server_streaming:
+        return grpc.stream_stream_rpc_method_handler(
+            _exchanging(verb, request_class, method.full_name, calls), response_serializer=_serialize
+        )
     if method.client_streaming:
         return grpc.stream_unary_rpc_method_handler(
             _taking(verb, request_class, method.full_name, calls), response_serializer=_serialize
@@ -191,7 +231,7 @@ def _handler(method: MethodDescriptor, service: object, calls: _OpenCalls) -> gr
 
 
 def _unary(
-    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str, calls: _OpenCalls
+    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str, calls: _Guard
 ) -> Callable[..., Awaitable[Message | bytes]]:
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | bytes:
         try:
@@ -204,7 +244,7 @@ def _unary(
 
 
 def _taking(
-    verb: Callable[..., Awaitable[Message]], request_class: type[Message], name: str, calls: _OpenCalls
+    verb: Callable[..., Awaitable[Message]], request_class: type[Message], name: str, calls: _Guard
 ) -> Callable[..., Awaitable[Message]]:
     async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Message:
         try:
@@ -222,12 +262,26 @@ async def _parse_all(request_class: type[Message], stream: AsyncIterator[bytes])
 
 
 def _streaming(
-    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _OpenCalls
+    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _Guard
 ) -> Callable[..., AsyncIterator[Message]]:
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
             with calls:
                 async for answer in verb(_parse(request_class, data), context):
+                    yield answer
+        except Exception as error:  # noqa: BLE001  (the boundary)
+            await _abort(context, error, name)
+
+    return handle
+
+
+def _exchanging(
+    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _Guard
+) -> Callable[..., AsyncIterator[Message]]:
+    async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
+        try:
+            with calls:
+                async for answer in verb(_parse_all(request_class, stream), context):
                     yield answer
         except Exception as error:  # noqa: BLE001  (the boundary)
             await _abort(context, error, name)

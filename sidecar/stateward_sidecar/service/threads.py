@@ -14,6 +14,8 @@ from stateward.v1.thread_service_pb2 import (
     AttachMode,
     AttachRequest,
     AttachResponse,
+    CountThreadsRequest,
+    CountThreadsResponse,
     DeleteTagRequest,
     DeleteTagResponse,
     DeleteThreadRequest,
@@ -41,8 +43,10 @@ from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.checklog import check_watched
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.views import view_thread
 from stateward_sidecar.store.watch import Watch
 
@@ -65,7 +69,11 @@ class ThreadService:
         def get() -> GetThreadResponse:
             with self._store.context.engine.read() as txn:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
-            return GetThreadResponse(thread=view_thread(thread))
+            view = view_thread(thread)
+            lease = view_lease(self._store.context, thread.number, thread.head)
+            if lease is not None:
+                view.lease.CopyFrom(lease)
+            return GetThreadResponse(thread=view)
 
         return await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(get))
 
@@ -82,6 +90,15 @@ class ThreadService:
                 check.check_time(getattr(request, field), field)
         request.page_size = check.check_page(request.page_size)
         return await self._calls.read(self._store.lister.threads, request)
+
+    async def count_threads(
+        self, request: CountThreadsRequest, context: grpc.aio.ServicerContext
+    ) -> CountThreadsResponse:
+        check.check_namespace(request)
+        for field in ("updated_after", "updated_before"):
+            if request.HasField(field):
+                check.check_time(getattr(request, field), field)
+        return await self._calls.read(self._store.lister.count_threads, request)
 
     async def fork_thread(self, request: ForkThreadRequest, context: grpc.aio.ServicerContext) -> ForkThreadResponse:
         check.check_place(request)
@@ -187,6 +204,7 @@ class ThreadService:
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
         check.check_labels(request.labels, "labels")
+        check_watched(request)
         if request.HasField("after_sequence"):
             if request.after_sequence < 0:
                 raise InvalidField("after_sequence", f"{request.after_sequence} is negative")

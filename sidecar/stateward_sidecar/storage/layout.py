@@ -6,7 +6,9 @@
         A                                      head (rewritten with every entry)
         B branch_hash(16)                      branch head
         C id_hash(16)                          checkpoint id → sequence
+        E anchor_hash(16) key_hash(16)         effect
         G tag_hash(16)                         tag
+        I sequence(8)                          signal that waits for the agent
         J sequence(8)                          journal entry
         P parts_id(8) index(4)                 pieces of large edits
         Q blob_hash(16)                        blob
@@ -16,6 +18,7 @@
         X                                      pruned versions
         Z                                      what is known of the thread in the archive
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
+    S namespace(8) status_hash(8) ~second(8) ~number(4)   the same, those of one status side by side
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
     F number(4)                              orphans
@@ -137,6 +140,13 @@ class ThreadKeys:
     def checkpoint_id(self, id_hash: bytes) -> bytes:
         return self.prefix + b"C" + id_hash
 
+    def effects(self, anchor_hash: bytes) -> bytes:
+        """Begins the effects of an anchor."""
+        return self.prefix + b"E" + anchor_hash
+
+    def signal(self, sequence: int) -> bytes:
+        return self.prefix + b"I" + _U64.pack(sequence)
+
     def tag(self, tag_hash: bytes) -> bytes:
         return self.prefix + b"G" + tag_hash
 
@@ -202,12 +212,30 @@ def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
 
 def updated_key(namespace: bytes, second: int, thread: int) -> bytes:
     """Where a thread stands among the threads of its namespace, the newest first."""
-    return b"U" + namespace + _U64.pack(_FUTURE - second) + _U32.pack(NUMBER_MAX - thread)
+    return updated_prefix(namespace) + updated_tail(second, thread)
 
 
 def updated_prefix(namespace: bytes) -> bytes:
     """Begins the list of a namespace's threads."""
     return b"U" + namespace
+
+
+def status_key(namespace: bytes, status_hash: bytes, second: int, thread: int) -> bytes:
+    """Where a thread stands among the threads of its status, the newest first."""
+    return status_prefix(namespace, status_hash) + updated_tail(second, thread)
+
+
+def status_prefix(namespace: bytes, status_hash: bytes) -> bytes:
+    """Begins the list of a namespace's threads of one status."""
+    return b"S" + namespace + status_hash
+
+
+def updated_tail(second: int, thread: int) -> bytes:
+    """The end of such keys, by which the lists of several statuses are one order."""
+    return _UPDATED.pack(_FUTURE - second, NUMBER_MAX - thread)
+
+
+UPDATED_TAIL_BYTES = _UPDATED.size
 
 
 def unpack_updated(key: bytes | memoryview) -> tuple[int, int]:

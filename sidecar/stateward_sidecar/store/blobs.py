@@ -12,7 +12,7 @@ from pathlib import Path
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_OPTIONS, EntryMetadata, ThreadCreation
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_OPTIONS, EntryMetadata
 from stateward.v1.blob_service_pb2 import (
     BlobBegin,
     ReadBlobRequest,
@@ -24,14 +24,14 @@ from stateward.v1.blob_service_pb2 import (
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.blobfiles import guarded
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.blobread import BlobReader, elsewhere
 from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.thread import Identity, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
@@ -62,21 +62,13 @@ class Blobs:
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             if self._threads.draft(txn, batch, begin.namespace, begin.thread) is not None:
                 return
-            context, draft = self._context, self._threads.create(txn, batch, begin.namespace, begin.thread)
-            identity, old_head = draft.identity, draft.head
-            try:
-                creation = ThreadCreation(namespace=begin.namespace, thread=begin.thread, options=begin.create)
-                metadata = EntryMetadata(creation=creation, options=begin.create)
-                entry = append(context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))
-                entry.head.options.CopyFrom(begin.create)
-                if begin.create.HasField("retention"):
-                    txn.put(layout.retention_key(identity.number), layout.PRESENT)
-                index_expiry(txn, identity.number, old_head, entry.head)
-                commit_entry(context, txn, batch, draft, entry, {})
+            with opened(self._context, self._threads, txn, batch, begin.namespace, begin.thread) as draft:
+                metadata, old_head = EntryMetadata(options=begin.create), draft.head
+                describe_creation(draft, metadata, begin.create)
+                entry = append(self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))
+                settle_options(txn, draft, old_head, entry.head, begin.create)
+                commit_entry(self._context, txn, batch, draft, entry, {})
                 self._threads.keep_draft(batch, draft)
-            except BaseException:
-                context.keystore.release(identity.uid)
-                raise
 
         return run
 

@@ -16,6 +16,7 @@ from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.terms import Terms
 from stateward_sidecar.store.tokens import Tokens
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class Context:
     # What nobody waits for, or what takes long: snapshots, copies, sweeps. Never what a read needs.
     background: Executor
     blob_files: BlobFiles
+    terms: Terms
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
     archive: ArchiveHooks | None = None

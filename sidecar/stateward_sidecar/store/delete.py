@@ -23,7 +23,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import clear_leftovers
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, expire_second, next_place
+from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, rows
 from stateward_sidecar.store.threads import Threads, not_found
@@ -87,7 +87,8 @@ class Deleter:
         sealed = seal_deletion(namespace, cursor, record)
         txn.put(layout.deletion_key(cursor), layout.pack_deletion(record.time_us, namespace.id, sealed))
         txn.delete(layout.name_key(namespace.names.thread(identity.name)))
-        txn.delete(layout.updated_key(namespace.tag, head.update_time_us // SECOND_US, number))
+        for key in list_keys(identity, head):
+            txn.delete(key)
         txn.delete(layout.retention_key(number))
         txn.delete(layout.outbox_key(number))
         txn.delete(layout.orphan_key(number))

@@ -26,6 +26,10 @@ def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
         body.status_detail = request.status_detail
     if request.wait_id:
         body.wait_id = request.wait_id
+    if request.HasField("question"):
+        body.question.CopyFrom(request.question)
+    if request.ack_signals:
+        body.acked_signals.extend(request.ack_signals)
     if request.schema_version:
         body.schema_version = request.schema_version
     if request.labels:
@@ -43,6 +47,10 @@ def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -
     head.status = request.status
     head.status_detail = request.status_detail
     head.wait_id = request.wait_id
+    if request.HasField("question"):
+        head.question.CopyFrom(request.question)
+    elif head.HasField("question"):
+        head.ClearField("question")
     if request.HasField("step"):
         head.step = request.step
     else:

@@ -279,6 +279,9 @@ class Forker:
         if branch_name == MAIN:
             head.main_version, head.main_digest = version, header.digest
             head.status, head.status_detail, head.wait_id = body.status, body.status_detail, body.wait_id
+            head.ClearField("question")
+            if body.HasField("question"):
+                head.question.CopyFrom(body.question)
             head.ClearField("step")
             if body.HasField("step"):
                 head.step = body.step
@@ -338,7 +341,7 @@ class Forker:
         if head.options.HasField("retention"):
             txn.put(layout.retention_key(number), layout.PRESENT)
         index_expiry(txn, number, ThreadHead(), head)
-        index_time(txn, copy, -1, head)
+        index_time(txn, identity, None, head)
         for sequence in range(1, head.tip_sequence + 1):
             put_feed(txn, number, sequence)
         write_head(txn, identity, head)

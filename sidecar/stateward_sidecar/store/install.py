@@ -13,6 +13,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow, PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
@@ -21,9 +22,11 @@ from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.effectrows import index_effect
 from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.signals import drop_signals, put_signals
 from stateward_sidecar.store.thread import (
     MAIN,
     Draft,
@@ -151,6 +154,9 @@ class Installer:
         if image.pruned.ranges:
             sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
             draft.pruned = Ranges.from_message(image.pruned)
+        here = {row.sequence for row in image.signals}
+        sums.update(drop_signals(txn, draft, head, draft.thread.signals.keys() - here))
+        sums.update(put_signals(txn, draft, head, image.signals))
         for blob in image.blobs:
             put_blob(txn, identity, blob)
         if head.options.HasField("retention"):
@@ -160,7 +166,7 @@ class Installer:
         index_expiry(txn, identity.number, before, head)
         if second := expire_second(head):  # a sweep takes it away from what is only a copy
             txn.put(layout.expiry_key(second, identity.number), layout.PRESENT)
-        index_time(txn, draft, before.update_time_us if before.tip_sequence else -1, head)
+        index_time(txn, identity, before if before.tip_sequence else None, head)
         write_head(txn, identity, head)
         draft.head = head
         draft.row_sums.update(sums)
@@ -307,6 +313,8 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
         row = layout.pack_request(header.sequence, header.create_time_us // SECOND_US)
         txn.put(request_key(identity, metadata.request_hash), row)
     put_feed(txn, identity.number, header.sequence)
+    if header.kind == ENTRY_KIND_EFFECT:
+        index_effect(txn, identity, header, metadata.effect)
     if not header.version:
         return
     body = metadata.checkpoint

@@ -14,6 +14,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryHeader, EntryKind
+from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
 from stateward_sidecar.codec.entry import Draft as Content
@@ -62,8 +63,7 @@ def append(
     head.epoch = max(head.epoch, draft.thread.epoch)
     head.tip_sequence += 1
     sequence = head.tip_sequence
-    before_us = head.update_time_us
-    head.update_time_us = max(time_us or context.clock.now_us(), before_us)
+    head.update_time_us = max(time_us or context.clock.now_us(), head.update_time_us)
     header = EntryHeader(
         kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
         create_time_us=head.update_time_us, previous_digest=head.tip_digest,
@@ -81,7 +81,6 @@ def append(
         txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))
     if not is_hidden:
         put_feed(txn, identity.number, sequence)
-        index_time(txn, draft, before_us if sequence > 1 else -1, head)
     return Appended(header, head, stored_bytes)
 
 
@@ -90,6 +89,7 @@ def commit_entry(
 ) -> None:
     """Writes the head and makes draft and counters follow the commit. The last step of a write: nothing fails later."""
     write_head(txn, draft.identity, entry.head)
+    index_time(txn, draft.identity, draft.head if entry.header.sequence > 1 else None, entry.head)
     draft.head = entry.head
     draft.row_sums.update(row_sums)
     counters, is_save = context.counters, bool(entry.header.version)
@@ -155,15 +155,36 @@ def next_place(txn: lmdb.Transaction) -> int:
     return 1
 
 
-def index_time(txn: lmdb.Transaction, draft: Draft, before_us: int, head: ThreadHead) -> None:
-    """Keeps the thread's place in the list of its namespace; ``before_us`` < 0: it has none yet."""
-    # By the second: a thread that saves a thousand times a second moves in the list once.
-    before, after = before_us // SECOND_US, head.update_time_us // SECOND_US
-    if before != after:
-        tag, number = draft.identity.namespace_keys.tag, draft.identity.number
-        if before_us >= 0:
-            txn.delete(layout.updated_key(tag, before, number))
-        txn.put(layout.updated_key(tag, after, number), layout.PRESENT)
+def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | None, after: ThreadHead) -> None:
+    """Keeps the thread's places in the lists of its namespace: of all threads, and of those of its status.
+
+    ``before``: the head as it was; None where the thread has no places yet.
+    """
+    # By the second: a thread that saves a thousand times a second moves in the lists once.
+    if before is not None and _second_and_status(before) == _second_and_status(after):
+        return
+    old = list_keys(identity, before) if before is not None else ()
+    new = list_keys(identity, after)
+    for key in old:
+        if key not in new:
+            txn.delete(key)
+    for key in new:
+        if key not in old:
+            txn.put(key, layout.PRESENT)
+
+
+def list_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
+    """The rows by which lists find a thread: by time, and by status and time."""
+    second, status = _second_and_status(head)
+    namespace, number = identity.namespace_keys, identity.number
+    return (
+        layout.updated_key(namespace.tag, second, number),
+        layout.status_key(namespace.tag, namespace.names.status(status), second, number),
+    )
+
+
+def _second_and_status(head: ThreadHead) -> tuple[int, int]:
+    return head.update_time_us // SECOND_US, head.status or STATUS_RUNNING
 
 
 def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, content: Content) -> int:

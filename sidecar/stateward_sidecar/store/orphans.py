@@ -80,8 +80,11 @@ class Orphans:
         head = draft.next_head()
         head.thread = name
         orphan = Draft(
-            Thread(identity, draft.head, draft.all_branches(), draft.all_tags(), draft.pruned, draft.snapshots)
-        )
+            Thread(
+                identity, draft.head, draft.all_branches(), draft.all_tags(), draft.pruned, draft.snapshots,
+                draft.all_signals(),
+            )
+        )  # fmt: skip
         orphan.thread.row_sums = {**draft.thread.row_sums, **draft.row_sums}
         orphan.head = head
         if second := expire_second(head):

@@ -69,6 +69,7 @@ class Outbox:
         image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
         for name, version in sorted(thread.tags.items()):
             image.tags.add(name=name, version=version)
+        image.signals.extend(row for _, row in sorted(thread.signals.items()))
         return Moment(thread, image)
 
     def _blobs(self, identity: Identity, tip_sequence: int) -> list[BlobRow]:
@@ -96,7 +97,7 @@ class Outbox:
             if live.is_deleted or live.identity.uid != identity.uid:
                 return None
             return Thread(
-                live.identity, live.head, live.branches.copy(), live.tags, live.pruned, live.snapshots,
+                live.identity, live.head, live.branches.copy(), live.tags, live.pruned, live.snapshots, live.signals,
                 archive=live.archive,
             )  # fmt: skip
 

@@ -27,6 +27,7 @@ from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.signals import list_signals
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
@@ -86,7 +87,10 @@ class Reader:
             pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
             token = context.tokens.pack(binding or bare(request), pinned)
         owner = row.head.owner_id if row is not None and row.access == ACCESS_REMOTE else ""
-        return _hydrate_wire(checkpoint, found, token, archived, owner)
+        answer = _hydrate_wire(checkpoint, found, token, archived, owner)
+        if request.include_signals and not request.page_token:
+            answer += HydrateResponse(signals=list_signals(thread)).SerializeToString()
+        return answer
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
         """What is known about a version."""
@@ -118,7 +122,7 @@ class Reader:
                 _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
             if with_diff:
                 edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
-                answer.diff.CopyFrom(_select_edits(replay.parse_edits(edits, thread.name, version), selection))
+                answer.diff.CopyFrom(select_edits(replay.parse_edits(edits, thread.name, version), selection))
         return answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
@@ -194,7 +198,7 @@ def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selectio
     answer.state.SetInParent()
 
 
-def _select_edits(diff: Diff, selection: Selection) -> Diff:
+def select_edits(diff: Diff, selection: Selection) -> Diff:
     """Only the edits of selected slots and logs."""
     if selection.is_everything:
         return diff

@@ -5,7 +5,7 @@ Inside (``SaveWrite.run``): request id, expectation, checkpoint id, and the rows
 version; where the head has moved since, an unconditional save is made anew inside the writer, and a conditional one
 is refused.
 
-Order of checks: request id → checkpoint id → expectation → parent → blobs → edits.
+Order of checks: request id → checkpoint id → ownership and lease → expectation → parent → blobs → edits.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
     Corrupt,
+    LeaseHeld,
     StateTooLarge,
     StatewardError,
     VersionMismatch,
@@ -44,9 +45,12 @@ from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main, describe_version, fingerprint, replay_response, response
+from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
+from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.requests import find_keyed, hash_request, request_key
+from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 
@@ -88,6 +92,11 @@ class SaveWrite:
         """About what it will take at rest, with the pages it touches."""
         made = self._made
         return (made.content.size_bytes if made else self.request.ByteSize()) + 16384
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it writes several entries: one that fails must not leave what the first ones changed in the batch."""
+        return bool(self.request.effects)
 
     def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
         """Makes the version from what is committed now. Raises what the save would raise, where that is certain.
@@ -158,6 +167,13 @@ class SaveWrite:
             if found is not None:
                 return replay_response(draft, found)
             draft.check_writable()
+            if request.lease_token or draft.head.HasField("lease"):
+                check_lease(context, draft, request.lease_token)
+        elif request.lease_token:
+            raise LeaseHeld(
+                f"nobody holds the lease of thread {request.thread!r}: there is no such thread", thread=request.thread,
+                token=0, remaining_s=0,
+            )  # fmt: skip
         branch = draft.branch(self.branch) if draft is not None else None
         self._check_expectation(draft, branch)
         parent = branch.version if branch else 0
@@ -241,7 +257,8 @@ class SaveWrite:
         sent_bytes = len(edits)
         if has_state or stored is not diff:
             sent_bytes = request.state.ByteSize() if has_state else diff.ByteSize()
-        metadata = self._metadata(is_new=thread is None, edit_bytes=len(edits), sent_bytes=sent_bytes)
+        is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
+        metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=sent_bytes)
         uid = thread.identity.uid if thread is not None else b""
         return Made(uid, base, version, tree, draft_content(metadata, edits, dictionary))
 
@@ -300,13 +317,16 @@ class SaveWrite:
         is_new: bool,
     ) -> SaveResponse:
         request, identity = self.request, draft.identity
+        if request.effects:
+            asked = creates(request, is_new=is_new)
+            Effects(self._context, self._threads).put_all(txn, batch, draft, request.effects, asked)
         keys, old_head = identity.keys, draft.head
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
             version=made.version, parent_version=made.base, request_hash=self._request_hash, request_row=request_row,
         )  # fmt: skip
         header, head = entry.header, entry.head
-        if is_new:
+        if is_new or (made.version == 1 and request.HasField("create")):
             head.options.CopyFrom(request.create)
             if head.options.HasField("retention"):
                 txn.put(layout.retention_key(identity.number), layout.PRESENT)
@@ -325,6 +345,8 @@ class SaveWrite:
                 txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
+        if request.ack_signals:
+            sums.update(drop_signals(txn, draft, head, acknowledged(draft, request.ack_signals)))
         if self.branch == MAIN:
             describe_main(head, request, header)
         index_expiry(txn, identity.number, old_head, head)

@@ -16,6 +16,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
@@ -42,7 +43,7 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import add_archive, view_head
 
 FINGERPRINT_BYTES = 8
-ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest
+ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,12 @@ def check_main_version(draft: Draft, request: Message) -> None:
 
 
 def fingerprint(request: Message) -> bytes:
-    """Hash of a request without its id: 8 bytes."""
+    """Hash of a request without its id and durability: 8 bytes."""
     bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("request_id")
+    if "durability" in bare.DESCRIPTOR.fields_by_name:
+        bare.ClearField("durability")
     data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
 

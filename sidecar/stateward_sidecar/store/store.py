@@ -25,13 +25,18 @@ from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.effects import Effects
 from stateward_sidecar.store.fork import Forker
+from stateward_sidecar.store.leases import Leases
 from stateward_sidecar.store.listing import Lister
 from stateward_sidecar.store.prune import Pruner
 from stateward_sidecar.store.read import Reader
+from stateward_sidecar.store.readlog import LogReader
 from stateward_sidecar.store.settings import Settings
+from stateward_sidecar.store.signals import Signals
 from stateward_sidecar.store.snapshots import Snapshots
 from stateward_sidecar.store.sweep import Sweeper
+from stateward_sidecar.store.terms import Terms
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import Tokens
 from stateward_sidecar.store.verify import Verifier
@@ -65,6 +70,7 @@ class Store:
         on_fatal: Callable[[BaseException], None],
         clock: Clock | None = None,
     ) -> None:
+        clock = clock or Clock()
         engine = Engine(options.directory, options.map_bytes)
         try:
             keystore = self._open_keys(engine, options)
@@ -74,7 +80,7 @@ class Store:
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
         self.context = Context(
-            engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock or Clock(),
+            engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock, terms=Terms(clock),
             tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
             writer=Writer(engine, deliver, on_fatal), background=self.background, blob_files=BlobFiles(engine),
         )  # fmt: skip
@@ -88,8 +94,12 @@ class Store:
         self.threads = Threads(context)
         self.blobs = Blobs(context, self.threads)
         self.reader = Reader(context, self.threads)
+        self.log_reader = LogReader(context, self.threads)
         self.lister = Lister(context, self.threads)
         self.settings = Settings(context, self.threads)
+        self.effects = Effects(context, self.threads)
+        self.leases = Leases(context, self.threads)
+        self.signals = Signals(context, self.threads)
         self.snapshots = Snapshots(context, self.threads)
         self.pruner = Pruner(context, self.threads)
         self.deleter = Deleter(context, self.threads)

@@ -2,7 +2,7 @@
 
 Readers see ``Thread`` only. The writer changes a ``Draft``, which becomes the thread when its batch is committed and is
 thrown away when it is not. The rows behind both can be made again from the journal; the head carries a sum over the
-branch, tag and prune rows, so that one of them cannot be rolled back unnoticed.
+branch, tag, prune and signal rows, so that one of them cannot be rolled back unnoticed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ACCESS_UNSPECIFIED, Access, Tag
 from stateward_sidecar.codec.entry import unpack
@@ -32,8 +32,8 @@ ROW_MAGIC = b"SR"
 _ROW_PREFIX = record_prefix(ROW_MAGIC)
 # Of a thread with thousands of branches few are written at a time.
 PLACES_MAX = 64
-Row = BranchHead | Tag | PrunedVersions
-R = TypeVar("R", BranchHead, Tag, PrunedVersions, ArchiveRow)
+Row = BranchHead | Tag | PrunedVersions | SignalRow
+R = TypeVar("R", BranchHead, Tag, PrunedVersions, SignalRow, ArchiveRow)
 
 
 class Identity:
@@ -102,6 +102,7 @@ class Thread:
     tags: dict[str, int] = field(default_factory=dict)
     pruned: Ranges = field(default_factory=Ranges)
     snapshots: frozenset[int] = frozenset()
+    signals: dict[int, SignalRow] = field(default_factory=dict)  # by sequence; replaced, never changed in place
     row_sums: dict[bytes, int] = field(default_factory=dict)
     saves: int = 0  # since it was loaded
     plain_saves: int = 0  # without a dictionary that is not in memory, since one was loaded
@@ -148,7 +149,8 @@ class Draft:
     """A thread with the changes of the batch so far."""
 
     __slots__ = (
-        "archive", "branches", "head", "identity", "pruned", "row_sums", "snapshots", "states", "tags", "thread",
+        "archive", "branches", "head", "identity", "pruned", "row_sums", "signals", "snapshots", "states", "tags",
+        "thread",
     )  # fmt: skip
 
     def __init__(self, thread: Thread) -> None:
@@ -157,6 +159,7 @@ class Draft:
         self.head = thread.head
         self.branches: dict[str, BranchHead] = {}
         self.tags: dict[str, int | None] = {}
+        self.signals: dict[int, SignalRow | None] = {}
         self.pruned = thread.pruned
         self.snapshots = thread.snapshots
         self.row_sums: dict[bytes, int] = {}
@@ -195,6 +198,13 @@ class Draft:
         merged: dict[str, int | None] = {**self.thread.tags, **self.tags}
         return {name: version for name, version in merged.items() if version is not None}
 
+    def all_signals(self) -> dict[int, SignalRow]:
+        """All signals that wait, by sequence."""
+        if not self.signals:
+            return self.thread.signals
+        merged: dict[int, SignalRow | None] = {**self.thread.signals, **self.signals}
+        return {sequence: row for sequence, row in merged.items() if row is not None}
+
     def next_head(self) -> ThreadHead:
         """A copy of the head to be changed; ``write_head`` makes it the draft's."""
         head = ThreadHead()
@@ -219,6 +229,8 @@ class Draft:
             )
         if self.tags:
             thread.tags = self.all_tags()
+        if self.signals:
+            thread.signals = self.all_signals()
         thread.row_sums.update(self.row_sums)
         thread.pruned = self.pruned
         thread.snapshots = self.snapshots
@@ -235,7 +247,7 @@ def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> 
 
 
 def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
-    """Writes a branch, tag or prune row and adds it to the sum of ``head``. Returns what ``Draft.row_sums`` gets."""
+    """Writes a row that counts in the sum of ``head``. Returns what ``Draft.row_sums`` gets."""
     plaintext = row.SerializeToString(deterministic=True)
     part, change = draft.row_change(key, plaintext)
     head.row_sum = _xor(head.row_sum, change)
@@ -280,12 +292,19 @@ def load_thread(
         tag = _parse(Tag, plaintext, identity)
         thread.tags[tag.name] = tag.version
         total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.all_of(b"I")):
+        plaintext = _open_row(identity, key, record)
+        signal = _parse(SignalRow, plaintext, identity)
+        thread.signals[signal.sequence] = signal
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
     for key, record in rows(txn, keys.pruned()):
         plaintext = _open_row(identity, key, record)
         thread.pruned = Ranges.from_message(_parse(PrunedVersions, plaintext, identity))
         total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
     if total != int.from_bytes(head.row_sum, "big"):
-        raise Corrupt("a branch, tag or prune row is missing, foreign or older than the thread's head", identity.name)
+        raise Corrupt(
+            "a branch, tag, signal or prune row is missing, foreign or older than the thread's head", identity.name
+        )
     thread.snapshots = frozenset(snapshot_versions(txn, keys))
     thread.take_row(load_archive_row(txn, identity))
     return thread

@@ -33,7 +33,7 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
-from stateward_sidecar.store.journal import SECOND_US, expire_second, label_keys
+from stateward_sidecar.store.journal import expire_second, label_keys, list_keys
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
 from stateward_sidecar.store.threads import not_found
@@ -118,7 +118,7 @@ class Verifier:
                 names = thread.identity.namespace_keys.names
                 if names.thread(thread.name) != name_hash:
                     raise Corrupt("a name leads to another thread")
-                if txn.get(self._time_key(thread)) is None:
+                if any(txn.get(key) is None for key in list_keys(thread.identity, thread.head)):
                     yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
         except (Corrupt, KeyUnavailable) as error:
             yield _found(finding, error), 1
@@ -146,11 +146,6 @@ class Verifier:
         if keys is None:
             raise KeyUnavailable("the thread's data key is missing from the key store")
         return load_thread(txn, keystore, keys, number, uid)
-
-    @staticmethod
-    def _time_key(thread: Thread) -> bytes:
-        second = thread.head.update_time_us // SECOND_US
-        return layout.updated_key(thread.identity.namespace_keys.tag, second, thread.number)
 
     def _verify_entries(
         self,
@@ -343,12 +338,14 @@ class Verifier:
                     raise Corrupt("a row of the feed names another deletion")
             except Corrupt as error:
                 yield Finding(reason=error.reason, message=error.message)
-        listed: set[int] = set()
-        for key, _ in rows(txn, b"U"):
-            number = layout.unpack_updated(key)[1]
-            if number in listed:
-                yield Finding(reason="CORRUPT", message=f"thread number {number} is in the list of its namespace twice")
-            listed.add(number)
+        for table in (b"U", b"S"):  # all threads, and those of one status
+            listed: set[int] = set()
+            for key, _ in rows(txn, table):
+                number = layout.unpack_updated(key)[1]
+                if number in listed:
+                    message = f"thread number {number} is in the list of its namespace twice"
+                    yield Finding(reason="CORRUPT", message=message)
+                listed.add(number)
         for _, row in rows(txn, b"N"):
             with suppress(StatewardError):  # found already
                 number, uid = layout.unpack_name(row)

@@ -48,6 +48,8 @@ def view_checkpoint(thread: Thread, header: EntryHeader, metadata: EntryMetadata
         view.step = body.step
     if body.HasField("metadata"):
         view.metadata.CopyFrom(body.metadata)
+    if body.HasField("question"):
+        view.question.CopyFrom(body.question)
     return view
 
 
@@ -79,6 +81,9 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
         view.retention.CopyFrom(options.retention)
     if head.HasField("forked_from"):
         view.forked_from.CopyFrom(head.forked_from)
+    if head.HasField("question"):
+        view.question.CopyFrom(head.question)
+    view.effects, view.pending_signals = head.effects, head.pending_signals
     return view
 
 

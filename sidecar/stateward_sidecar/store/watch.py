@@ -2,6 +2,9 @@
 
 A watch keeps no queue of its own: however slow its reader, it holds one cursor. The cursor of a thread's watch is its
 uid and a sequence; that of a namespace is a place in the order of all commits. Both survive a restart.
+
+A watch that chooses slots and logs looks into the edits of each version, and passes over those that change none of
+them: its cursor moves on with the next event it tells. Of a version that was pruned it cannot know, and tells it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from stateward.storage.v1.journal_pb2 import (
 )
 from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
 from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.pages import Selection
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
@@ -29,6 +33,7 @@ from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.read import select_edits
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_entry
@@ -36,6 +41,8 @@ from stateward_sidecar.telemetry import log_damage
 
 EVENTS_MAX = 256
 EVENT_BYTES_MAX = 2 << 20
+# How many entries one read looks at, where few of them are told.
+LOOKED_AT_MAX = 16 * EVENTS_MAX
 _THREAD_CURSOR = re.compile(r"t\.([0-9a-f]{32})\.(\d{1,19})")
 _FEED_CURSOR = re.compile(r"n\.(\d{1,19})")
 
@@ -51,6 +58,14 @@ class Watch:
     is_over: bool = False
     # From the beginning means from what is left of it: up to here a removed entry is passed over.
     holes_until: int = 0
+
+    @property
+    def selection(self) -> Selection:
+        """Of which slots and logs changes are told."""
+        request = self.request
+        if not request.slots and not request.logs:
+            return Selection()
+        return Selection(frozenset(request.slots), dict.fromkeys(request.logs))
 
     @property
     def position(self) -> str:
@@ -121,7 +136,8 @@ class Watcher:
         after = watch.cursor
         if after >= watch.holes_until:
             self._check_retained(txn, thread, after)
-        size, prefix = 0, thread.identity.keys.all_of(b"J")
+        size, prefix, selection = 0, thread.identity.keys.all_of(b"J"), watch.selection
+        last = after + LOOKED_AT_MAX
         cursor = txn.cursor()
         found = cursor.set_range(thread.identity.keys.entry(after + 1))
         while found and bytes(cursor.key()[: len(prefix)]) == prefix:
@@ -134,12 +150,13 @@ class Watcher:
                 if not events:
                     self._check_retained(txn, thread, after)
                 break  # what comes next was removed: said at the next read, after these events
-            event = self._event(txn, thread, entry, watch.request.include_diff)
-            event.cursor = f"t.{watch.uid.hex()}.{entry.header.sequence}"
-            events.append(event)
+            event = self._event(txn, thread, entry, selection, watch.request.include_diff)
             after = entry.header.sequence
-            size += event.ByteSize()
-            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX:
+            if event is not None:
+                event.cursor = f"t.{watch.uid.hex()}.{after}"
+                events.append(event)
+                size += event.ByteSize()
+            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
             found = cursor.next()
         watch.cursor = after  # only now: a read that fails is made again
@@ -148,26 +165,31 @@ class Watcher:
     def _read_namespace(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
         events: list[Event] = []
         size = looked_at = 0
-        after = watch.cursor
+        after, selection = watch.cursor, watch.selection
         cursor = txn.cursor()
         found = cursor.set_range(layout.feed_key(after + 1))
         while found and bytes(cursor.key()[:1]) == b"W":
             place = layout.tail_number(cursor.key())
-            event = self._feed_event(txn, watch.request, place, cursor.value())
+            event = self._feed_event(txn, watch.request, selection, place, cursor.value())
             after = place
             looked_at += 1
             if event is not None:
                 event.cursor = f"n.{place}"
                 events.append(event)
                 size += event.ByteSize()
-            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or looked_at >= 16 * EVENTS_MAX:
+            if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or looked_at >= LOOKED_AT_MAX:
                 break
             found = cursor.next()
         watch.cursor = after
         return events
 
     def _feed_event(
-        self, txn: lmdb.Transaction, request: WatchRequest, place: int, row: bytes | memoryview
+        self,
+        txn: lmdb.Transaction,
+        request: WatchRequest,
+        selection: Selection,
+        place: int,
+        row: bytes | memoryview,
     ) -> Event | None:
         number = 0
         try:
@@ -181,7 +203,7 @@ class Watcher:
             if any(labels.get(key) != value for key, value in request.labels.items()):
                 return None
             entry = find_entry(txn, thread, sequence)
-            return self._event(txn, thread, entry, request.include_diff) if entry is not None else None
+            return self._event(txn, thread, entry, selection, request.include_diff) if entry is not None else None
         except (Corrupt, KeyUnavailable) as error:
             if number == 0 or not self._is_deleted(number):
                 log_damage("entry left out of a watch", error)
@@ -228,15 +250,22 @@ class Watcher:
             f"again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
         )  # fmt: skip
 
-    def _event(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, include_diff: bool) -> Event:
+    def _event(
+        self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, include_diff: bool
+    ) -> Event | None:
+        """What an entry of the journal tells; None for a version that changes nothing that was chosen."""
         identity, header = thread.identity, entry.header
         event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
         if header.kind == ENTRY_KIND_CHECKPOINT:
+            if header.version not in thread.pruned and (include_diff or not selection.is_everything):
+                stored = replay.read_edits(txn, identity, entry, self._context.cache)
+                diff = select_edits(replay.parse_edits(stored, identity.name, header.version), selection)
+                if not diff.edits and not selection.is_everything:
+                    return None
+                if include_diff:
+                    event.diff.CopyFrom(diff)
             event.checkpoint.CopyFrom(view_entry(thread, entry))
-            if include_diff and header.version not in thread.pruned:
-                edits = replay.read_edits(txn, identity, entry, self._context.cache)
-                event.diff.CopyFrom(replay.parse_edits(edits, identity.name, header.version))
             return event
         metadata = replay.open_metadata(identity, entry)
         if header.kind == ENTRY_KIND_TAG_SET:

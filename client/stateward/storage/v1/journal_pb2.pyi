@@ -114,7 +114,7 @@ class EntryMetadata(_message.Message):
     def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ...) -> None: ...
 
 class EffectRecord(_message.Message):
-    __slots__ = ("anchor", "key", "sort_key", "name", "state", "holder", "claim_token", "term_us", "begin_time_us", "end_time_us", "detail", "attempts", "lease_token", "has_value", "idempotency_key")
+    __slots__ = ("anchor", "key", "sort_key", "name", "state", "holder", "claim_token", "term_us", "begin_time_us", "end_time_us", "detail", "attempts", "lease_token", "has_value", "idempotency_key", "was_uncertain", "written")
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SORT_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,8 @@ class EffectRecord(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HAS_VALUE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    WAS_UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     anchor: str
     key: str
     sort_key: bytes
@@ -145,7 +147,9 @@ class EffectRecord(_message.Message):
     lease_token: int
     has_value: bool
     idempotency_key: str
-    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    was_uncertain: bool
+    written: int
+    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ..., was_uncertain: bool = ..., written: _Optional[int] = ...) -> None: ...
 
 class SignalRecord(_message.Message):
     __slots__ = ("signal_id", "name", "payload", "sender", "wait_id")
@@ -246,8 +250,8 @@ class CheckpointBody(_message.Message):
     sent_bytes: int
     source_digest: bytes
     question: _signal_pb2.Question
-    acked_signals: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[int]] = ...) -> None: ...
+    acked_signals: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
     __slots__ = ("ranges",)

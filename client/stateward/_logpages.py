@@ -1,0 +1,111 @@
+"""Operations that read a log as a stream of events: a page at a time, from an index on, and waiting at its end."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stateward import values
+from stateward._blobs import StateBlobs, is_made, restored
+from stateward._operations import Call, Download, Operation, ThreadRef, duration_s, version_ref
+from stateward._uploads import read_request
+from stateward.errors import NotFound, VersionNotFound
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import state_pb2
+
+FOLLOW_WAIT_S = 20.0
+
+
+class LogEntry(NamedTuple):
+    """An entry of a log, and its index, which stays with it for ever."""
+
+    index: int
+    value: Any
+
+
+class LogPages:
+    """Reads a log at one version, page by page."""
+
+    def __init__(self, ref: ThreadRef, log: str, start: int, version: int | None) -> None:
+        self.ended = False
+        self._ref = ref
+        self._request = page_request(ref, log, start, version)
+        self._is_pinned = version is not None
+
+    def next_page(self) -> Operation[list[LogEntry]]:
+        """The next entries. The first page decides which version is read; without one there is nothing."""
+        try:
+            page = yield from read_page(self._ref, self._request)
+        except NotFound:
+            if self._is_pinned:
+                raise
+            self.ended = True
+            return []
+        self._request.version.version, self._is_pinned = page.version, True
+        self._request.from_index, self.ended = page.next_index, page.next_index >= page.end_index
+        return (yield from decode_entries(self._ref, self._request.log, page))
+
+
+class LogFollower:
+    """Reads a log from an index on, and waits at its end for more; a `start` of None is where it ends now."""
+
+    def __init__(self, ref: ThreadRef, log: str, start: int | None, wait_s: float) -> None:
+        self._ref = ref
+        self._request = page_request(ref, log, start or 0, None)
+        self._wait_s = wait_s
+        self._starts_at_end = start is None
+        self._version: int | None = None  # that was shown last
+
+    def next_page(self) -> Operation[list[LogEntry]]:
+        """The next entries; none = there were none for a while."""
+        request = self._request
+        if self._starts_at_end:
+            request.max_entries = 1
+            page = yield from read_page(self._ref, request)
+            request.ClearField("max_entries")
+            request.from_index, self._version, self._starts_at_end = page.end_index, page.version, False
+        request.wait.CopyFrom(duration_s(self._wait_s))
+        page = yield from read_page(self._ref, request)
+        is_rewritten = self._version is not None and page.rewritten_version > self._version
+        request.from_index, self._version = page.next_index, page.version
+        if is_rewritten:  # the end may have been cut off: what is appended now gets those indexes again
+            request.from_index = min(page.next_index, page.end_index)
+        return (yield from decode_entries(self._ref, request.log, page))
+
+
+def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:
+    """The request for the entries from `start` on."""
+    return checkpoints.ReadLogRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        branch=ref.branch,
+        log=log,
+        from_index=start,
+        version=version_ref(version),
+    )
+
+
+def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:
+    """A page; of a branch that is not there yet what it will start from."""
+    try:
+        return (yield Call("ReadLog", request))
+    except VersionNotFound:
+        if ref.at is None or request.HasField("version"):
+            raise
+    start = checkpoints.ReadLogRequest()
+    start.CopyFrom(request)
+    start.ClearField("branch")
+    start.ClearField("wait")
+    start.version.version = ref.at
+    return (yield Call("ReadLog", start))
+
+
+def decode_entries(ref: ThreadRef, log: str, page: checkpoints.ReadLogResponse) -> Operation[list[LogEntry]]:
+    """The entries of a page as Python values; those that a save made blobs of are fetched."""
+    blobs = StateBlobs(ref.blobs) if ref.blobs is not None else None
+    found = []
+    for index, stored in enumerate(page.entries, page.first_index):
+        value: state_pb2.Value = stored
+        if is_made(value):
+            value = restored(value, (yield Download("ReadBlob", read_request(ref, value.blob.sha256))))
+        found.append(LogEntry(index, values.decode(value, f"logs.{log}, index {index}", blobs)))
+    return found

@@ -1,0 +1,54 @@
+"""Operations that merge: writes on top of whatever is the head, of which none is lost and none refused for another."""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+from stateward import values
+from stateward._operations import Operation, ThreadRef
+from stateward._saving import SaveOptions, begin_merge, merge, store_values
+from stateward.models import Checkpoint
+
+
+class Expected(Enum):
+    """What is expected of a slot, where it is not a value."""
+
+    ANY = "any"
+    """Nothing: whatever it holds is replaced."""
+    ABSENT = "absent"
+    """That it does not exist."""
+
+
+ANY, ABSENT = Expected.ANY, Expected.ABSENT
+
+
+def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[Checkpoint]:
+    """Adds to the number in a slot, which is made with 0 if missing."""
+    if not values.INT64_MIN <= delta <= values.INT64_MAX:
+        raise ValueError(f"delta: {delta} is too large for a number, which has 64 bits")
+    request = yield from begin_merge("increment", ref, options)
+    edit = request.diff.edits.add().add_number
+    edit.slot, edit.delta = slot, delta
+    return (yield from merge(request))
+
+
+def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions) -> Operation[Checkpoint]:
+    """Sets one slot, if it holds what is expected."""
+    request = yield from begin_merge("set_slot", ref, options)
+    edit = request.diff.edits.add().set_slot
+    edit.slot = slot
+    encoded = values.encode_slot(value, f"slots.{slot}")
+    if expected is not ANY:
+        edit.expected_sha256 = _digest(slot, expected)
+    edit.value.CopyFrom((yield from store_values(ref, [encoded], options))[0])
+    return (yield from merge(request))
+
+
+def _digest(slot: str, expected: Any) -> bytes:
+    """What names the expected value; empty = the slot must not exist."""
+    if expected is ABSENT:
+        return b""
+    value = values.encode_slot(expected, f"slots.{slot} (expected)")
+    return value.blob.sha256 if value.HasField("blob") else sha256(values.content_bytes(value)).digest()

@@ -1,0 +1,152 @@
+"""All threads of a namespace brought to another schema, while agents go on saving to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from stateward._migrating import migrate
+from stateward._operations import Operation, ThreadRef
+from stateward._threads import get_thread, list_threads, read_threads
+from stateward.errors import (
+    PermissionDenied,
+    StatewardError,
+    ThreadNotFound,
+    Unauthenticated,
+    Unavailable,
+    VersionNotFound,
+)
+from stateward.models import Access, ThreadInfo
+
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations
+
+# What ends the run: the next thread would fail in the same way.
+FATAL = (Unavailable, Unauthenticated, PermissionDenied)
+PAGE_SIZE = 1000
+PASSES_MAX = 100
+"""Each pass finds what was made or moved in the list since the one before; agents never make that many in a row."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A branch that stays as it was, and why."""
+
+    thread: str
+    branch: str
+    error: StatewardError
+
+
+@dataclass
+class Report:
+    """What became of the threads. Migrated and unchanged are counted by branch: most threads have one."""
+
+    current: int
+    """The schema that was wanted."""
+    dry_run: bool
+    threads: int = 0
+    """How many were looked at."""
+    migrated: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How many, by the schema before and after; of a dry run, how many would be."""
+    unchanged: int = 0
+    """How many were current already."""
+    orphans: int = 0
+    """Threads that are kept apart from a history that went on elsewhere: they can be read only."""
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is (or would be) of the current schema now."""
+        return not self.failures
+
+
+OpenRef = Callable[[str, str], ThreadRef]
+Progress = Callable[[str, Report], None]
+
+
+def run(
+    migrations: Migrations,
+    namespace: str,
+    open_ref: OpenRef,
+    names: Sequence[str] | None,
+    dry_run: bool,
+    on_progress: Progress,
+) -> Operation[Report]:
+    """Migrates these threads, or all."""
+    report = Report(migrations.current, dry_run)
+    for name in names or ():
+        # Whoever names a thread wants to hear that there is none.
+        yield from _migrate_thread(migrations, name, open_ref, report, must_exist=True)
+        on_progress(name, report)
+    if names is None:
+        yield from _migrate_all(migrations, namespace, open_ref, report, on_progress)
+    return report
+
+
+def _migrate_all(
+    migrations: Migrations, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
+) -> Operation[None]:
+    """Every thread once. The list is sorted by the last change, so a thread that is saved while it is read moves to a
+    page that was read before: it is read again, from the newest change that was seen, until nothing is new."""
+    seen: set[str] = set()
+    since: datetime | None = None
+    for _ in range(PASSES_MAX):
+        found = yield from _list_all(namespace, since)
+        new = [info for info in found if info.name not in seen]
+        if not new:
+            return
+        since = max(info.update_time for info in found)
+        for info in new:
+            seen.add(info.name)
+            if info.access == Access.ORPHAN:
+                report.orphans += 1
+            else:
+                yield from _migrate_thread(migrations, info.name, open_ref, report)
+            on_progress(info.name, report)
+
+
+def _list_all(namespace: str, since: datetime | None) -> Operation[list[ThreadInfo]]:
+    request = list_threads(namespace, updated_after=since, page_size=PAGE_SIZE)
+    found: list[ThreadInfo] = []
+    while True:
+        found += yield from read_threads(request)
+        if not request.page_token:
+            return found
+
+
+def _migrate_thread(
+    migrations: Migrations, name: str, open_ref: OpenRef, report: Report, *, must_exist: bool = False
+) -> Operation[None]:
+    report.threads += 1
+    try:
+        info = yield from get_thread(open_ref(name, "main"))
+    except ThreadNotFound as error:
+        if must_exist:  # else it was removed meanwhile
+            report.failures.append(Failure(name, "", error))
+        return
+    except FATAL:
+        raise
+    except StatewardError as error:
+        report.failures.append(Failure(name, "", error))
+        return
+    for branch in info.branches:
+        yield from _migrate_branch(migrations, open_ref(name, branch.name), report)
+
+
+def _migrate_branch(migrations: Migrations, ref: ThreadRef, report: Report) -> Operation[None]:
+    try:
+        done = yield from migrate(migrations, ref, dry_run=report.dry_run)
+    except (ThreadNotFound, VersionNotFound):
+        return  # removed meanwhile
+    except FATAL:
+        raise
+    except StatewardError as error:
+        report.failures.append(Failure(ref.thread, ref.branch, error))
+        return
+    if done.found == migrations.current:
+        report.unchanged += 1
+    else:
+        step = (done.found, migrations.current)
+        report.migrated[step] = report.migrated.get(step, 0) + 1

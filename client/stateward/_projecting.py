@@ -1,0 +1,117 @@
+"""Folding a log's events into a value, which is kept so that the next time only new events are folded.
+
+What is kept stands on a branch of the same thread, "projections/<branch>": the value in the slot "projections/<name>",
+and how far it got in "places/<name>". On a branch of its own, because every save moves the head it is made on: kept on
+the writer's branch it would make the writer's next save a VersionMismatch, however it is written. It holds nothing that
+cannot be folded again, so whoever loses a race for it, or may not write the thread, keeps nothing and says nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from stateward import values
+from stateward._logpages import decode_entries, page_request, read_page
+from stateward._operations import Await, Operation, ThreadRef
+from stateward._reading import hydrate
+from stateward._saving import begin_merge, merge, store_values
+from stateward.errors import EditConflict, Exhausted, NotFound, OwnershipLost
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+Reducer = Callable[[Any, Any], Any]
+# A log that is rewritten again and again while it is folded is then read at one version.
+RESTARTS_MAX = 3
+
+
+@dataclass
+class Fold:
+    """A value, and what it was folded from: the entries before `index`, as they were at `version` (0 = none yet)."""
+
+    value: Any
+    index: int = 0
+    version: int = 0
+
+    def holds(self, page: checkpoints.ReadLogResponse) -> bool:
+        """Whether the entries that were folded are still those of the log."""
+        return not self.version or (page.rewritten_version <= self.version and self.index <= page.end_index)
+
+
+@dataclass
+class Kept:
+    """What is kept of a projection: a fold, and the SHA-256 by which its place is replaced (empty = nothing is kept)."""
+
+    fold: Fold | None
+    digest: bytes
+
+
+def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection: str | None) -> Operation[Any]:
+    """The value that the events of a log fold to; `projection` None keeps nothing."""
+    store = ThreadRef(ref.namespace, ref.thread, f"projections/{ref.branch}", blobs=ref.blobs)
+    kept = Kept(None, b"")
+    if projection is not None:
+        kept = yield from _read(store, log, projection)
+    known = kept.fold.index if kept.fold is not None else None
+    fold = kept.fold if kept.fold is not None else Fold(copy.deepcopy(initial))
+    try:
+        fold = yield from _fold(ref, log, reducer, initial, fold)
+    except NotFound:
+        return copy.deepcopy(initial)
+    if projection is not None and (fold is not kept.fold or fold.index != known):
+        yield from _keep(store, log, projection, fold, kept.digest)
+    return fold.value
+
+
+def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) -> Operation[Fold]:
+    """Folds what is new; from the start again, as another Fold, where what was folded has changed since."""
+    request = page_request(ref, log, fold.index, None)
+    restarts = 0
+    while True:
+        page = yield from read_page(ref, request)
+        if not fold.holds(page):
+            fold = Fold(copy.deepcopy(initial))
+            restarts += 1
+            if restarts > RESTARTS_MAX:
+                request.version.version = page.version
+            if request.from_index:
+                request.from_index = 0
+                continue
+        for entry in (yield from decode_entries(ref, log, page)):
+            result = reducer(fold.value, entry.value)
+            fold.value = (yield Await(result)) if inspect.isawaitable(result) else result
+        fold.index = request.from_index = page.next_index
+        fold.version = page.version
+        if page.next_index >= page.end_index:
+            return fold
+
+
+def _read(store: ThreadRef, log: str, name: str) -> Operation[Kept]:
+    value, place = f"projections/{name}", f"places/{name}"
+    state = yield from hydrate(store, slots=[value, place])
+    if place not in state.slots:
+        return Kept(None, b"")
+    digest = sha256(state.slots.raw(place).data).digest()
+    found = state.slots[place]
+    if value not in state.slots or found["log"] != log:
+        return Kept(None, digest)
+    return Kept(Fold(state.slots[value], found["index"], found["version"]), digest)
+
+
+def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:
+    place = {"log": log, "index": fold.index, "version": fold.version}
+    encoded = values.encode_slot(fold.value, f"projection {name}")
+    try:
+        request = yield from begin_merge("replay", store, {})
+        taken = yield from store_values(store, [encoded, values.encode(place, "")], {})
+        for slot, value in zip((f"projections/{name}", f"places/{name}"), taken, strict=True):
+            edit = request.diff.edits.add().set_slot
+            edit.slot = slot
+            edit.value.CopyFrom(value)
+        request.diff.edits[1].set_slot.expected_sha256 = digest
+        yield from merge(request)
+    except (EditConflict, OwnershipLost, Exhausted):
+        return

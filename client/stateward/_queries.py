@@ -1,0 +1,129 @@
+"""Operations that answer questions about many threads, and the one that ends a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from stateward import _reading, _saving, _threads, insight
+from stateward._operations import Call, Operation, ThreadRef, timestamp
+from stateward._saving import SaveOptions
+from stateward._threads import ThreadFilters
+from stateward.errors import FeatureUnavailable, ThreadNotFound
+from stateward.insight import Failure, ToolUse
+from stateward.models import Checkpoint, Status, ThreadInfo, ThreadOptions, choice_number, read_member
+from stateward.state import State
+from stateward.v1 import effect_service_pb2 as effects
+from stateward.v1 import thread_service_pb2 as threads
+
+PAGE_MAX = 1000
+# Of a run that failed: the tool it called last stands near the end.
+LAST_MESSAGES = 20
+
+
+def count_threads(
+    namespace: str,
+    updated_since: datetime | timedelta | None,
+    updated_after: datetime | None,
+    updated_before: datetime | None,
+) -> Operation[dict[Status | int, int]]:
+    """How many threads have each status; those that none has are left out."""
+    request = threads.CountThreadsRequest(
+        namespace=namespace,
+        updated_after=timestamp(_threads.since(updated_since, updated_after)),
+        updated_before=timestamp(updated_before),
+    )
+    response: threads.CountThreadsResponse = yield Call("CountThreads", request)
+    return {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
+
+
+def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOptions) -> Operation[Checkpoint]:
+    """Saves the last version of a run, unless it is there already, then sets the TTL, which runs from that save."""
+    status = options.get("status") or Status.COMPLETED
+    options = {**options, "status": status}
+    last = state.checkpoint
+    is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
+    if last is None or not is_there:
+        if ttl is not None and not state.version and options.get("create") is None:
+            options["create"] = ThreadOptions(ttl=ttl)
+        last = yield from _saving.save(ref, state, options)
+    if ttl is not None:  # afterwards: an agent that dies in between must not find its unfinished thread gone
+        yield from _threads.update_options(ref, {"ttl": ttl})
+    return last
+
+
+def tools_used(
+    namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
+) -> Operation[list[ToolUse]]:
+    """Tools by how often they were called, the most used first."""
+    tally = insight.Tally()
+    for info in (yield from _chosen(namespace, names, agent, filters)):
+        ref = ThreadRef(namespace, info.name, "main")
+        try:
+            state = yield from _reading.hydrate_stored(ref, logs=insight.LOGS)
+        except ThreadNotFound:
+            continue  # deleted meanwhile
+        tally.add(info, insight.calls_in(state), (yield from _effects_of(ref, info)))
+    return tally.result()
+
+
+def failures(
+    namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
+) -> Operation[list[Failure]]:
+    """Where runs failed last, the newest first. Of threads that are named also a failure that was overcome."""
+    found: list[Failure] = []
+    named = list(names)
+    if not named and not filters.get("statuses") and filters.get("status") is None:
+        filters = {**filters, "status": Status.FAILED}
+    for info in (yield from _chosen(namespace, named, agent, filters)):
+        ref = ThreadRef(namespace, info.name, "main")
+        request = _reading.list_checkpoints(namespace, info.name, statuses=[Status.FAILED], page_size=1)
+        versions: list[Checkpoint] = []
+        try:
+            while not versions:
+                versions = yield from _reading.read_checkpoints(request)
+                if not request.page_token:
+                    break
+            if versions:
+                state = yield from _reading.hydrate_stored(
+                    ref, versions[0].version, logs=dict.fromkeys(insight.LOGS, LAST_MESSAGES)
+                )
+                found.append(
+                    Failure.of(versions[0], insight.last_call(state), is_overcome=info.status != Status.FAILED)
+                )
+        except ThreadNotFound:
+            continue
+    return sorted(found, key=lambda each: each.time, reverse=True)
+
+
+def _chosen(
+    namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
+) -> Operation[list[ThreadInfo]]:
+    """The threads that are named, or those that fit. Which agent runs there is looked at here: no index has it."""
+    infos: list[ThreadInfo] = []
+    for name in names:
+        infos.append((yield from _threads.get_thread(ThreadRef(namespace, name, "main"))))
+    if not infos:
+        request = _threads.list_threads(namespace, **{"page_size": PAGE_MAX, **filters})
+        while True:
+            infos += yield from _threads.read_threads(request)
+            if not request.page_token:
+                break
+    return [info for info in infos if agent is None or info.agent == agent]
+
+
+def _effects_of(ref: ThreadRef, info: ThreadInfo) -> Operation[list[tuple[str, bool]]]:
+    """Name of each effect, and whether it failed."""
+    request = effects.ListEffectsRequest(
+        namespace=ref.namespace, thread=ref.thread, all_anchors=True, without_values=True, page_size=PAGE_MAX
+    )
+    found: list[tuple[str, bool]] = []
+    while True:
+        try:
+            page: effects.ListEffectsResponse = yield Call("ListEffects", request)
+        except (FeatureUnavailable, ThreadNotFound):
+            return found
+        found += [(each.effect.name, each.state == insight.EFFECT_FAILED) for each in page.effects if each.effect.name]
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token

@@ -1,0 +1,1 @@
+"""What an agent knows, in types. See `AgentState` once it is there."""

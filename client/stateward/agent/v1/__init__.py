@@ -1,0 +1,1 @@
+"""Generated messages of what an agent knows, `proto/stateward/agent/v1`."""

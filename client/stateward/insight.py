@@ -1,0 +1,226 @@
+"""What agents did, read from what they left: which tools they called, and where they failed.
+
+Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
+
+    {"role": "assistant", "tool_calls": [{"id", "function": {"name"}}]}       OpenAI; {"name", "args"} as in LangChain
+    {"role": "tool", "tool_call_id", "status": "error"}                       their results
+    {"type": "function_call", "name", "call_id"}                              OpenAI, responses
+    {"content": [{"type": "tool_use", "id", "name"}]}                         Anthropic
+    {"content": [{"type": "tool_result", "tool_use_id", "is_error": true}]}   their results
+    {"name" | "tool": "search", "error": "…"}                                 an entry of "tool_calls"
+
+One call often stands in two of these places, so of each thread and tool the place that has most of them counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from stateward.models import Checkpoint, ThreadInfo
+from stateward.state import State
+from stateward.v1 import effect_pb2
+from stateward.values import MsgPack
+
+MESSAGES, TOOL_CALLS = "messages", "tool_calls"
+LOGS = (MESSAGES, TOOL_CALLS)
+EFFECT_FAILED = effect_pb2.EFFECT_STATE_FAILED
+FAILED_WORDS = {"error", "failed", "failure"}
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """How a tool was used in the threads that were looked at."""
+
+    name: str
+    calls: int
+    errors: int
+    """Calls whose result says that they failed."""
+    threads: int
+    """In how many threads it was called."""
+    last_thread: str
+    """The most recently changed one of them."""
+    last_error_thread: str
+    """The most recently changed one in which it failed; empty = it never did."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A version that says that the run failed, the newest such version of its thread."""
+
+    thread: str
+    version: int
+    branch: str
+    step: int | None
+    status_detail: str
+    time: datetime
+    tool: str
+    """The tool that was called last before it; empty = none is known."""
+    is_overcome: bool
+    """True where the thread has another status by now."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, tool: str, *, is_overcome: bool) -> Failure:
+        return cls(
+            checkpoint.thread,
+            checkpoint.version,
+            checkpoint.branch,
+            checkpoint.step,
+            checkpoint.status_detail,
+            checkpoint.create_time,
+            tool,
+            is_overcome,
+        )
+
+
+@dataclass
+class Calls:
+    """Calls by the name of the tool, in the order in which tools were called first."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    last: str = ""
+
+    def merge(self, other: Calls) -> None:
+        """Counts what may be the same calls: of each tool the larger number."""
+        self.calls |= other.calls
+        self.errors |= other.errors
+        self.last = self.last or other.last
+
+
+class Tally:
+    """Adds up threads, the most recently changed first."""
+
+    def __init__(self) -> None:
+        self._total = Calls()
+        self._threads: Counter[str] = Counter()
+        self._last: dict[str, str] = {}
+        self._last_error: dict[str, str] = {}
+
+    def add(self, info: ThreadInfo, calls: Calls, effects: Iterable[tuple[str, bool]] = ()) -> None:
+        """Counts a thread."""
+        recorded = Calls()
+        for name, has_failed in effects:
+            recorded.calls[name] += 1
+            recorded.errors[name] += has_failed
+        calls.merge(recorded)
+        self._total.calls += calls.calls
+        self._total.errors += calls.errors
+        for name in calls.calls:
+            self._threads[name] += 1
+            self._last.setdefault(name, info.name)
+            if calls.errors[name]:
+                self._last_error.setdefault(name, info.name)
+
+    def result(self) -> list[ToolUse]:
+        """The most used first."""
+        found = [
+            ToolUse(
+                name,
+                count,
+                self._total.errors[name],
+                self._threads[name],
+                self._last[name],
+                self._last_error.get(name, ""),
+            )
+            for name, count in self._total.calls.items()
+        ]
+        return sorted(found, key=lambda each: (-each.calls, each.name))
+
+
+def calls_in(state: State) -> Calls:
+    """The tool calls of a state's logs."""
+    found = _in_messages(_entries(state, MESSAGES))
+    found.merge(_in_calls(_entries(state, TOOL_CALLS)))
+    return found
+
+
+def last_call(state: State) -> str:
+    """The tool that was called last; empty = none is known."""
+    found = _in_messages(_entries(state, MESSAGES)).last
+    return found or _in_calls(_entries(state, TOOL_CALLS)).last
+
+
+def _entries(state: State, log: str) -> Iterator[dict[str, Any]]:
+    """The entries of a log that have names and values; others say nothing of tools."""
+    if log not in state.logs:
+        return
+    entries = state.logs[log]
+    for position in range(len(entries)):
+        try:
+            entry = entries[position]
+        except ValueError:  # not what its media type says
+            continue
+        if isinstance(entry, MsgPack):
+            entry = entry.value
+        if isinstance(entry, Message):
+            entry = MessageToDict(entry, preserving_proto_field_name=True)
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _in_messages(messages: Iterable[dict[str, Any]]) -> Calls:
+    found, names = Calls(), dict[str, str]()
+    for message in messages:
+        for name, call_id in _called(message):
+            found.calls[name] += 1
+            found.last = names[call_id] = name
+        for name, call_id in _failed(message):
+            if name := names.get(call_id, "") or name:
+                found.errors[name] += 1
+    return found
+
+
+def _in_calls(entries: Iterable[dict[str, Any]]) -> Calls:
+    found = Calls()
+    for entry in entries:
+        if name := _name(entry):
+            found.calls[name] += 1
+            found.errors[name] += _says_error(entry)
+            found.last = name
+    return found
+
+
+def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and id of each call that a message makes."""
+    listed = [*_dicts(message.get("tool_calls")), *_dicts([message.get("function_call")])]
+    parts = [part for part in _dicts(message.get("content")) if part.get("type") in ("tool_use", "tool_call")]
+    if message.get("type") in ("function_call", "tool_call"):
+        parts.append(message)
+    for call in (*listed, *parts):
+        if name := _name(call):
+            yield name, str(call.get("id") or call.get("call_id") or "")
+
+
+def _failed(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name (as far as it is said) and id of each call that a message tells to have failed."""
+    results = [part for part in _dicts(message.get("content")) if part.get("type") == "tool_result"]
+    if message.get("role") == "tool" or message.get("type") == "function_call_output":
+        results.append(message)
+    for result in results:
+        if _says_error(result):
+            call_id = result.get("tool_use_id") or result.get("tool_call_id") or result.get("call_id")
+            yield str(result.get("name") or ""), str(call_id or "")
+
+
+def _name(call: Mapping[str, Any]) -> str:
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else call.get("name") or call.get("tool")
+    return name if isinstance(name, str) else ""
+
+
+def _says_error(entry: Mapping[str, Any]) -> bool:
+    status = entry.get("status")
+    return bool(
+        entry.get("is_error") or entry.get("error") or (isinstance(status, str) and status.lower() in FAILED_WORDS)
+    )
+
+
+def _dicts(found: Any) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -1,0 +1,102 @@
+"""Giving everything up: at the end of a process, and when its machine is to be emptied.
+
+Each thread is archived and detached, those that were written last first. What fails is tried again until the time is
+over. Runs on threads of its own: with the bucket away each may wait for long, and the archive's are for readers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward_sidecar.archive.desk import Desk, Hold
+from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.thread import rows
+
+WORKERS = 16
+# Between two tries.
+RETRY_S = 0.2
+
+
+class Leaver:
+    """Archives and detaches all threads. ``take_up`` attaches and ships one that is dirty here and not held."""
+
+    def __init__(self, desk: Desk, shipper: Shipper, take_up: Callable[[int], None]) -> None:
+        self._desk = desk
+        self._shipper = shipper
+        self._take_up = take_up
+
+    def leave(self, grace_s: float, is_over: Callable[[], bool] = lambda: False) -> tuple[int, int]:
+        """Returns how many threads were given up, and how many are dirty."""
+        clock = self._desk.context.clock
+        end = clock.monotonic() + grace_s
+
+        def is_late() -> bool:
+            return clock.monotonic() >= end or is_over()
+
+        def give_up(number: int) -> tuple[int, bool, bool]:
+            return number, *((False, False) if is_late() else self._give_up(number))
+
+        given, done = 0, set[int]()
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="leave") as pool:
+            while numbers := [number for number in self._here() if number not in done]:
+                for number, is_given, is_done in pool.map(give_up, numbers):
+                    given += is_given
+                    if is_done:
+                        done.add(number)
+                if is_late():
+                    break
+                if not done.issuperset(numbers):
+                    time.sleep(max(min(RETRY_S, end - clock.monotonic()), 0.0))
+        return given, self.count_dirty()
+
+    def count_dirty(self) -> int:
+        """Threads of which this disk has something that the archive has not. Also those that nobody touched since the
+        start, and those that are not shipped because the bucket was set back."""
+        desk = self._desk
+        return len(self._dirty_elsewhere()) + sum(map(_is_dirty, list(desk.holds.values())))
+
+    def _here(self) -> list[int]:
+        holds = sorted(self._desk.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
+        return [hold.number for hold in holds] + self._dirty_elsewhere()
+
+    def _dirty_elsewhere(self) -> list[int]:
+        """Threads with a row in the outbox that are not held: from before this process, and not looked at yet."""
+        desk = self._desk
+        found = []
+        with desk.context.engine.read() as txn:
+            for number in [layout.outbox_thread(key) for key, _ in rows(txn, b"O")]:
+                if number in desk.holds:
+                    continue
+                try:
+                    thread = desk.store.threads.by_number(txn, number)
+                except StatewardError:  # damaged: nobody can say that the archive has it
+                    found.append(number)
+                    continue
+                if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+                    continue
+                if thread.head.tip_sequence > thread.archived_sequence:
+                    found.append(number)
+        return found
+
+    def _give_up(self, number: int) -> tuple[bool, bool]:
+        """Whether it was given up, and whether there is nothing more to be done about it."""
+        desk = self._desk
+        try:
+            if number not in desk.holds:
+                self._take_up(number)
+            hold = desk.holds.get(number)
+            if hold is not None:
+                self._shipper.ship(hold, detach=True)
+        except StatewardError:
+            return False, False
+        left = desk.holds.get(number)
+        return hold is not None and left is None, left is None or left.is_rolled_back or not _is_dirty(left)
+
+
+def _is_dirty(hold: Hold) -> bool:
+    return hold.is_rolled_back or hold.thread.head.tip_sequence > hold.head.tip_sequence

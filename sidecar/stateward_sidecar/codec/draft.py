@@ -1,0 +1,274 @@
+"""A state between two edits: what each kind of edit does to it.
+
+The old tree is immutable, and a draft copies its dicts and lists when they are first changed, once. So an appended
+entry costs the same whatever else the state holds, and a diff that is refused half-way leaves nothing.
+
+A replay does what the save did: every edit that is stored gives the same result on the same state. AddNumber is stored
+as it was sent, for its base is the parent's number whenever it is applied. ``SetSlot.expected_sha256`` is a question of
+the save, answered once: it is not stored (``codec/diff.py``), and an edit that had it replays without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, NoReturn
+
+from stateward.v1.diff_pb2 import (
+    AddNumber,
+    Append,
+    DeleteLog,
+    DeleteSlot,
+    ReplaceEntry,
+    SetSlot,
+    SpliceSlot,
+    TrimLog,
+)
+from stateward.v1.state_pb2 import Value
+from stateward_sidecar.codec.state import (
+    EMPTY_ENTRIES,
+    EntriesDraft,
+    LogState,
+    StateTree,
+    byte_length,
+    find_data,
+    frame,
+    varint,
+)
+from stateward_sidecar.errors import EditConflict
+
+# Each splice copies its whole slot: 100,000 of them on a slot of a few megabytes would keep a core busy for an hour.
+# The edit that passes this sum is still applied, so that one splice of any slot always is.
+MAX_SPLICED_BYTES = 1 << 28
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def content_sha256(value: bytes) -> bytes:
+    """SHA-256 of what a serialized Value holds: its data, the bytes of its blob, or the digits of its number."""
+    span = find_data(value)
+    if span is not None:
+        return sha256(memoryview(value)[span.start : span.stop]).digest()
+    parsed = Value.FromString(value)
+    if parsed.WhichOneof("content") == "blob":
+        return parsed.blob.sha256
+    return sha256(str(parsed.number).encode()).digest()
+
+
+class _OpenLog:
+    """A log that the diff changes."""
+
+    __slots__ = ("entries", "first_index", "rewritten_version")
+
+    def __init__(self, first_index: int, entries: EntriesDraft, rewritten_version: int) -> None:
+        self.first_index = first_index
+        self.entries = entries
+        self.rewritten_version = rewritten_version
+
+    @property
+    def next_index(self) -> int:
+        return self.first_index + len(self.entries)
+
+    def seal(self) -> LogState:
+        return LogState(self.first_index, self.entries.seal(), self.rewritten_version)
+
+
+class Draft:
+    """The state between two edits. Dicts and lists of the old tree are copied when first changed, once."""
+
+    __slots__ = (
+        "base", "edit_index", "kind", "logs", "open_logs", "retired", "size_bytes", "slots", "spliced_bytes", "version",
+    )  # fmt: skip
+
+    def __init__(self, base: StateTree, version: int) -> None:
+        self.base = base
+        self.slots = base.slots
+        self.logs = base.logs
+        self.retired = base.retired
+        self.size_bytes = base.size_bytes
+        self.open_logs: dict[str, _OpenLog] = {}
+        self.spliced_bytes = 0
+        self.version = version
+        self.edit_index, self.kind = 0, ""
+
+    def seal(self) -> StateTree:
+        if self.open_logs:
+            logs = self._own_logs()
+            for name, log in self.open_logs.items():
+                logs[name] = log.seal()
+        return StateTree(self.slots, self.logs, self.retired, self.size_bytes)
+
+    def set_slot(self, edit: SetSlot) -> None:
+        if edit.HasField("expected_sha256"):
+            self._compare(edit.slot, edit.expected_sha256)
+        self._put(edit.slot, edit.value.SerializeToString())
+
+    def add_number(self, edit: AddNumber) -> None:
+        held = self.slots.get(edit.slot)
+        value = Value(number=0) if held is None else Value.FromString(held)
+        if value.WhichOneof("content") != "number":
+            self._refuse("slot", f"slot {edit.slot!r} holds no number; set it to one first")
+        total = value.number + edit.delta
+        if not INT64_MIN <= total <= INT64_MAX:
+            self._refuse("delta", f"{value.number} and {edit.delta} are {total}, which is no int64")
+        value.number = total
+        self._put(edit.slot, value.SerializeToString())
+
+    def delete_slot(self, edit: DeleteSlot) -> None:
+        value = self._slot(edit.slot)
+        del self._own_slots()[edit.slot]
+        self.size_bytes -= byte_length(edit.slot) + len(value)
+
+    def splice_slot(self, edit: SpliceSlot) -> None:
+        value = self._slot(edit.slot)
+        if self.spliced_bytes > MAX_SPLICED_BYTES:
+            self._refuse("splices", f"the splices of the diff copy more than {MAX_SPLICED_BYTES:,} bytes; set the slot")
+        self.spliced_bytes += len(value)
+        span = find_data(value)
+        if span is None:
+            self._refuse("slot", f"slot {edit.slot!r} holds a blob or a number, which has no bytes to splice")
+        data = value[span.start : span.stop]
+        if edit.base_sha256 and (found := sha256(data).digest()) != edit.base_sha256:
+            self._refuse("base_sha256", f"expected {edit.base_sha256.hex()}, found {found.hex()} ({len(data):,} bytes)")
+        pieces: list[bytes] = []
+        end = 0
+        for position, splice in enumerate(edit.splices):
+            if splice.offset + splice.delete > len(data):
+                text = f"ends at byte {splice.offset + splice.delete:,} of {len(data):,}"
+                self._refuse(f"splices[{position}]", text)
+            pieces += (data[end : splice.offset], splice.insert)
+            end = splice.offset + splice.delete
+        pieces.append(data[end:])
+        size = sum(map(len, pieces))
+        # What stands behind the data are fields that this server does not know: they stay.
+        spliced = [span.media_type_field, b"\x12", varint(size), *pieces, value[span.stop :]]
+        self._put(edit.slot, b"".join(spliced))
+
+    def append(self, edit: Append) -> None:
+        log = self._find_log(edit.log)
+        next_index = self.retired.get(edit.log, 0) if log is None else log.next_index
+        if edit.HasField("at_index") and edit.at_index != next_index:
+            self._refuse("at_index", f"expected {edit.at_index}, but log {edit.log!r} ends at {next_index}")
+        if log is None:
+            log = self._make_log(edit.log)
+        items = [frame(value.SerializeToString()) for value in edit.entries]
+        log.entries.append_many(items)
+        self.size_bytes += sum(map(len, items))
+
+    def replace_entry(self, edit: ReplaceEntry) -> None:
+        log = self._log(edit.log)
+        if not log.first_index <= edit.index < log.next_index:
+            held = f"log {edit.log!r} holds {log.first_index} up to, but not including, {log.next_index}"
+            self._refuse("index", f"expected an entry {edit.index}, but {held}")
+        before = log.entries.size_bytes
+        log.entries.replace(edit.index - log.first_index, frame(edit.value.SerializeToString()))
+        log.rewritten_version = self.version
+        self.size_bytes += log.entries.size_bytes - before
+
+    def trim_log(self, edit: TrimLog) -> None:
+        log = self._log(edit.log)
+        trim = edit.WhichOneof("trim")
+        count, before = len(log.entries), log.entries.size_bytes
+        if trim == "keep_last":
+            self._drop_first(log, max(0, count - edit.keep_last))
+        elif trim == "before_index":
+            self._drop_first(log, max(0, self._inside(trim, edit.before_index, edit.log, log) - log.first_index))
+        elif trim == "from_index":
+            log.entries.keep_first(max(0, self._inside(trim, edit.from_index, edit.log, log) - log.first_index))
+        else:
+            self._refuse("trim", "none is set, or one that this server does not know")
+        if len(log.entries) < count:
+            log.rewritten_version = self.version
+        self.size_bytes += log.entries.size_bytes - before
+
+    def delete_log(self, edit: DeleteLog) -> None:
+        log = self._log(edit.log)
+        self.size_bytes -= log.entries.size_bytes
+        # The name stays in the tree, and in its size.
+        self._own_retired()[edit.log] = log.next_index
+        self._own_logs().pop(edit.log, None)  # a log that this diff made is not there yet
+        del self.open_logs[edit.log]
+
+    def _put(self, name: str, value: bytes) -> None:
+        slots = self._own_slots()
+        old = slots.get(name)
+        self.size_bytes += len(value) - len(old) if old is not None else byte_length(name) + len(value)
+        slots[name] = value
+
+    def _slot(self, name: str) -> bytes:
+        value = self.slots.get(name)
+        if value is None:
+            self._refuse("slot", f"there is no slot {name!r}")
+        return value
+
+    def _compare(self, name: str, expected: bytes) -> None:
+        """Refuses unless the slot holds bytes of this SHA-256, or does not exist where that is empty."""
+        held = self.slots.get(name)
+        if held is None:
+            if expected:
+                self._refuse("expected_sha256", f"expected {expected.hex()}, but there is no slot {name!r}")
+            return
+        if not expected:
+            self._refuse("expected_sha256", f"slot {name!r} was expected not to exist, but does")
+        if (found := content_sha256(held)) != expected:
+            self._refuse("expected_sha256", f"expected {expected.hex()}, found {found.hex()} in slot {name!r}")
+
+    def _own_slots(self) -> dict[str, bytes]:
+        if self.slots is self.base.slots:
+            self.slots = self.slots.copy()
+        return self.slots
+
+    def _own_logs(self) -> dict[str, LogState]:
+        if self.logs is self.base.logs:
+            self.logs = self.logs.copy()
+        return self.logs
+
+    def _own_retired(self) -> dict[str, int]:
+        if self.retired is self.base.retired:
+            self.retired = self.retired.copy()
+        return self.retired
+
+    def _log(self, name: str) -> _OpenLog:
+        log = self._find_log(name)
+        if log is None:
+            self._refuse("log", f"there is no log {name!r}")
+        return log
+
+    def _find_log(self, name: str) -> _OpenLog | None:
+        log = self.open_logs.get(name)
+        if log is None and (state := self.logs.get(name)) is not None:
+            log = self.open_logs[name] = _OpenLog(state.first_index, state.entries.edit(), state.rewritten_version)
+        return log
+
+    def _make_log(self, name: str) -> _OpenLog:
+        first_index, rewritten_version = 0, 0
+        if name in self.retired:
+            # Without the mark, a reader of the old log would take the new one for its continuation.
+            first_index, rewritten_version = self._own_retired().pop(name), self.version
+        else:
+            self.size_bytes += byte_length(name)
+        log = self.open_logs[name] = _OpenLog(first_index, EMPTY_ENTRIES.edit(), rewritten_version)
+        return log
+
+    def _drop_first(self, log: _OpenLog, count: int) -> None:
+        log.entries.drop_first(count)
+        log.first_index += count
+
+    def _inside(self, trim: str, index: int, name: str, log: _OpenLog) -> int:
+        if index > log.next_index:
+            self._refuse(trim, f"{index} is beyond the end of log {name!r}, which is {log.next_index}")
+        return index
+
+    def _refuse(self, field: str, message: str) -> NoReturn:
+        raise EditConflict(self.edit_index, f"diff.edits[{self.edit_index}].{self.kind}.{field}", message)
+
+
+APPLICATIONS: dict[str, Callable[[Draft, Any], None]] = {
+    "set_slot": Draft.set_slot,
+    "add_number": Draft.add_number,
+    "delete_slot": Draft.delete_slot,
+    "splice_slot": Draft.splice_slot,
+    "append": Draft.append,
+    "replace_entry": Draft.replace_entry,
+    "trim_log": Draft.trim_log,
+    "delete_log": Draft.delete_log,
+}

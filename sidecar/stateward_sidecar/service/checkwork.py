@@ -1,0 +1,202 @@
+"""Checking what agents say beside states: effects, leases, signals. As service/check.py does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import (
+    EFFECT_STATE_DONE,
+    EFFECT_STATE_FAILED,
+    EFFECT_STATE_NEW,
+    EFFECT_STATE_UNCERTAIN,
+    EFFECT_STATE_UNSPECIFIED,
+    Effect,
+)
+from stateward.v1.effect_service_pb2 import (
+    BeginEffectRequest,
+    CompleteEffectRequest,
+    ListEffectsRequest,
+    PutEffectsRequest,
+)
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.state_pb2 import Value
+from stateward_sidecar.codec.edits import check_name, check_value
+from stateward_sidecar.errors import InvalidField
+
+NAME_BYTES_MAX = 256
+PAYLOAD_BYTES_MAX = 64 << 10
+EFFECTS_MAX, ACKS_MAX = 1000, 1024
+INCARNATION_BYTES_MAX = 64
+SECOND_US = 1_000_000
+HOUR_US = 3600 * SECOND_US
+DETAIL_BYTES_MAX = 4 << 10
+
+
+def check_short(text: str, field: str, bytes_max: int = NAME_BYTES_MAX, *, required: bool = False) -> None:
+    """Checks a text that may be empty, unless it is required."""
+    if required:
+        check_name(text, field)
+    if len(text.encode()) > bytes_max:
+        raise InvalidField(field, f"has {len(text.encode())} bytes, more than {bytes_max}")
+
+
+def check_token(token: int, field: str, *, required: bool = False) -> None:
+    """Checks a fencing token."""
+    if token < 0 or (required and not token):
+        raise InvalidField(field, f"{token} is no token")
+
+
+def check_inline(value: Value, field: str) -> None:
+    """Checks a value that must not be a blob."""
+    check_value(value, field)
+    if value.WhichOneof("content") != "data":
+        raise InvalidField(field, "must hold its bytes itself")
+
+
+def check_holder(holder: Holder, field: str) -> None:
+    """Checks who asks."""
+    check_short(holder.name, f"{field}.name", required=True)
+    check_short(holder.incarnation, f"{field}.incarnation", INCARNATION_BYTES_MAX, required=True)
+
+
+def check_term(request: Message, field: str, max_us: int) -> None:
+    """Checks a term that may be absent: from a second on."""
+    if request.HasField(field):
+        check_span(getattr(request, field), field, SECOND_US, max_us)
+
+
+def check_wait(request: Message, max_us: int = HOUR_US) -> None:
+    """Checks for how long a caller is willing to wait."""
+    if request.HasField("wait"):
+        check_span(request.wait, "wait", 0, max_us)  # type: ignore[attr-defined]
+
+
+def check_span(span: Duration, field: str, min_us: int, max_us: int) -> None:
+    """Checks a duration between two others, microseconds."""
+    in_range = abs(span.seconds) <= max_us and abs(span.nanos) < 1_000_000_000
+    if not in_range or not min_us <= span.ToMicroseconds() <= max_us:
+        raise InvalidField(field, f"is not between {min_us / SECOND_US:g} s and {max_us / SECOND_US:g} s")
+
+
+def check_effects(effects: Sequence[Effect]) -> None:
+    """Checks effects that are to be put."""
+    if len(effects) > EFFECTS_MAX:
+        raise InvalidField("effects", f"are {len(effects)}, more than {EFFECTS_MAX}")
+    seen = set()
+    for index, effect in enumerate(effects):
+        field = f"effects[{index}]"
+        check_effect(effect.anchor, effect.key, effect.name, effect.sort_key, f"{field}.")
+        if effect.on_conflict not in Effect.ConflictRule.values():
+            raise InvalidField(f"{field}.on_conflict", f"{effect.on_conflict} is unknown")
+        if not effect.HasField("value"):
+            raise InvalidField(f"{field}.value", "is required")
+        check_inline(effect.value, f"{field}.value")
+        if (effect.anchor, effect.key) in seen:
+            raise InvalidField(f"{field}.key", f"{effect.key!r} is there twice")
+        seen.add((effect.anchor, effect.key))
+
+
+def check_effect(anchor: str, key: str, name: str, sort_key: bytes, prefix: str = "") -> None:
+    """Checks what names an effect."""
+    if anchor:
+        check_name(anchor, f"{prefix}anchor")
+    check_name(key, f"{prefix}key")
+    check_short(name, f"{prefix}name")
+    if len(sort_key) > NAME_BYTES_MAX:
+        raise InvalidField(f"{prefix}sort_key", f"has {len(sort_key)} bytes, more than {NAME_BYTES_MAX}")
+
+
+def check_begin(request: BeginEffectRequest) -> None:
+    """Checks a BeginEffect."""
+    check_effect(request.anchor, request.key, request.name, request.sort_key)
+    check_holder(request.holder, "holder")
+    check_term(request, "term", 24 * HOUR_US)
+    if request.HasField("max_age"):
+        check_span(request.max_age, "max_age", 0, 1 << 62)
+    check_token(request.lease_token, "lease_token")
+    need_request_id(request.request_id)
+
+
+def check_complete(request: CompleteEffectRequest) -> None:
+    """Checks a CompleteEffect."""
+    check_effect(request.anchor, request.key, "", b"")
+    check_token(request.claim_token, "claim_token", required=True)
+    check_token(request.lease_token, "lease_token")
+    check_short(request.detail, "detail", DETAIL_BYTES_MAX)
+    ends = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED, EFFECT_STATE_UNCERTAIN, EFFECT_STATE_NEW)
+    if request.renew:
+        if request.state != EFFECT_STATE_UNSPECIFIED or request.HasField("value"):
+            raise InvalidField("renew", "goes without state and value")
+        return
+    if request.state not in ends:
+        raise InvalidField("state", "is required: DONE, FAILED, UNCERTAIN or NEW")
+    if request.HasField("value"):
+        if request.state not in (EFFECT_STATE_DONE, EFFECT_STATE_FAILED):
+            raise InvalidField("value", "goes with DONE and FAILED only")
+        check_inline(request.value, "value")
+    elif request.state == EFFECT_STATE_DONE:
+        raise InvalidField("value", "is required with DONE")
+
+
+def check_put(request: PutEffectsRequest) -> None:
+    """Checks a PutEffects."""
+    if not request.effects:
+        raise InvalidField("effects", "is required")
+    check_effects(request.effects)
+    check_token(request.lease_token, "lease_token")
+    need_request_id(request.request_id)
+
+
+def check_list(request: ListEffectsRequest) -> None:
+    """Checks a ListEffects."""
+    if request.all_anchors and request.anchor:
+        raise InvalidField("anchor", "must be empty with all_anchors")
+
+
+def check_acquire(request: AcquireLeaseRequest) -> None:
+    """Checks an AcquireLease."""
+    check_holder(request.holder, "holder")
+    check_term(request, "term", HOUR_US)
+    check_wait(request)
+    need_request_id(request.request_id)
+
+
+def check_signal(request: SendSignalRequest) -> None:
+    """Checks a SendSignal."""
+    check_short(request.name, "name", required=True)
+    check_short(request.sender, "sender")
+    check_short(request.wait_id, "wait_id", 1024)
+    if request.HasField("payload"):
+        check_inline(request.payload, "payload")
+        if len(request.payload.data) > PAYLOAD_BYTES_MAX:
+            raise InvalidField("payload", f"has {len(request.payload.data)} bytes, more than {PAYLOAD_BYTES_MAX}")
+    need_request_id(request.request_id)
+
+
+def check_question(request: SaveRequest) -> None:
+    """Checks what a save asks."""
+    if not request.wait_id:
+        raise InvalidField("wait_id", "is required with a question: an answer must name it")
+    check_short(request.question.prompt, "question.prompt", PAYLOAD_BYTES_MAX)
+    check_short(request.question.answer_schema, "question.answer_schema", PAYLOAD_BYTES_MAX)
+
+
+def check_acks(ids: Iterable[str]) -> None:
+    """Checks the signals that a save acknowledges."""
+    for index, signal_id in enumerate(ids):
+        if index >= ACKS_MAX:
+            raise InvalidField("ack_signals", f"are more than {ACKS_MAX}")
+        check_short(signal_id, f"ack_signals[{index}]", INCARNATION_BYTES_MAX, required=True)
+
+
+def need_request_id(request_id: str) -> None:
+    """Checks that there is one: its form is checked with the place."""
+    if not request_id:
+        raise InvalidField("request_id", "is required")
+

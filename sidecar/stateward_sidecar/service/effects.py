@@ -1,0 +1,90 @@
+"""EffectService."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from stateward.v1.effect_service_pb2 import (
+    BeginEffectRequest,
+    BeginEffectResponse,
+    CompleteEffectRequest,
+    CompleteEffectResponse,
+    ListEffectsRequest,
+    ListEffectsResponse,
+    PutEffectsRequest,
+    PutEffectsResponse,
+)
+from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service.calls import Calls
+
+# About what an entry and its rows take, with the pages they touch.
+ENTRY_BYTES = 16384
+
+
+class EffectService:
+    """What tools did."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._effects = calls.store.effects
+
+    async def begin_effect(
+        self, request: BeginEffectRequest, context: grpc.aio.ServicerContext
+    ) -> BeginEffectResponse:
+        check.check_place(request)
+        checkwork.check_begin(request)
+        check.check_options(request.create, "create")
+
+        async def begin() -> BeginEffectResponse:
+            return await self._calls.write(self._effects.begin(request), context, size_bytes=ENTRY_BYTES)
+
+        return await self._calls.holding.write(request.namespace, request.thread, begin)
+
+    async def complete_effect(
+        self, request: CompleteEffectRequest, context: grpc.aio.ServicerContext
+    ) -> CompleteEffectResponse:
+        check.check_place(request)
+        checkwork.check_complete(request)
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def complete() -> CompleteEffectResponse:
+            size = ENTRY_BYTES + request.ByteSize()
+            return await self._calls.write(self._effects.complete(request), context, size_bytes=size)
+
+        answer = await holding.write(
+            request.namespace, request.thread, complete, must_exist=True, is_archived=is_archived
+        )
+        if is_archived:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                request.namespace, request.thread, answer.effect.sequence, context
+            )
+        return answer
+
+    async def put_effects(self, request: PutEffectsRequest, context: grpc.aio.ServicerContext) -> PutEffectsResponse:
+        check.check_place(request)
+        checkwork.check_put(request)
+        check.check_options(request.create, "create")
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def put() -> PutEffectsResponse:
+            size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
+            return await self._calls.write(self._effects.put(request), context, size_bytes=size, is_alone=True)
+
+        answer = await holding.write(request.namespace, request.thread, put, is_archived=is_archived)
+        if is_archived:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                request.namespace, request.thread, answer.sequence, context
+            )
+        return answer
+
+    async def list_effects(self, request: ListEffectsRequest, context: grpc.aio.ServicerContext) -> ListEffectsResponse:
+        check.check_place(request)
+        checkwork.check_list(request)
+        request.page_size = check.check_page(request.page_size)
+        return await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._effects.list, request)
+        )

@@ -1,0 +1,119 @@
+"""LeaseService, and what it shares with the writers' streams: waiting for a lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import grpc.aio
+
+from stateward.v1.lease_service_pb2 import (
+    AcquireLeaseRequest,
+    AcquireLeaseResponse,
+    ReleaseLeaseRequest,
+    ReleaseLeaseResponse,
+    RenewLeaseRequest,
+    RenewLeaseResponse,
+)
+from stateward_sidecar.errors import LeaseHeld
+from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service.calls import Calls
+
+# About what an entry takes, with the pages it touches.
+ENTRY_BYTES = 16384
+# Who waits looks again after so long, whatever was promised: a holder may have been restarted.
+LOOK_S = 5.0
+
+
+class Leasing:
+    """Grants leases to who waits for them, in no promised order."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._leases = calls.store.leases
+        self._waiting: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
+
+    async def acquire(
+        self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
+    ) -> AcquireLeaseResponse:
+        """Takes the lease, or waits for it as long as the request says. Raises LeaseHeld."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + request.wait.ToMicroseconds() / 1e6
+        place, freed = (request.namespace, request.thread), asyncio.Event()
+        self._waiting[place].add(freed)
+        try:
+            while True:
+                freed.clear()
+                try:
+                    return await self._acquire(request, context)
+                except LeaseHeld as error:
+                    left_s = until - loop.time()
+                    if left_s <= 0:
+                        raise
+                    ends_in_s = float(error.metadata["remaining_s"]) + 0.001
+                    try:
+                        async with asyncio.timeout(min(left_s, ends_in_s, LOOK_S)):
+                            await freed.wait()
+                    except TimeoutError:
+                        pass
+        finally:
+            self._waiting[place].discard(freed)
+            if not self._waiting[place]:
+                del self._waiting[place]
+
+    async def _acquire(
+        self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
+    ) -> AcquireLeaseResponse:
+        async def acquire() -> AcquireLeaseResponse:
+            return await self._calls.write(self._leases.acquire(request), context, size_bytes=ENTRY_BYTES)
+
+        return await self._calls.holding.write(request.namespace, request.thread, acquire)
+
+    async def release(self, namespace: str, thread: str, token: int) -> bool:
+        """Gives a lease back. False where it was not held any more."""
+
+        async def release() -> bool:
+            write = self._leases.release(namespace, thread, token)
+            return await self._calls.write(write, None, size_bytes=ENTRY_BYTES, frees_space=True)
+
+        released = await self._calls.holding.write(namespace, thread, release, must_exist=True)
+        for freed in self._waiting.get((namespace, thread), ()):
+            freed.set()
+        return released
+
+
+class LeaseService:
+    """Who may write."""
+
+    def __init__(self, calls: Calls, leasing: Leasing) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._leasing = leasing
+
+    async def acquire_lease(
+        self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext
+    ) -> AcquireLeaseResponse:
+        check.check_place(request)
+        checkwork.check_acquire(request)
+        check.check_options(request.create, "create")
+        return await self._leasing.acquire(request, context)
+
+    async def renew_lease(self, request: RenewLeaseRequest, context: grpc.aio.ServicerContext) -> RenewLeaseResponse:
+        check.check_place(request)
+        checkwork.check_token(request.token, "token", required=True)
+
+        async def run() -> RenewLeaseResponse:
+            renew = self._store.leases.renew_by_name
+            lease = await self._calls.read(renew, request.namespace, request.thread, request.token)
+            return RenewLeaseResponse(lease=lease)
+
+        return await self._calls.holding.write(request.namespace, request.thread, run, must_exist=True)
+
+    async def release_lease(
+        self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext
+    ) -> ReleaseLeaseResponse:
+        check.check_place(request)
+        checkwork.check_token(request.token, "token", required=True)
+        return ReleaseLeaseResponse(
+            released=await self._leasing.release(request.namespace, request.thread, request.token)
+        )

@@ -1,0 +1,56 @@
+"""SignalService."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from stateward.v1.signal_service_pb2 import (
+    ListSignalsRequest,
+    ListSignalsResponse,
+    SendSignalRequest,
+    SendSignalResponse,
+)
+from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.store.signals import list_signals
+
+# About what an entry and its row take, with the pages they touch.
+ENTRY_BYTES = 16384
+
+
+class SignalService:
+    """Messages to threads."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._store = calls.store
+
+    async def send_signal(self, request: SendSignalRequest, context: grpc.aio.ServicerContext) -> SendSignalResponse:
+        check.check_place(request)
+        checkwork.check_signal(request)
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def send() -> SendSignalResponse:
+            size = ENTRY_BYTES + request.ByteSize()
+            return await self._calls.write(self._store.signals.send(request), context, size_bytes=size)
+
+        answer = await holding.write(
+            request.namespace, request.thread, send, must_exist=True, is_archived=is_archived
+        )
+        if is_archived:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                request.namespace, request.thread, answer.signal.sequence, context
+            )
+        return answer
+
+    async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
+        check.check_place(request)
+
+        def read() -> ListSignalsResponse:
+            with self._store.context.engine.read() as txn:
+                thread = self._store.threads.get(txn, request.namespace, request.thread)
+            return ListSignalsResponse(signals=list_signals(thread))
+
+        return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.read(read))

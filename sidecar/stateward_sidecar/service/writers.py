@@ -1,0 +1,287 @@
+"""WriterService: saves over one stream that holds the thread's lease.
+
+Frames are made ready and queued in their order, each without waiting for the one before; answers leave in the same
+order. A frame is written only if the one before it was: that is looked at when its turn comes, in the writer, so
+nothing lands on a hole, whatever made the earlier one fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc.aio
+import lmdb
+
+from stateward.v1.checkpoint_service_pb2 import SaveResponse
+from stateward.v1.lease_pb2 import Lease
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
+from stateward.v1.writer_service_pb2 import (
+    OpenWriter,
+    WriteRequest,
+    WriteResponse,
+    WriterOpened,
+    WriterRefused,
+    WriterReset,
+    WriterSave,
+    WriterSaved,
+)
+from stateward_sidecar.errors import InvalidField, ShuttingDown, StatewardError, WriterAborted
+from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
+from stateward_sidecar.service.leases import Leasing
+from stateward_sidecar.service.saving import Saving
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.thread import MAIN
+from stateward_sidecar.telemetry import log
+
+# Frames of one stream that were taken and not answered; the client's next ones wait in gRPC's window.
+FRAMES_MAX = 256
+# A lease is renewed after this part of its term.
+RENEWAL_SHARE = 0.3
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A frame that was taken, on its way to its answer."""
+
+    number: int
+    save: SaveWrite | None = None
+    write: Write | None = None
+    future: asyncio.Future[SaveResponse] | None = None
+    error: Exception | None = None
+    is_archived: bool = False
+    is_reset: bool = False
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What a stream knows."""
+
+    place: OpenWriter
+    token: int
+    context: grpc.aio.ServicerContext
+    taken: asyncio.Queue[_Frame | None] = field(default_factory=asyncio.Queue)
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
+    last_number: int = 0
+    before: _Frame | None = None  # since the last reset
+
+
+class WriterService:
+    """The fastest way to save."""
+
+    def __init__(self, calls: Calls, leasing: Leasing) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._saving = Saving(calls)
+        self._leasing = leasing
+        self._open: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    def close(self) -> None:
+        """The daemon stops: what was taken is answered, and nothing more is taken."""
+        self._is_stopping = True
+        for taking in self._open:
+            taking.cancel()
+
+    async def write(
+        self, requests: AsyncIterator[WriteRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[WriteResponse]:
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("frame") != "open":
+            raise InvalidField("open", "is required in the first message")
+        place = first.open
+        _check_open(place)
+        granted = await self._leasing.acquire(_lease_request(place), context)
+        stream = _Stream(place, granted.lease.token, context)
+        opened = WriterOpened(lease=granted.lease)
+        opened.version, opened.digest = self._head(place, granted)
+        taking = asyncio.ensure_future(self._take_all(requests, stream))
+        self._open.add(taking)
+        keeping = asyncio.ensure_future(self._keep(place, granted.lease))
+        try:
+            yield WriteResponse(opened=opened)
+            while (frame := await stream.taken.get()) is not None:
+                yield await self._answer(frame, stream)
+                stream.room.release()
+            if not taking.cancelled():
+                taking.result()  # raises what ended the stream
+                await self._leasing.release(place.namespace, place.thread, stream.token)
+            elif self._is_stopping:
+                raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
+        finally:
+            keeping.cancel()
+            taking.cancel()
+            self._open.discard(taking)
+
+    def _head(self, place: OpenWriter, granted: AcquireLeaseResponse) -> tuple[int, bytes]:
+        if place.branch in ("", MAIN):
+            return granted.version, granted.digest
+        thread = self._store.threads.cached(place.namespace, place.thread)
+        branch = thread.branches.get(place.branch) if thread is not None else None
+        return (branch.version, branch.digest) if branch is not None else (0, b"")
+
+    # -- taking frames ----------------------------------------------------------------------------------------------
+
+    async def _take_all(self, requests: AsyncIterator[WriteRequest], stream: _Stream) -> None:
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("frame")
+                await stream.room.acquire()
+                if kind == "save":
+                    stream.taken.put_nowait(await self._take(request.save, stream))
+                elif kind == "reset":
+                    await self._settle(stream)
+                    stream.before = None
+                    stream.taken.put_nowait(_Frame(0, is_reset=True))
+                else:
+                    raise InvalidField("frame", "must be save or reset after the first message")
+        finally:
+            stream.taken.put_nowait(None)
+
+    async def _keep(self, place: OpenWriter, lease: Lease) -> None:
+        """Renews the lease as long as the stream lives; a client that hangs loses its connection, and so its stream."""
+        with suppress(StatewardError):  # it was taken: the next frame hears of it
+            while True:
+                await asyncio.sleep(lease.term.ToMicroseconds() / 1e6 * RENEWAL_SHARE)
+                await self._calls.read(self._store.leases.renew_by_name, place.namespace, place.thread, lease.token)
+
+    async def _take(self, item: WriterSave, stream: _Stream) -> _Frame:
+        """Checks, prepares and queues a frame."""
+        frame = _Frame(item.frame)
+        before, stream.before = stream.before, frame
+        try:
+            self._check_frame(item, stream)
+            request, place = item.save, stream.place
+            request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
+            named = await self._saving.check(request)
+            frame.is_archived = self._calls.holding.is_wanted(request.durability)
+            save = self._saving.prepare_hot(request, named)
+            is_held = self._calls.holding.is_held(place.namespace, place.thread)
+            if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not is_held:
+                await self._take_slowly(frame, item, stream, before)
+                return frame
+            frame.save = save
+            self._queue(frame, save, before)
+        except (asyncio.CancelledError, InvalidFrame):
+            raise
+        except Exception as error:  # noqa: BLE001  (the answer to this frame)
+            frame.error = error
+        return frame
+
+    async def _take_slowly(self, frame: _Frame, item: WriterSave, stream: _Stream, before: _Frame | None) -> None:
+        """What is large, or not in memory, or may have to be fetched: with nothing else under way."""
+        await self._settle(stream, before)
+        request, place = item.save, stream.place
+        named = await self._saving.check(request)
+
+        async def save_now() -> SaveResponse:
+            frame.save = await self._saving.prepare(request, named)
+            self._queue(frame, frame.save, before)
+            assert frame.future is not None
+            return await asyncio.shield(frame.future)
+
+        try:
+            answer = await self._calls.holding.write(
+                place.namespace, place.thread, save_now, is_archived=frame.is_archived
+            )
+        except StatewardError as error:
+            frame.error = error
+            return
+        frame.future = asyncio.get_running_loop().create_future()
+        frame.future.set_result(answer)
+
+    def _queue(self, frame: _Frame, save: SaveWrite, before: _Frame | None) -> None:
+        def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
+            if before is not None and (before.error is not None or (before.write and before.write.error is not None)):
+                raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
+            return save.run(txn, batch)
+
+        frame.write, frame.future = self._calls.submit(
+            run, None, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone
+        )
+
+    @staticmethod
+    def _check_frame(item: WriterSave, stream: _Stream) -> None:
+        if item.frame <= stream.last_number:
+            raise InvalidFrame("save.frame", f"{item.frame} does not rise: the one before was {stream.last_number}")
+        stream.last_number = item.frame
+        request, place = item.save, stream.place
+        for name in ("namespace", "thread", "branch"):
+            if getattr(request, name) not in ("", getattr(place, name)):
+                raise InvalidField(f"save.{name}", "is the stream's; leave it empty")
+        if not request.request_id:
+            raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
+        if not request.lease_token:
+            raise InvalidField("save.lease_token", "is required on every frame")
+
+    @staticmethod
+    async def _settle(stream: _Stream, frame: _Frame | None = None) -> None:
+        """Waits until a frame (unset: the newest) and all before it are written or refused."""
+        last = frame or stream.before
+        if last is not None and last.future is not None:
+            await asyncio.wait([last.future])
+
+    # -- answering --------------------------------------------------------------------------------------------------
+
+    async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
+        place = stream.place
+        if frame.is_reset:
+            thread = self._store.threads.cached(place.namespace, place.thread)
+            branch = thread.branches.get(place.branch or MAIN) if thread is not None else None
+            reset = WriterReset()
+            if branch is not None:
+                reset.version, reset.digest = branch.version, branch.digest
+            return WriteResponse(reset=reset)
+        try:
+            if frame.error is not None:
+                raise frame.error
+            assert frame.future is not None
+            saved = await frame.future
+            if frame.save is not None:
+                self._saving.after(frame.save)
+            if frame.is_archived:
+                saved.durability, saved.archived_sequence = await self._calls.holding.archived(
+                    place.namespace, place.thread, saved.sequence, stream.context
+                )
+        except StatewardError as error:
+            return WriteResponse(refused=_refused(frame.number, error))
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001  (the boundary)
+            log.exception("a frame failed in an unforeseen way")
+            unforeseen = StatewardError("the server failed in an unforeseen way; its log has more")
+            return WriteResponse(refused=_refused(frame.number, unforeseen))
+        return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
+
+
+class InvalidFrame(InvalidField):
+    """Ends the stream: its frames cannot be told apart any more."""
+
+
+def _refused(number: int, error: StatewardError) -> WriterRefused:
+    reason = f"ERROR_REASON_{error.reason}"
+    return WriterRefused(frame=number, reason=reason, message=error.message, metadata=error.metadata)
+
+
+def _check_open(place: OpenWriter) -> None:
+    check.check_place(place)
+    checkwork.check_holder(place.holder, "open.holder")
+    checkwork.check_term(place, "term", checkwork.HOUR_US)
+    checkwork.check_wait(place)
+    checkwork.need_request_id(place.request_id)
+    check.check_options(place.create, "create")
+
+
+def _lease_request(place: OpenWriter) -> AcquireLeaseRequest:
+    request = AcquireLeaseRequest(
+        namespace=place.namespace, thread=place.thread, holder=place.holder, take_over=place.take_over,
+        request_id=place.request_id, create=place.create,
+    )  # fmt: skip
+    for field_name in ("term", "wait"):
+        if place.HasField(field_name):
+            getattr(request, field_name).CopyFrom(getattr(place, field_name))
+    return request

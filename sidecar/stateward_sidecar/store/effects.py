@@ -1,0 +1,330 @@
+"""Effects: what tools did, recorded apart from states, and who is at it.
+
+    NEW ──begin──► IN_PROGRESS ──complete──► DONE | FAILED
+     ▲                  │ its holder died, or its term ended, or it was given up
+     └──complete NEW────┴─► UNCERTAIN ──begin──► IN_PROGRESS, whose holder was told UNCERTAIN
+
+A claim is an entry of the journal, durable before its holder calls the tool. So a tool is called at most once without
+somebody knowing that it may have been: who comes next is told UNCERTAIN, and is the only one who is.
+
+Order of checks: request id → ownership and lease → state of the effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import EffectRow
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EffectRecord, EntryMetadata
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import (
+    EFFECT_STATE_DONE,
+    EFFECT_STATE_FAILED,
+    EFFECT_STATE_IN_PROGRESS,
+    EFFECT_STATE_NEW,
+    EFFECT_STATE_UNCERTAIN,
+    Effect,
+    EffectState,
+)
+from stateward.v1.effect_service_pb2 import (
+    BeginEffectRequest,
+    BeginEffectResponse,
+    CompleteEffectRequest,
+    CompleteEffectResponse,
+    ListEffectsRequest,
+    ListEffectsResponse,
+    PutEffectsRequest,
+    PutEffectsResponse,
+)
+from stateward.v1.state_pb2 import Value
+from stateward.v1.thread_pb2 import ThreadOptions
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import ClaimLost
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.effectrows import (
+    OVER,
+    anchor_prefix,
+    effect_key,
+    find_effect,
+    list_effects,
+    put_effect,
+    read_value,
+    view_effect,
+)
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.leases import check_lease, next_token
+from stateward_sidecar.store.opening import describe_creation, opened, settle_options
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.thread import Draft
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.tokens import bare
+from stateward_sidecar.store.views import reached
+
+TERM_US = 60_000_000
+PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an entry says of the request that made it."""
+
+    request_hash: bytes = b""
+    fingerprint: bytes = b""
+    create: ThreadOptions | None = None
+
+
+class Effects:
+    """The verbs. Those that write return a write for the queue."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    # -- with a claim ---------------------------------------------------------------------------------------------
+
+    def begin(self, request: BeginEffectRequest) -> Callable[[lmdb.Transaction, Batch], BeginEffectResponse]:
+        """Claims an effect, or says what became of it."""
+        asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> BeginEffectResponse:
+            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+                return self._begin(txn, batch, draft, request, asked)
+
+        return run
+
+    def _begin(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, request: BeginEffectRequest, asked: _Asked
+    ) -> BeginEffectResponse:
+        context, identity = self._context, draft.identity
+        row_key = effect_key(identity, request.anchor, request.key)
+        row = find_effect(txn, draft, row_key)
+        found = find_request(txn, identity, request.request_id, asked.fingerprint)
+        if found is not None and row is not None and row.sequence == found.header.sequence:
+            return _claimed(row)  # the answer was lost
+        if request.lease_token:
+            check_lease(context, draft, request.lease_token)
+        now = context.clock.now_us()
+        state = self._state(draft, row_key, row, request, now)
+        if row is not None and state in OVER:
+            return BeginEffectResponse(
+                state=state, effect=view_effect(row, read_value(txn, identity, row, context.cache)),
+                idempotency_key=row.record.idempotency_key,
+            )  # fmt: skip
+        if row is not None and state == EFFECT_STATE_IN_PROGRESS:
+            answer = BeginEffectResponse(
+                state=state, effect=view_effect(row), idempotency_key=row.record.idempotency_key
+            )
+            answer.retry_after.FromMicroseconds(int(self._remaining_s(draft, row_key, row.record) * 1e6))
+            return answer
+        record = EffectRecord(
+            anchor=request.anchor, key=request.key, sort_key=request.sort_key, name=request.name,
+            state=EFFECT_STATE_IN_PROGRESS, holder=request.holder, claim_token=next_token(draft),
+            term_us=request.term.ToMicroseconds() if request.HasField("term") else TERM_US, begin_time_us=now,
+            attempts=(row.record.attempts if row is not None else 0) + 1, lease_token=request.lease_token,
+            was_uncertain=state == EFFECT_STATE_UNCERTAIN, idempotency_key=_idempotency_key(draft, request, row),
+        )  # fmt: skip
+        claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
+        place = identity.number, row_key
+        batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, record.term_us))
+        return _claimed(claimed)
+
+    def _state(
+        self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
+    ) -> EffectState:
+        """What the effect is for who begins it now."""
+        if row is None:
+            return EFFECT_STATE_NEW
+        record = row.record
+        if record.state in OVER:
+            is_old = request.HasField("max_age") and record.end_time_us <= now_us - request.max_age.ToMicroseconds()
+            is_retried = record.state == EFFECT_STATE_FAILED and request.retry_failed
+            return EFFECT_STATE_NEW if is_old or is_retried else record.state
+        if record.state != EFFECT_STATE_IN_PROGRESS:
+            return record.state
+        before, caller = record.holder, request.holder
+        was_restarted = before.name == caller.name and before.incarnation != caller.incarnation
+        # Whoever took the thread's lease since has ended what was done under the former one.
+        was_overtaken = bool(record.lease_token) and draft.head.lease.token > record.lease_token
+        if was_restarted or was_overtaken or not self._remaining_s(draft, row_key, record):
+            return EFFECT_STATE_UNCERTAIN
+        return EFFECT_STATE_IN_PROGRESS
+
+    def complete(self, request: CompleteEffectRequest) -> Callable[[lmdb.Transaction, Batch], CompleteEffectResponse]:
+        """Says how an effect ended, or begins the term of its claim anew."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> CompleteEffectResponse:
+            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
+            if draft is None:
+                raise not_found(request.namespace, request.thread)
+            row_key = effect_key(draft.identity, request.anchor, request.key)
+            row = find_effect(txn, draft, row_key)
+            record = row.record if row is not None else None
+            if row is None or record is None or record.claim_token != request.claim_token:
+                raise _lost(draft, request, record)
+            place = draft.identity.number, row_key
+            if record.state != EFFECT_STATE_IN_PROGRESS:
+                if request.renew or record.state != request.state:
+                    raise _lost(draft, request, record)
+                return self._completed(draft, row)  # the answer was lost
+            draft.check_writable()
+            if request.lease_token:
+                check_lease(self._context, draft, request.lease_token)
+            if request.renew:
+                self._context.terms.begin(place, record.claim_token, record.term_us)
+                return self._completed(draft, row)
+            ended = EffectRecord()
+            ended.CopyFrom(record)
+            ended.state, ended.detail = request.state, request.detail
+            ended.end_time_us = self._context.clock.now_us()
+            value = request.value if request.HasField("value") else None
+            done = self._append(txn, batch, draft, row_key, row, ended, value, _Asked())
+            batch.after_commit.append(lambda: self._context.terms.forget(place))
+            return self._completed(draft, done)
+
+        return run
+
+    @staticmethod
+    def _completed(draft: Draft, row: EffectRow) -> CompleteEffectResponse:
+        return CompleteEffectResponse(
+            effect=view_effect(row), durability=reached(draft.thread, row.sequence),
+            archived_sequence=draft.thread.archived_sequence,
+        )  # fmt: skip
+
+    # -- without a claim ------------------------------------------------------------------------------------------
+
+    def put(self, request: PutEffectsRequest) -> Callable[[lmdb.Transaction, Batch], PutEffectsResponse]:
+        """Records results."""
+        asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> PutEffectsResponse:
+            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+                found = find_request(txn, draft.identity, request.request_id, asked.fingerprint)
+                if found is not None:
+                    record = replay.open_metadata(draft.identity, found).effect
+                    return self._put_answer(draft, record.written, found.header.sequence)
+                check_lease(self._context, draft, request.lease_token)
+                written = self.put_all(txn, batch, draft, request.effects, asked)
+                return self._put_answer(draft, written, draft.head.tip_sequence)
+
+        return run
+
+    @staticmethod
+    def _put_answer(draft: Draft, written: int, sequence: int) -> PutEffectsResponse:
+        return PutEffectsResponse(
+            written=written, sequence=sequence, durability=reached(draft.thread, sequence),
+            archived_sequence=draft.thread.archived_sequence,
+        )  # fmt: skip
+
+    def put_all(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect], asked: _Asked | None = None
+    ) -> int:
+        """Records results in a transaction of the caller's, in their order. Returns how many were written."""
+        now, chosen = self._context.clock.now_us(), list[tuple[bytes, EffectRow | None, Effect]]()
+        for effect in effects:
+            row_key = effect_key(draft.identity, effect.anchor, effect.key)
+            row = find_effect(txn, draft, row_key)
+            if row is not None and row.record.state == EFFECT_STATE_IN_PROGRESS:
+                raise _lost(draft, effect, row.record)
+            is_kept = effect.on_conflict != Effect.CONFLICT_RULE_REPLACE
+            if row is None or row.record.state not in OVER or not is_kept:
+                chosen.append((row_key, row, effect))
+        for place, (row_key, row, effect) in enumerate(chosen, 1):
+            record = EffectRecord(
+                anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name,
+                state=EFFECT_STATE_DONE, begin_time_us=now, end_time_us=now,
+            )  # fmt: skip
+            is_last = place == len(chosen)
+            if is_last:
+                record.written = len(chosen)
+            each = asked if asked is not None and is_last else _Asked(create=asked.create if asked else None)
+            self._append(txn, batch, draft, row_key, row, record, effect.value, each)
+        return len(chosen)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def list(self, request: ListEffectsRequest) -> ListEffectsResponse:
+        """A page of effects."""
+        context = self._context
+        answer, size = ListEffectsResponse(), 0
+        with context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            identity = thread.identity
+            prefix = identity.keys.all_of(b"E") if request.all_anchors else anchor_prefix(identity, request.anchor)
+            found = [
+                row for row in list_effects(txn, thread, prefix)
+                if (not request.names or row.record.name in request.names)
+                and request.key in ("", row.record.key)
+            ]  # fmt: skip
+            found.sort(key=lambda row: (row.record.sort_key, row.record.anchor, row.record.key))
+            at = 0
+            if request.page_token:
+                at = int.from_bytes(context.tokens.unpack(bare(request), request.page_token), "big")
+            for number, row in enumerate(found[at:], at):
+                if number - at >= (request.page_size or PAGE_SIZE) or size >= PAGE_BYTES:
+                    answer.next_page_token = context.tokens.pack(bare(request), number.to_bytes(8, "big"))
+                    break
+                value = None if request.without_values else read_value(txn, identity, row, context.cache)
+                answer.effects.append(view_effect(row, value))
+                size += answer.effects[-1].ByteSize()
+        return answer
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _append(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, old: EffectRow | None,
+        record: EffectRecord, value: Value | None, asked: _Asked,
+    ) -> EffectRow:  # fmt: skip
+        context, is_new, old_head = self._context, draft.head.tip_sequence == 0, draft.head
+        record.has_value = value is not None
+        metadata = EntryMetadata(request_hash=asked.request_hash, fingerprint=asked.fingerprint, effect=record)
+        options = asked.create or ThreadOptions()
+        describe_creation(draft, metadata, options)
+        content = draft_content(metadata, value.SerializeToString() if value is not None else b"")
+        entry = append(context, txn, draft, ENTRY_KIND_EFFECT, content, request_hash=asked.request_hash)
+        if is_new:
+            settle_options(txn, draft, old_head, entry.head, options)
+        entry.head.effects += old is None
+        row = EffectRow(record=record, sequence=entry.header.sequence)
+        put_effect(txn, draft.identity, row_key, row)
+        commit_entry(context, txn, batch, draft, entry, {})
+        self._threads.keep_draft(batch, draft)
+        return row
+
+    def _remaining_s(self, draft: Draft, row_key: bytes, record: EffectRecord) -> float:
+        return self._context.terms.remaining_s((draft.identity.number, row_key), record.claim_token, record.term_us)
+
+
+def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
+    """What the effects of a save say where they are the first entries of a thread."""
+    return _Asked(create=request.create) if is_new else None
+
+
+def _claimed(row: EffectRow) -> BeginEffectResponse:
+    record = row.record
+    state = EFFECT_STATE_UNCERTAIN if record.was_uncertain else EFFECT_STATE_NEW
+    return BeginEffectResponse(
+        state=state, claim_token=record.claim_token, effect=view_effect(row), idempotency_key=record.idempotency_key
+    )
+
+
+def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow | None) -> str:
+    """The same for every attempt until it is over; another one for what is done anew after that."""
+    if row is not None and row.record.state not in OVER and row.record.idempotency_key:
+        return str(row.record.idempotency_key)
+    since = str(row.sequence if row is not None else 0)
+    return draft.identity.hash_id(b"idempotency", request.anchor, request.key, since).hex()
+
+
+def _lost(draft: Draft, asked: CompleteEffectRequest | Effect, record: EffectRecord | None) -> ClaimLost:
+    name = EffectState.Name(record.state).removeprefix("EFFECT_STATE_") if record is not None else "NEW"
+    holder = f" by {record.holder.name!r}" if record is not None and record.HasField("holder") else ""
+    return ClaimLost(
+        f"effect {asked.key!r} of thread {draft.identity.name!r} is {name}{holder}, under another claim",
+        thread=draft.identity.name, anchor=asked.anchor, key=asked.key, state=name,
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""Leases: which agent may write a thread, among those that this sidecar serves.
+
+The newest lease stands in the thread's head, so it travels with it, and its token never goes back. Grants and returns
+are entries of the journal; renewals are not: when a term ends is known to this process only (store/terms.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, EntryMetadata, LeaseRecord
+from stateward.v1.lease_pb2 import Lease
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import LeaseHeld, StatewardError
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.opening import describe_creation, opened, settle_options
+from stateward_sidecar.store.requests import hash_request
+from stateward_sidecar.store.terms import LEASE
+from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.store.threads import Threads
+
+TERM_US = 30_000_000
+_COUNTER_BITS = 32
+
+
+def next_token(draft: Draft) -> int:
+    """A token for the entry that is appended next: tokens of a thread only grow, also across machines."""
+    epoch = max(draft.head.epoch, draft.thread.epoch)
+    return epoch << _COUNTER_BITS | ((draft.head.tip_sequence + 1) & ((1 << _COUNTER_BITS) - 1))
+
+
+def check_lease(context: Context, draft: Draft, token: int) -> None:
+    """Raises LeaseHeld unless a write with this token may pass; 0 = the caller has none."""
+    head = draft.head
+    if not head.HasField("lease"):
+        if token:
+            raise LeaseHeld(f"nobody holds the lease of thread {draft.identity.name!r}, and token {token} never did",
+                            thread=draft.identity.name, token=0, remaining_s=0)  # fmt: skip
+        return
+    lease = head.lease
+    if token == lease.token and lease.HasField("holder"):
+        return  # also after its term: nobody has taken it since
+    if token or _remaining_s(context, draft.identity.number, lease):
+        raise _held(context, draft, lease, token)
+
+
+class Leases:
+    """Acquire, renew, release."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def acquire(self, request: AcquireLeaseRequest) -> Callable[[lmdb.Transaction, Batch], AcquireLeaseResponse]:
+        """Grants a lease that is free."""
+        request_hash, term_us = hash_request(request.request_id), TERM_US
+        if request.HasField("term"):
+            term_us = request.term.ToMicroseconds()
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> AcquireLeaseResponse:
+            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+                lease = draft.head.lease
+                if lease.HasField("holder"):
+                    if lease.request_hash == request_hash:
+                        return self._answer(draft, draft.head)
+                    self._check_free(draft, lease, request)
+                record = LeaseRecord(
+                    holder=request.holder, token=next_token(draft), term_us=term_us, request_hash=request_hash,
+                    grant_time_us=self._context.clock.now_us(),
+                )  # fmt: skip
+                head = self._append(txn, batch, draft, record, request)
+                key = draft.identity.number, LEASE
+                batch.after_commit.append(lambda: self._context.terms.begin(key, record.token, term_us))
+                return self._answer(draft, head)
+
+        return run
+
+    def renew(self, thread: Thread, token: int) -> Lease:
+        """Begins the term anew. Raises LeaseHeld."""
+        lease = thread.head.lease
+        if not token or token != lease.token or not lease.HasField("holder"):
+            raise _held(self._context, Draft(thread), lease, token)
+        self._context.terms.begin((thread.number, LEASE), token, lease.term_us)
+        found = view_lease(self._context, thread.number, thread.head)
+        assert found is not None
+        return found
+
+    def renew_by_name(self, namespace: str, name: str, token: int) -> Lease:
+        """The same. Raises ThreadNotFound too."""
+        with self._context.engine.read() as txn:
+            return self.renew(self._threads.get(txn, namespace, name), token)
+
+    def release(self, namespace: str, name: str, token: int) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Gives it back; False where it was not held any more."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, namespace, name)
+            if draft is None or draft.head.lease.token != token or not draft.head.lease.HasField("holder"):
+                return False
+            draft.check_writable()
+            record = LeaseRecord(token=token, grant_time_us=self._context.clock.now_us())
+            self._append(txn, batch, draft, record, AcquireLeaseRequest())
+            key = draft.identity.number, LEASE
+            batch.after_commit.append(lambda: self._context.terms.forget(key))
+            return True
+
+        return run
+
+    def _check_free(self, draft: Draft, lease: LeaseRecord, request: AcquireLeaseRequest) -> None:
+        before, now = lease.holder, request.holder
+        was_restarted = before.name == now.name and before.incarnation != now.incarnation
+        if request.take_over or was_restarted:
+            return
+        if _remaining_s(self._context, draft.identity.number, lease):
+            raise _held(self._context, draft, lease, 0)
+
+    def _append(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, record: LeaseRecord, request: AcquireLeaseRequest
+    ) -> ThreadHead:
+        is_new, old = draft.head.tip_sequence == 0, draft.head
+        metadata = EntryMetadata(lease=record)
+        describe_creation(draft, metadata, request.create)
+        entry = append(self._context, txn, draft, ENTRY_KIND_LEASE, draft_content(metadata))
+        entry.head.lease.CopyFrom(record)
+        if is_new:
+            settle_options(txn, draft, old, entry.head, request.create)
+        commit_entry(self._context, txn, batch, draft, entry, {})
+        self._threads.keep_draft(batch, draft)
+        return entry.head
+
+    def _answer(self, draft: Draft, head: ThreadHead) -> AcquireLeaseResponse:
+        lease = view_record(head.lease, head.lease.term_us / 1e6)
+        return AcquireLeaseResponse(
+            lease=lease, version=head.main_version, digest=head.main_digest, sequence=head.tip_sequence
+        )
+
+
+def view_lease(context: Context, number: int, head: ThreadHead) -> Lease | None:
+    """The lease of a thread; None where nobody holds one that lives."""
+    if not head.HasField("lease"):
+        return None
+    remaining_s = _remaining_s(context, number, head.lease)
+    return view_record(head.lease, remaining_s) if remaining_s else None
+
+
+def view_record(record: LeaseRecord, remaining_s: float) -> Lease:
+    """The contract's message for a lease."""
+    lease = Lease(token=record.token)
+    if record.HasField("holder"):
+        lease.holder.CopyFrom(record.holder)
+        lease.term.FromMicroseconds(record.term_us)
+        lease.remaining.FromMicroseconds(int(remaining_s * 1e6))
+    lease.grant_time.FromMicroseconds(record.grant_time_us)
+    return lease
+
+
+def _remaining_s(context: Context, number: int, lease: LeaseRecord) -> float:
+    if not lease.HasField("holder"):
+        return 0.0
+    return context.terms.remaining_s((number, LEASE), lease.token, lease.term_us)
+
+
+def _held(context: Context, draft: Draft, lease: LeaseRecord, token: int) -> StatewardError:
+    name, remaining_s = draft.identity.name, _remaining_s(context, draft.identity.number, lease)
+    if token:
+        holder = f"{lease.holder.name!r} holds it" if remaining_s else "nobody holds it"
+        message = f"token {token} is not the newest one of thread {name!r}: that is {lease.token}, and {holder} now"
+    else:
+        message = f"{lease.holder.name!r} holds the lease of thread {name!r} for another {remaining_s:.1f} s"
+    return LeaseHeld(
+        message, thread=name, holder=lease.holder.name, token=lease.token, remaining_s=f"{remaining_s:.3f}"
+    )

@@ -1,0 +1,55 @@
+"""Writing to a thread that may have to be made first: by a blob, an effect or a lease, before it has a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
+from stateward.v1.thread_pb2 import ThreadOptions
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import index_expiry
+from stateward_sidecar.store.thread import Draft
+from stateward_sidecar.store.threads import Threads
+
+
+@contextmanager
+def opened(
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str
+) -> Iterator[Draft]:
+    """The thread's draft, made if there is none. Its first entry then says what it is: ``describe_creation``."""
+    draft = threads.draft(txn, batch, namespace, name)
+    if draft is not None:
+        draft.check_writable()
+        yield draft
+        return
+    draft = threads.create(txn, batch, namespace, name)
+    try:
+        yield draft
+    except BaseException:
+        context.keystore.release(draft.identity.uid)
+        raise
+
+
+def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOptions) -> None:
+    """Says in a thread's first entry what the thread is; nothing in later ones."""
+    if draft.head.tip_sequence == 0:
+        identity = draft.identity
+        metadata.creation.CopyFrom(
+            ThreadCreation(namespace=identity.namespace, thread=identity.name, options=options)
+        )
+
+
+def settle_options(
+    txn: lmdb.Transaction, draft: Draft, old: ThreadHead, new: ThreadHead, options: ThreadOptions
+) -> None:
+    """Gives a thread that was just made its settings."""
+    new.options.CopyFrom(options)
+    if options.HasField("retention"):
+        txn.put(layout.retention_key(draft.identity.number), layout.PRESENT)
+    index_expiry(txn, draft.identity.number, old, new)

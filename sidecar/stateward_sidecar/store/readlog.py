@@ -1,0 +1,93 @@
+"""Reading a log as a stream of events: a page of entries from an index on, at one version.
+
+A page is joined from the frames that the state holds: elements of ``Log.entries`` and of ``ReadLogResponse.entries``
+have the same tag. With the state in memory its cost is that of the page, however long the log is.
+
+A log that was deleted answers as rewritten by the version that is shown. Its own record of that comes back with its
+name, and who folded its entries must start again already now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
+from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
+from stateward_sidecar.errors import StateTooLarge
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.thread import MAIN
+from stateward_sidecar.store.threads import Threads
+
+ENTRIES = 1000
+PAGE_BYTES = 3 << 20
+# A message has 64 MiB at most, and an entry comes with the fields around it.
+ENTRY_BYTES_MAX = 60 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A page: the frames of its entries, and the other fields of the answer."""
+
+    frames: list[bytes]
+    answer: ReadLogResponse
+
+    def wire(self) -> bytes:
+        """The answer, serialized."""
+        return b"".join((*self.frames, self.answer.SerializeToString()))
+
+
+class LogReader:
+    """Reads pages of logs."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def head(self, request: ReadLogRequest) -> int:
+        """The newest version of the branch, where memory knows it; 0 = it does not."""
+        thread = self._threads.cached(request.namespace, request.thread)
+        branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
+        return branch.version if branch is not None else 0
+
+    def is_hot(self, request: ReadLogRequest) -> bool:
+        """True where a page needs no replay and is small: little enough work for the event loop."""
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or request.HasField("version") or request.max_bytes > PAGE_BYTES:
+            return False
+        return self._context.cache.state(thread.number, self.head(request)) is not None
+
+    def read(self, request: ReadLogRequest) -> LogPage:
+        """The page that a checked request asks for. Raises StateTooLarge for an entry that no message can hold."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            ref = request.version if request.HasField("version") else None
+            version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
+            tree = replay.state_at(txn, thread, version, self._context.cache)
+        log = _find_log(tree, request.log, version)
+        index = max(request.from_index, log.first_index)
+        at = index - log.first_index
+        frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], request.max_bytes or PAGE_BYTES)
+        if frames and len(frames[0]) > ENTRY_BYTES_MAX:
+            text = f"entry {index} of log {request.log!r} has {len(frames[0])} bytes: hydrate it, with a projection"
+            raise StateTooLarge(len(frames[0]), ENTRY_BYTES_MAX, text)
+        answer = ReadLogResponse(
+            first_index=index, next_index=index + len(frames), end_index=log.next_index,
+            rewritten_version=log.rewritten_version, version=version,
+        )  # fmt: skip
+        return LogPage(frames, answer)
+
+
+def _find_log(tree: StateTree, name: str, version: int) -> LogState:
+    found = tree.logs.get(name)
+    if found is None and name in tree.retired:
+        return LogState(tree.retired[name], EMPTY_ENTRIES, version)
+    return found if found is not None else LogState(0, EMPTY_ENTRIES)
+
+
+def _fitting(items: list[bytes], room_bytes: int) -> list[bytes]:
+    """The first frames, as many as fit; at least one, if there is any."""
+    count = sum(1 for total in accumulate(map(len, items)) if total <= room_bytes)
+    return items[: max(count, 1)]

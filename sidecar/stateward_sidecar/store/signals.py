@@ -1,0 +1,152 @@
+"""Signals: messages from outside to a thread, kept until a save acknowledges them.
+
+Each is an entry of the journal, and a row that goes with its acknowledgement. The rows are few, lie in memory with the
+thread, count in the head's sum, and travel in HEAD.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_SIGNAL, EntryMetadata, SignalRecord
+from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.signal_pb2 import Signal
+from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.settings import begin_change
+from stateward_sidecar.store.thread import Draft, Thread, delete_row, write_row
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import reached
+
+PENDING_MAX = 1024
+
+
+class Signals:
+    """Send and list."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def send(self, request: SendSignalRequest) -> Callable[[lmdb.Transaction, Batch], SendSignalResponse]:
+        """Adds a signal."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> SendSignalResponse:
+            change = begin_change(self._threads, txn, batch, request)
+            draft, identity = change.draft, change.draft.identity
+            if change.replayed_sequence:
+                entry = replay.read_entry(txn, identity, change.replayed_sequence)
+                row = SignalRow(
+                    record=replay.open_metadata(identity, entry).signal, sequence=entry.header.sequence,
+                    create_time_us=entry.header.create_time_us,
+                )  # fmt: skip
+                return _answer(draft.thread, row, replayed=True)
+            check_answer(draft, request)
+            if len(draft.all_signals()) >= PENDING_MAX:
+                raise QuotaExceeded(
+                    f"{PENDING_MAX} signals wait for thread {request.thread!r} already", thread=request.thread
+                )
+            record = SignalRecord(
+                signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
+            )
+            if request.HasField("payload"):
+                record.payload.CopyFrom(request.payload)
+            metadata = EntryMetadata(
+                request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record
+            )
+            put = append(
+                self._context, txn, draft, ENTRY_KIND_SIGNAL, draft_content(metadata),
+                request_hash=change.request_hash,
+            )  # fmt: skip
+            row = SignalRow(
+                record=record, sequence=put.header.sequence, create_time_us=put.header.create_time_us
+            )
+            sums = put_signals(txn, draft, put.head, [row])
+            commit_entry(self._context, txn, batch, draft, put, sums)
+            self._threads.keep_draft(batch, draft)
+            return _answer(draft.thread, row, replayed=False)
+
+        return run
+
+
+def check_answer(draft: Draft, request: SendSignalRequest) -> None:
+    """Raises StaleAnswer for an answer to what is not asked, or was answered."""
+    if not request.wait_id:
+        return
+    head, name = draft.head, draft.identity.name
+    if head.status != STATUS_WAITING or head.wait_id != request.wait_id:
+        now = f"it waits for {head.wait_id!r} now" if head.status == STATUS_WAITING else "it waits for nothing now"
+        raise StaleAnswer(
+            f"thread {name!r} does not wait for {request.wait_id!r} any more: {now}", thread=name,
+            wait_id=head.wait_id if head.status == STATUS_WAITING else "", answered=False,
+        )  # fmt: skip
+    for row in draft.all_signals().values():
+        if row.record.wait_id == request.wait_id:
+            raise StaleAnswer(
+                f"{request.wait_id!r} of thread {name!r} was answered already, by {row.record.sender!r} with "
+                f"{row.record.name!r}", thread=name, wait_id=head.wait_id, answered="true",
+            )  # fmt: skip
+
+
+def put_signals(
+    txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]
+) -> dict[bytes, int]:
+    """Puts the rows of signals. Returns their parts of the sum."""
+    sums: dict[bytes, int] = {}
+    for row in added:
+        sums.update([write_row(txn, draft, head, draft.identity.keys.signal(row.sequence), row)])
+        draft.signals[row.sequence] = row
+    head.pending_signals = len(draft.all_signals())
+    return sums
+
+
+def drop_signals(
+    txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]
+) -> dict[bytes, int]:
+    """Removes the rows of signals. Returns their parts of the sum."""
+    sums: dict[bytes, int] = {}
+    for sequence in sequences:
+        sums.update([delete_row(txn, draft, head, draft.identity.keys.signal(sequence))])
+        draft.signals[sequence] = None
+    head.pending_signals = len(draft.all_signals())
+    return sums
+
+
+def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
+    """Places of the signals with these ids; those that are not there are passed over."""
+    wanted = set(ids)
+    return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
+
+
+def list_signals(thread: Thread) -> list[Signal]:
+    """What waits for a thread's agent, oldest first."""
+    return [view_signal(row) for _, row in sorted(thread.signals.items())]
+
+
+def view_signal(row: SignalRow) -> Signal:
+    """The contract's message for a signal."""
+    record = row.record
+    signal = Signal(
+        signal_id=record.signal_id, name=record.name, sender=record.sender, wait_id=record.wait_id,
+        sequence=row.sequence,
+    )  # fmt: skip
+    if record.HasField("payload"):
+        signal.payload.CopyFrom(record.payload)
+    signal.create_time.FromMicroseconds(row.create_time_us)
+    return signal
+
+
+def _answer(thread: Thread, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
+    return SendSignalResponse(
+        signal=view_signal(row), durability=reached(thread, row.sequence), archived_sequence=thread.archived_sequence,
+        replayed=replayed,
+    )  # fmt: skip
