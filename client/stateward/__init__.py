@@ -19,23 +19,53 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateward._async import AsyncClient as AsyncClient
     from stateward._async import AsyncThread as AsyncThread
+    from stateward._async_boards import AsyncBoard as AsyncBoard
+    from stateward._async_cadence import AsyncAutosave as AsyncAutosave
+    from stateward._async_leases import AsyncHeldLease as AsyncHeldLease
+    from stateward._async_writer import AsyncSaveHandle as AsyncSaveHandle
+    from stateward._async_writer import AsyncWriter as AsyncWriter
+    from stateward._before import RiskyStep as RiskyStep
     from stateward._log import Log as Log
+    from stateward._logpages import LogEntry as LogEntry
+    from stateward._merging import ABSENT as ABSENT
     from stateward._saving import PreparedSave as PreparedSave
     from stateward._saving import SaveOptions as SaveOptions
     from stateward._sync import Client as Client
     from stateward._sync import Thread as Thread
+    from stateward._sync_boards import Board as Board
+    from stateward._sync_cadence import Autosave as Autosave
+    from stateward._sync_leases import HeldLease as HeldLease
+    from stateward._sync_writer import SaveHandle as SaveHandle
+    from stateward._sync_writer import Writer as Writer
+    from stateward.admin import DrainResult as DrainResult
     from stateward.admin import ServerInfo as ServerInfo
     from stateward.admin import Stats as Stats
+    from stateward.effects import NOT_HAPPENED as NOT_HAPPENED
+    from stateward.effects import Effect as Effect
+    from stateward.effects import EffectState as EffectState
+    from stateward.effects import Happened as Happened
+    from stateward.effects import RecordedEffect as RecordedEffect
+    from stateward.errors import ClaimLost as ClaimLost
+    from stateward.errors import EditConflict as EditConflict
+    from stateward.errors import EffectFailed as EffectFailed
+    from stateward.errors import EffectInProgress as EffectInProgress
+    from stateward.errors import EffectUncertain as EffectUncertain
     from stateward.errors import Fenced as Fenced
+    from stateward.errors import HandoffTaken as HandoffTaken
+    from stateward.errors import LeaseHeld as LeaseHeld
+    from stateward.errors import NoHandoff as NoHandoff
     from stateward.errors import NotArchivedYet as NotArchivedYet
     from stateward.errors import NotOwner as NotOwner
     from stateward.errors import ServerUnavailable as ServerUnavailable
+    from stateward.errors import StaleAnswer as StaleAnswer
     from stateward.errors import StatewardError as StatewardError
     from stateward.errors import ThreadNotFound as ThreadNotFound
     from stateward.errors import VersionMismatch as VersionMismatch
     from stateward.errors import VersionNotFound as VersionNotFound
+    from stateward.errors import WriterAborted as WriterAborted
     from stateward.events import Event as Event
     from stateward.events import HistoryEntry as HistoryEntry
+    from stateward.handoff import Handoff as Handoff
     from stateward.insight import Failure as Failure
     from stateward.insight import ToolUse as ToolUse
     from stateward.migrations import MigrationFailed as MigrationFailed
@@ -45,11 +75,17 @@ if TYPE_CHECKING:
     from stateward.models import Branch as Branch
     from stateward.models import Checkpoint as Checkpoint
     from stateward.models import Durability as Durability
+    from stateward.models import Lease as Lease
     from stateward.models import Retention as Retention
     from stateward.models import Status as Status
     from stateward.models import Tag as Tag
     from stateward.models import ThreadInfo as ThreadInfo
     from stateward.models import ThreadOptions as ThreadOptions
+    from stateward.signals import AnswerRefused as AnswerRefused
+    from stateward.signals import Question as Question
+    from stateward.signals import SchemaNotChecked as SchemaNotChecked
+    from stateward.signals import Signal as Signal
+    from stateward.signals import Wake as Wake
     from stateward.state import State as State
     from stateward.values import Blob as Blob
     from stateward.values import MsgPack as MsgPack
@@ -57,17 +93,36 @@ if TYPE_CHECKING:
     from stateward.values import RawValue as RawValue
     from stateward.values import Text as Text
     from stateward.values import register_codec as register_codec
+    from stateward.window import Window as Window
 
 _HOMES = {
+    "stateward._async_leases": ("AsyncHeldLease",),
+    "stateward._async_writer": ("AsyncSaveHandle", "AsyncWriter"),
+    "stateward._sync_leases": ("HeldLease",),
+    "stateward._sync_writer": ("SaveHandle", "Writer"),
+    "stateward._async_boards": ("AsyncBoard",),
+    "stateward._logpages": ("LogEntry",),
+    "stateward._merging": ("ABSENT",),
+    "stateward._sync_boards": ("Board",),
     "stateward._async": ("AsyncClient", "AsyncThread"),
     "stateward._saving": ("PreparedSave", "SaveOptions"),
     "stateward._sync": ("Client", "Thread"),
-    "stateward.admin": ("ServerInfo", "Stats"),
+    "stateward.admin": ("DrainResult", "ServerInfo", "Stats"),
     "stateward.errors": (
+        "WriterAborted",
+        "LeaseHeld",
+        "ClaimLost",
+        "EditConflict",
+        "EffectFailed",
+        "EffectInProgress",
+        "EffectUncertain",
         "Fenced",
+        "HandoffTaken",
+        "NoHandoff",
         "NotArchivedYet",
         "NotOwner",
         "ServerUnavailable",
+        "StaleAnswer",
         "StatewardError",
         "ThreadNotFound",
         "VersionMismatch",
@@ -77,6 +132,7 @@ _HOMES = {
     "stateward.migrations": ("MigrationFailed", "Migrations", "NoMigrationPath"),
     "stateward.insight": ("Failure", "ToolUse"),
     "stateward.models": (
+        "Lease",
         "Access",
         "Branch",
         "Checkpoint",
@@ -88,38 +144,78 @@ _HOMES = {
         "ThreadOptions",
     ),
     "stateward._log": ("Log",),
+    "stateward.signals": ("AnswerRefused", "Question", "SchemaNotChecked", "Signal", "Wake"),
     "stateward.state": ("State",),
     "stateward.values": ("Blob", "MsgPack", "Number", "RawValue", "Text", "register_codec"),
+    "stateward.effects": ("NOT_HAPPENED", "Effect", "EffectState", "Happened", "RecordedEffect"),
+    "stateward.window": ("Window",),
+    "stateward._sync_cadence": ("Autosave",),
+    "stateward._async_cadence": ("AsyncAutosave",),
+    "stateward._before": ("RiskyStep",),
+    "stateward.handoff": ("Handoff",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ABSENT",
+    "NOT_HAPPENED",
     "Access",
+    "AnswerRefused",
+    "AsyncAutosave",
+    "AsyncBoard",
     "AsyncClient",
+    "AsyncHeldLease",
+    "AsyncSaveHandle",
     "AsyncThread",
+    "AsyncWriter",
+    "Autosave",
     "Blob",
+    "Board",
     "Branch",
     "Checkpoint",
+    "ClaimLost",
     "Client",
+    "DrainResult",
     "Durability",
+    "EditConflict",
+    "Effect",
+    "EffectFailed",
+    "EffectInProgress",
+    "EffectState",
+    "EffectUncertain",
     "Event",
     "Failure",
     "Fenced",
+    "Handoff",
+    "HandoffTaken",
+    "Happened",
+    "HeldLease",
     "HistoryEntry",
+    "Lease",
+    "LeaseHeld",
     "Log",
+    "LogEntry",
     "MigrationFailed",
     "Migrations",
     "MsgPack",
+    "NoHandoff",
     "NoMigrationPath",
     "NotArchivedYet",
     "NotOwner",
     "Number",
     "PreparedSave",
+    "Question",
     "RawValue",
+    "RecordedEffect",
     "Retention",
+    "RiskyStep",
+    "SaveHandle",
     "SaveOptions",
+    "SchemaNotChecked",
     "ServerInfo",
     "ServerUnavailable",
+    "Signal",
+    "StaleAnswer",
     "State",
     "StatewardError",
     "Stats",
@@ -133,6 +229,10 @@ __all__ = [
     "ToolUse",
     "VersionMismatch",
     "VersionNotFound",
+    "Wake",
+    "Window",
+    "Writer",
+    "WriterAborted",
     "register_codec",
 ]
 

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from stateward import _ownership, _reading, _saving, _sync, _threads, _uploads, values
 from stateward._async_archive import AsyncArchive
+from stateward._async_boards import AsyncClientBoards
+from stateward._async_cadence import AsyncThreadCadence
+from stateward._async_drain import AsyncClientDrain
+from stateward._async_effects import AsyncThreadEffects
+from stateward._async_handoff import AsyncClientHandoffs, AsyncThreadHandoff
 from stateward._async_io import AsyncStream, Connection, drive
+from stateward._async_leases import AsyncClientLocks, AsyncThreadLeasing
+from stateward._async_merging import AsyncThreadMerging
 from stateward._async_migrations import AsyncThreadMigration
 from stateward._async_queries import AsyncFinishing, AsyncQueries
+from stateward._async_signals import AsyncAsking, AsyncSignalling
+from stateward._async_writer import AsyncThreadWriting
 from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
@@ -37,7 +46,9 @@ T = TypeVar("T")
 
 
 @documented_as(_sync.Client)
-class AsyncClient(AsyncQueries, ClientShell[Connection]):
+class AsyncClient(AsyncClientHandoffs, 
+    AsyncClientLocks, AsyncSignalling, AsyncClientDrain, AsyncClientBoards, AsyncQueries, ClientShell[Connection]
+):
     """A connection to the daemon beside this process, for one namespace.
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
@@ -55,6 +66,11 @@ class AsyncClient(AsyncQueries, ClientShell[Connection]):
 
     `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
     saved; a name that ends in "/" stands for all that begin so.
+
+    `holder` names this agent across its restarts, such as "worker-3": what its former process held, claims of effects
+    and leases, is then free for it at once, and for others when its term ends. Never give one name to two processes
+    that live at the same time: each would take what the other holds. In a forked child a client from before the fork
+    has no name. None = something random.
     """
 
     _connect = Connection
@@ -165,7 +181,16 @@ class AsyncThreadBlobs:
 
 
 @documented_as(_sync.Thread)
-class AsyncThread(AsyncThreadMigration, AsyncFinishing, ThreadShell["AsyncClient"]):
+class AsyncThread(AsyncThreadHandoff, AsyncThreadCadence,
+    AsyncThreadWriting,
+    AsyncThreadLeasing,
+    AsyncThreadEffects,
+    AsyncAsking,
+    AsyncThreadMerging,
+    AsyncThreadMigration,
+    AsyncFinishing,
+    ThreadShell["AsyncClient"],
+):
     """A handle on one branch of a thread. Holds no state of its own."""
 
     async def hydrate(
@@ -285,10 +310,21 @@ class AsyncThread(AsyncThreadMigration, AsyncFinishing, ThreadShell["AsyncClient
         return await self._run(_threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
 
     def watch(
-        self, *, after_sequence: int | None = None, after_cursor: str = "", include_diff: bool = False
+        self,
+        *,
+        after_sequence: int | None = None,
+        after_cursor: str = "",
+        include_diff: bool = False,
+        slots: Iterable[str] = (),
+        logs: Iterable[str] = (),
     ) -> AsyncStream[Event]:
         reader = WatchReader(
-            self._ref, after_sequence=after_sequence, after_cursor=after_cursor, include_diff=include_diff
+            self._ref,
+            after_sequence=after_sequence,
+            after_cursor=after_cursor,
+            include_diff=include_diff,
+            slots=slots,
+            logs=logs,
         )
         return self._client._watch(reader)
 

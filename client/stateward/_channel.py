@@ -22,7 +22,11 @@ from stateward.v1 import (
     archive_service_pb2_grpc,
     blob_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
+    effect_service_pb2_grpc,
+    lease_service_pb2_grpc,
+    signal_service_pb2_grpc,
     thread_service_pb2_grpc,
+    writer_service_pb2_grpc,
 )
 
 MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
@@ -97,7 +101,11 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
         thread_service_pb2_grpc.ThreadServiceStub(channel),
         admin_service_pb2_grpc.AdminServiceStub(channel),
         blob_service_pb2_grpc.BlobServiceStub(channel),
+        effect_service_pb2_grpc.EffectServiceStub(channel),
         archive_service_pb2_grpc.ArchiveServiceStub(channel),
+        lease_service_pb2_grpc.LeaseServiceStub(channel),
+        writer_service_pb2_grpc.WriterServiceStub(channel),
+        signal_service_pb2_grpc.SignalServiceStub(channel),
     )
     return {name: method for stub in stubs for name, method in vars(stub).items()}
 

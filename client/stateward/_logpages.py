@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from stateward import values
 from stateward._blobs import StateBlobs, is_made, restored
@@ -15,7 +16,8 @@ from stateward.v1 import state_pb2
 FOLLOW_WAIT_S = 20.0
 
 
-class LogEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LogEntry:
     """An entry of a log, and its index, which stays with it for ever."""
 
     index: int
@@ -86,17 +88,19 @@ def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> c
 
 def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:
     """A page; of a branch that is not there yet what it will start from."""
+    page: checkpoints.ReadLogResponse
     try:
-        return (yield Call("ReadLog", request))
+        page = yield Call("ReadLog", request)
     except VersionNotFound:
         if ref.at is None or request.HasField("version"):
             raise
-    start = checkpoints.ReadLogRequest()
-    start.CopyFrom(request)
-    start.ClearField("branch")
-    start.ClearField("wait")
-    start.version.version = ref.at
-    return (yield Call("ReadLog", start))
+        start = checkpoints.ReadLogRequest()
+        start.CopyFrom(request)
+        start.ClearField("branch")
+        start.ClearField("wait")
+        start.version.version = ref.at
+        page = yield Call("ReadLog", start)
+    return page
 
 
 def decode_entries(ref: ThreadRef, log: str, page: checkpoints.ReadLogResponse) -> Operation[list[LogEntry]]:

@@ -102,6 +102,15 @@ def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], fl
     return patience_s if limit_s is None else lambda: min(patience_s(), limit_s)
 
 
+class Held:
+    """The token of the lease that a handle holds on its thread; 0 = none."""
+
+    __slots__ = ("token",)
+
+    def __init__(self) -> None:
+        self.token = 0
+
+
 @dataclass(frozen=True)
 class ThreadRef:
     """Names a branch of a thread. `at` is the version a branch starts from if it does not exist yet; None = empty."""
@@ -116,6 +125,8 @@ class ThreadRef:
     """Brings states of older schemas up to date as they are read; None = they stay as they are."""
     ephemeral: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Names of slots, and prefixes that end in "/", that are never saved."""
+    held: Held = field(default_factory=Held, compare=False, repr=False)
+    """The lease under which its handle writes; handles on other branches that are made from it share it."""
 
 
 def new_request_id() -> str:

@@ -43,7 +43,7 @@ class Fold:
 
 @dataclass
 class Kept:
-    """What is kept of a projection: a fold, and the SHA-256 by which its place is replaced (empty = nothing is kept)."""
+    """What is kept: a fold (None = none of this log), and the SHA-256 of its place (empty = nothing is kept)."""
 
     fold: Fold | None
     digest: bytes
@@ -55,13 +55,13 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
     kept = Kept(None, b"")
     if projection is not None:
         kept = yield from _read(store, log, projection)
-    known = kept.fold.index if kept.fold is not None else None
-    fold = kept.fold if kept.fold is not None else Fold(copy.deepcopy(initial))
+    before = kept.fold if kept.fold is not None else Fold(copy.deepcopy(initial))
+    known = before.index
     try:
-        fold = yield from _fold(ref, log, reducer, initial, fold)
+        fold = yield from _fold(ref, log, reducer, initial, before)
     except NotFound:
         return copy.deepcopy(initial)
-    if projection is not None and (fold is not kept.fold or fold.index != known):
+    if projection is not None and (fold is not before or fold.index != known):
         yield from _keep(store, log, projection, fold, kept.digest)
     return fold.value
 

@@ -63,7 +63,7 @@ def tools_used(
             state = yield from _reading.hydrate_stored(ref, logs=insight.LOGS)
         except ThreadNotFound:
             continue  # deleted meanwhile
-        tally.add(info, insight.calls_in(state), (yield from _effects_of(ref, info)))
+        tally.add(info, insight.calls_in(state), (yield from _effects_of(ref)))
     return tally.result()
 
 
@@ -102,17 +102,18 @@ def _chosen(
     """The threads that are named, or those that fit. Which agent runs there is looked at here: no index has it."""
     infos: list[ThreadInfo] = []
     for name in names:
-        infos.append((yield from _threads.get_thread(ThreadRef(namespace, name, "main"))))
+        infos += [(yield from _threads.get_thread(ThreadRef(namespace, name, "main")))]
     if not infos:
-        request = _threads.list_threads(namespace, **{"page_size": PAGE_MAX, **filters})
+        request = _threads.list_threads(namespace, **filters)
+        request.page_size = request.page_size or PAGE_MAX
         while True:
             infos += yield from _threads.read_threads(request)
             if not request.page_token:
                 break
-    return [info for info in infos if agent is None or info.agent == agent]
+    return [info for info in infos if agent is None or info.options.agent == agent]
 
 
-def _effects_of(ref: ThreadRef, info: ThreadInfo) -> Operation[list[tuple[str, bool]]]:
+def _effects_of(ref: ThreadRef) -> Operation[list[tuple[str, bool]]]:
     """Name of each effect, and whether it failed."""
     request = effects.ListEffectsRequest(
         namespace=ref.namespace, thread=ref.thread, all_anchors=True, without_values=True, page_size=PAGE_MAX

@@ -12,6 +12,7 @@ from stateward._uploads import fetch_blobs
 from stateward.changes import Change, changes_from_proto
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, status_numbers
+from stateward.signals import Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -66,6 +67,7 @@ def hydrate_stored(
         projection=projection(slots, logs),
     )
     pinned = request.HasField("version")
+    request.include_signals = not pinned
     empty = State(origin=Origin(ref.namespace, ref.thread, ref.branch))
     empty.keep_out(ref.ephemeral)
     try:
@@ -103,8 +105,10 @@ class _Pages:
         self._slots: dict[str, state_pb2.Value] = {}
         self._logs: dict[str, state_pb2.Log] = {}
         self._pieces: list[bytes] = []
+        self._signals: list[Signal] = []
 
     def add(self, page: checkpoints.HydrateResponse) -> None:
+        self._signals += map(Signal.from_proto, page.signals)
         self._slots.update(page.state.slots)
         for name, log in page.state.logs.items():
             if name in self._logs:
@@ -135,7 +139,7 @@ class _Pages:
             partial=last.state.partial,
             pinned=pinned,
         )
-        state.owner_id = last.owner_id
+        state.owner_id, state.signals = last.owner_id, tuple(self._signals)
         return state
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from stateward import values
 from stateward._collected import Collected
@@ -15,6 +15,7 @@ from stateward._log import Log
 from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._reading import hydrate, hydrate_stored
 from stateward._uploads import learn_support, write_blobs
+from stateward.effects import Effect
 from stateward.errors import NotArchivedYet, VersionMismatch
 from stateward.models import (
     Checkpoint,
@@ -26,9 +27,19 @@ from stateward.models import (
     read_member,
     read_time,
 )
+from stateward.signals import Question, Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
+
+
+class HeldToken(Protocol):
+    """A lease that is held."""
+
+    @property
+    def token(self) -> int:
+        """Its fencing token."""
+        ...
 
 
 class SaveOptions(TypedDict, total=False):
@@ -59,8 +70,16 @@ class SaveOptions(TypedDict, total=False):
     """Used only if this call makes the thread."""
     overwrite: bool
     """Writes the whole state on top of whatever is there: the last writer wins."""
+    lease: HeldToken | None
+    """The lease under which this is written; None = the one that was taken through this handle, if there is one."""
     wait_id: str
     """Names what a WAITING agent waits for."""
+    effects: Iterable[Effect] | None
+    """Results that are recorded together with the version, or not at all; at most 1,000."""
+    question: Question | None
+    """What it asks; needs `wait_id`. `thread.ask` says all three."""
+    ack: Iterable[Signal | str]
+    """Signals that are done with, or their ids; one that is not there (any more) is passed over."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +149,8 @@ def _accept(
         checkpoint = _read_checkpoint(request, response)
         origin = Origin(each.ref.namespace, each.ref.thread, each.ref.branch)
         each.state.rebase(part, checkpoint, origin, whole=request.overwrite)
+        if request.ack_signals:
+            each.state.acknowledge(request.ack_signals)
         each.state.read_blobs_through(each.ref.blobs)
         each.state.keep_blobs(part.blobs)
         made.append(checkpoint)
@@ -185,6 +206,8 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "durability": partial(choice_number, Durability),
     "metadata": lambda value: values.encode(value, "metadata"),
     "create": ThreadOptions.to_proto,
+    "effects": lambda effects: [each.to_proto() for each in effects],
+    "question": Question.to_proto,
 }
 
 
@@ -197,7 +220,11 @@ def _bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReque
     for name, write in _WRITERS.items():
         if name in fields:
             fields[name] = write(fields[name])
+    if "ack" in fields:
+        fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in fields.pop("ack")]
     fields["request_id"] = fields.get("request_id") or new_request_id()
+    lease = fields.pop("lease", ref.held)
+    fields["lease_token"] = lease.token
     return checkpoints.SaveRequest(namespace=ref.namespace, thread=ref.thread, branch=ref.branch, **fields)
 
 
@@ -226,6 +253,7 @@ def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Sav
         wait_id=request.wait_id,
         replayed=response.replayed,
         metadata_value=request.metadata if request.HasField("metadata") else None,
+        question=Question.from_proto(request.question) if request.HasField("question") else None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpa
 
 from stateward._blobs import DEFAULT_THRESHOLD_BYTES, BlobAccess, BlobPolicy
 from stateward._channel import Settings, grpc, resolve_target
+from stateward._holder import Identity
 from stateward._operations import Operation, ThreadRef, with_retries
 from stateward._ownership import with_take_over
 from stateward._saving import PreparedSave, SaveOptions
@@ -50,6 +51,7 @@ class ClientShell(Generic[K]):
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
         migrations: Migrations | None = None,
         ephemeral: Iterable[str] = (),
+        holder: str | None = None,
     ) -> None:
         self._settings = Settings(
             resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over
@@ -58,6 +60,7 @@ class ClientShell(Generic[K]):
         if isinstance(ephemeral, str):
             raise TypeError("ephemeral takes a list of names, not one name")
         self._migrations, self._ephemeral = migrations, tuple(ephemeral)
+        self._identity = Identity(holder)
         self._has_met_daemon = False
         self._closed = False
         self._lock = threading.Lock()

@@ -20,9 +20,18 @@ from stateward._saving import PreparedSave, SaveOptions
 from stateward._shell import ClientShell, ThreadShell
 from stateward._streams import BlobReader, HistoryReader, Reader, VerifyReader, WatchReader
 from stateward._sync_archive import Archive
+from stateward._sync_boards import ClientBoards
+from stateward._sync_cadence import ThreadCadence
+from stateward._sync_drain import ClientDrain
+from stateward._sync_effects import ThreadEffects
+from stateward._sync_handoff import ClientHandoffs, ThreadHandoff
 from stateward._sync_io import Connection, Stream, drive
+from stateward._sync_leases import ClientLocks, ThreadLeasing
+from stateward._sync_merging import ThreadMerging
 from stateward._sync_migrations import ThreadMigration
 from stateward._sync_queries import Finishing, Queries
+from stateward._sync_signals import Asking, Signalling
+from stateward._sync_writer import ThreadWriting
 from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
 from stateward.changes import Change
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Queries, ClientShell[Connection]):
+class Client(ClientHandoffs, ClientLocks, Signalling, ClientDrain, ClientBoards, Queries, ClientShell[Connection]):
     """A connection to the daemon beside this process, for one namespace.
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
@@ -54,6 +63,11 @@ class Client(Queries, ClientShell[Connection]):
 
     `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
     saved; a name that ends in "/" stands for all that begin so.
+
+    `holder` names this agent across its restarts, such as "worker-3": what its former process held, claims of effects
+    and leases, is then free for it at once, and for others when its term ends. Never give one name to two processes
+    that live at the same time: each would take what the other holds. In a forked child a client from before the fork
+    has no name. None = something random.
     """
 
     _connect = Connection
@@ -182,7 +196,16 @@ class ThreadBlobs:
         return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
 
 
-class Thread(ThreadMigration, Finishing, ThreadShell["Client"]):
+class Thread(ThreadHandoff, ThreadCadence,
+    ThreadWriting,
+    ThreadLeasing,
+    ThreadEffects,
+    Asking,
+    ThreadMerging,
+    ThreadMigration,
+    Finishing,
+    ThreadShell["Client"],
+):
     """A handle on one branch of a thread. Holds no state of its own."""
 
     def hydrate(
@@ -342,17 +365,29 @@ class Thread(ThreadMigration, Finishing, ThreadShell["Client"]):
         return self._run(_threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
 
     def watch(
-        self, *, after_sequence: int | None = None, after_cursor: str = "", include_diff: bool = False
+        self,
+        *,
+        after_sequence: int | None = None,
+        after_cursor: str = "",
+        include_diff: bool = False,
+        slots: Iterable[str] = (),
+        logs: Iterable[str] = (),
     ) -> Stream[Event]:
         """Events of the thread: from now on, after a sequence (0 = from the beginning) or after a cursor.
 
-        ThreadNotFound if there is no such thread; its deletion is the last event.
+        ThreadNotFound if there is no such thread; its deletion is the last event. `slots` and `logs` choose: only
+        versions that change one of them, and with `include_diff` only those changes; what else happens is told as well.
 
         The blocking watch has begun when this returns, the asyncio one with `async with` (or the first step of `async
         for`). It goes on after a restart of the daemon without gap or duplicate. Close it, or use it with `with`.
         """
         reader = WatchReader(
-            self._ref, after_sequence=after_sequence, after_cursor=after_cursor, include_diff=include_diff
+            self._ref,
+            after_sequence=after_sequence,
+            after_cursor=after_cursor,
+            include_diff=include_diff,
+            slots=slots,
+            logs=logs,
         )
         return self._client._watch(reader)
 

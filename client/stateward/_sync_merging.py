@@ -1,4 +1,4 @@
-"""The part of `Thread` with which writers work on one state without knowing of each other, and logs as event streams."""
+"""The part of `Thread` with which many writers share one state, and read its logs as streams of events."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ThreadMerging:
     def follow_log(self, log: str, start: int | None = 0) -> Iterator[LogEntry]:
         """The same without end: waits for what is appended. `start` None = only what is appended from now on.
 
-        Goes on after a restart of the daemon without gap or duplicate. Where the end of the log is cut off, indexes
-        are given again; entries that are replaced are not. ThreadNotFound if there is no such thread.
+        Goes on after a restart of the daemon without gap or duplicate. For logs that are only appended to: of entries
+        that are replaced, or cut off and written anew, it tells some or none. ThreadNotFound if there is no thread.
         """
         follower = LogFollower(self._ref, log, start, min(FOLLOW_WAIT_S, self._client._settings.deadline_s / 2))
         while True:

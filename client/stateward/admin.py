@@ -131,3 +131,19 @@ class VerifyProgress:
     def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
         finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
         return cls(message.records, message.threads, finding, message.done)
+
+
+@dataclass(frozen=True)
+class DrainResult:
+    """How far the daemon came with giving everything up."""
+
+    detached_threads: int
+    """Threads that were given up by this call."""
+    dirty_threads: int
+    """Threads of which this machine alone has something. 0 = it may go; without an archive, all that are here."""
+    ready: bool
+    """False = it takes no new work."""
+
+    @classmethod
+    def from_proto(cls, message: admin_service_pb2.DrainResponse) -> DrainResult:
+        return cls(message.detached_threads, message.dirty_threads, message.ready)

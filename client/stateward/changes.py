@@ -75,9 +75,7 @@ class LogDeleted:
     log: str
 
 
-Change = (
-    SlotSet | SlotDeleted | SlotSpliced | NumberAdded | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
-)
+Change = SlotSet | SlotDeleted | SlotSpliced | NumberAdded | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
 
 
 def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:

@@ -4,7 +4,8 @@
     ├── VersionMismatch        somebody else saved first: hydrate, redo the change, save (or use `update`)
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
-    │   └── VersionNotFound    no such version, checkpoint id, tag or branch
+    │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
+    │   └── NoHandoff          the thread is not handed to anybody
     ├── VersionPruned          it existed, and retention removed it
     ├── InvalidRequest         the call is wrong whatever is stored: correct the program
     │   ├── InvalidField       `.field` says where
@@ -19,6 +20,12 @@
     │   ├── Fenced             another sidecar took it; what only this disk had is kept as the thread `.orphan`
     │   ├── LeaseHeld  WriterAborted
     ├── StaleAnswer            the question is no longer asked
+    ├── EffectError            what `thread.effect` says of a tool's call instead of its result
+    │   ├── ClaimLost          it was called, and somebody else settles it by now; `.result` is what it returned
+    │   ├── EffectFailed       it failed before
+    │   ├── EffectUncertain    it may have happened: find out, or call again with `check=`
+    │   └── EffectInProgress   somebody else is at it
+    ├── HandoffTaken           another agent has taken the work over
     ├── KeyUnavailable         the data is there, its key is not
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
     ├── NotArchivedYet         the version IS saved, on this disk only so far: `wait_archived(.checkpoint)`
@@ -39,7 +46,7 @@ React to the class (or `.reason`), never to the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateward._details import read_details
 
@@ -118,6 +125,10 @@ class ThreadNotFound(NotFound):
 
 class VersionNotFound(NotFound):
     """The thread has no such version, checkpoint id, tag or branch."""
+
+
+class NoHandoff(NotFound):
+    """The thread is not handed to anybody: it never was, or who gave it away went on with it."""
 
 
 class VersionPruned(StatewardError):
@@ -234,6 +245,70 @@ class WriterAborted(OwnershipLost):
 
 class StaleAnswer(StatewardError):
     """The answer is for a question that is no longer asked. Look at the thread again."""
+
+
+class EffectError(StatewardError):
+    """Base of what `thread.effect` says of a tool's call instead of its result. `key` and `anchor` name the effect."""
+
+    @property
+    def key(self) -> str:
+        """The effect's key."""
+        return self.metadata.get("key", "")
+
+    @property
+    def anchor(self) -> str:
+        """The effect's anchor; may be empty."""
+        return self.metadata.get("anchor", "")
+
+
+class ClaimLost(EffectError):
+    """The claim on the effect is somebody else's: it ran out, or an agent with the same holder name was started.
+
+    The tool was called all the same where `has_result` is true: then `result` is what it returned, and is not recorded.
+    """
+
+    result: Any = None
+    has_result: bool = False
+
+
+class EffectFailed(EffectError):
+    """The tool failed before, with `detail`. It is called again only with `retry_failed=True`."""
+
+    @property
+    def detail(self) -> str:
+        """Type and text of the error it raised."""
+        return self.metadata.get("detail", "")
+
+
+class EffectUncertain(EffectError):
+    """The tool may have been called, and nobody knows what became of it. Find out, then `thread.effect` with `check`.
+
+    A tool raises it itself, as `raise EffectUncertain("no answer in time") from error`, where it cannot tell whether it
+    did its work: that is then recorded, and not that it failed.
+    """
+
+    @property
+    def idempotency_key(self) -> str:
+        """What the tool was given, if it takes one; empty = not said."""
+        return self.metadata.get("idempotency_key", "")
+
+
+class EffectInProgress(EffectError):
+    """Somebody else has begun it and not ended within the time that was waited. Ask again later."""
+
+    @property
+    def holder(self) -> str:
+        """Name of who is at it."""
+        return self.metadata.get("holder", "")
+
+
+class HandoffTaken(StatewardError):
+    """Another agent has taken the work over. Look for something else to do."""
+
+    @property
+    def taken_by(self) -> str:
+        """Name of who has it."""
+        return self.metadata.get("taken_by", "")
 
 
 class KeyUnavailable(StatewardError):
@@ -374,6 +449,7 @@ BY_REASON: Mapping[str, type[StatewardError]] = {
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "FEATURE_UNAVAILABLE": FeatureUnavailable,
     "THREAD_EXISTS": ThreadExists,
+    "CLAIM_LOST": ClaimLost,
 }
 
 # For errors that gRPC itself makes, or something between here and the daemon. NOT_FOUND is left out on purpose: only

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from stateward.changes import Change, changes_from_proto
 from stateward.models import Checkpoint, Tag, ThreadOptions, read_time
+from stateward.signals import Signal
 from stateward.state import State
 from stateward.v1 import thread_service_pb2
+from stateward.v1.effect_pb2 import RecordedEffect
+from stateward.v1.lease_pb2 import Lease
 
 
 class HistoryEntry(NamedTuple):
@@ -31,7 +34,8 @@ class Pruned:
 @dataclass(frozen=True)
 class Event:
     """One entry of a thread's journal. `kind` is one of "checkpoint", "tag_set", "tag_deleted", "options_changed",
-    "pruned", "deleted", or "" for one that is newer than this client; `what` is what belongs to it."""
+    "pruned", "deleted", "signal", "effect", "lease", or "" for one that is newer than this client; `what` is what
+    belongs to it."""
 
     kind: str
     cursor: str
@@ -39,8 +43,9 @@ class Event:
     uid: str
     sequence: int
     time: datetime
-    what: Checkpoint | Tag | ThreadOptions | Pruned | str | None
-    """For "deleted" the cause: "request" or "ttl"."""
+    what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None
+    """For "deleted" the cause: "request" or "ttl". An effect comes without its value; a lease without holder was given
+    back; both are messages of `stateward.v1`."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if asked for with `include_diff` and not pruned since."""
 
@@ -52,7 +57,7 @@ class Event:
     @classmethod
     def from_proto(cls, message: thread_service_pb2.Event) -> Event:
         kind = message.WhichOneof("what") or ""
-        what: Checkpoint | Tag | ThreadOptions | Pruned | str | None = None
+        what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None = None
         match kind:
             case "checkpoint":
                 what = Checkpoint.from_proto(message.checkpoint)
@@ -64,6 +69,12 @@ class Event:
                 what = Pruned(tuple(message.pruned.versions))
             case "deleted":
                 what = message.deleted.cause
+            case "signal":
+                what = Signal.from_proto(message.signal)
+            case "effect":
+                what = message.effect
+            case "lease":
+                what = message.lease
         return cls(
             kind=kind,
             cursor=message.cursor,

@@ -136,33 +136,41 @@ class Tally:
 
 def calls_in(state: State) -> Calls:
     """The tool calls of a state's logs."""
-    found = _in_messages(_entries(state, MESSAGES))
-    found.merge(_in_calls(_entries(state, TOOL_CALLS)))
+    return count_calls(entries_of(state, MESSAGES), entries_of(state, TOOL_CALLS))
+
+
+def count_calls(messages: Iterable[Any], tool_calls: Iterable[Any]) -> Calls:
+    """The calls that the entries of two such logs tell of."""
+    found = _in_messages(_objects(messages))
+    found.merge(_in_calls(_objects(tool_calls)))
     return found
 
 
 def last_call(state: State) -> str:
     """The tool that was called last; empty = none is known."""
-    found = _in_messages(_entries(state, MESSAGES)).last
-    return found or _in_calls(_entries(state, TOOL_CALLS)).last
+    return calls_in(state).last
 
 
-def _entries(state: State, log: str) -> Iterator[dict[str, Any]]:
-    """The entries of a log that have names and values; others say nothing of tools."""
+def entries_of(state: State, log: str) -> Iterator[Any]:
+    """The entries of a log that can be read; none where there is no such log."""
     if log not in state.logs:
         return
     entries = state.logs[log]
     for position in range(len(entries)):
         try:
-            entry = entries[position]
+            yield entries[position]
         except ValueError:  # not what its media type says
             continue
-        if isinstance(entry, MsgPack):
-            entry = entry.value
-        if isinstance(entry, Message):
-            entry = MessageToDict(entry, preserving_proto_field_name=True)
-        if isinstance(entry, dict):
-            yield entry
+
+
+def _objects(entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Those entries that have names and values; others say nothing of tools."""
+    for entry in entries:
+        found = entry.value if isinstance(entry, MsgPack) else entry
+        if isinstance(found, Message):
+            found = MessageToDict(found, preserving_proto_field_name=True)
+        if isinstance(found, dict):
+            yield found
 
 
 def _in_messages(messages: Iterable[dict[str, Any]]) -> Calls:

@@ -16,7 +16,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
-from stateward.v1 import checkpoint_pb2, state_pb2, thread_pb2, thread_service_pb2
+from stateward.signals import Question
+from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, thread_service_pb2
 
 
 class Status(IntEnum):
@@ -124,6 +125,8 @@ class Checkpoint:
     replayed: bool = False
     """Only in the answer to a save: nothing was written, because this request was answered before."""
     metadata_value: state_pb2.Value | None = field(default=None, repr=False)
+    question: Question | None = None
+    """What a waiting agent asks; None = nothing."""
 
     @cached_property
     def metadata(self) -> Any:
@@ -155,6 +158,7 @@ class Checkpoint:
             wait_id=message.wait_id,
             replayed=replayed,
             metadata_value=message.metadata if message.HasField("metadata") else None,
+            question=Question.from_proto(message.question) if message.HasField("question") else None,
         )
 
 
@@ -267,6 +271,27 @@ class Orphan:
 
 
 @dataclass(frozen=True)
+class Lease:
+    """The right to write a thread, as it was at the time it was asked for."""
+
+    holder: str
+    """The name of who has it."""
+    token: int
+    """Its fencing token: those of a thread only grow, also across machines."""
+    term: timedelta
+    """For how long it lives after the grant and each renewal."""
+    remaining: timedelta
+    """How much of that was left."""
+    grant_time: datetime
+    """By the daemon's clock."""
+
+    @classmethod
+    def from_proto(cls, message: lease_pb2.Lease) -> Lease:
+        term, remaining = message.term.ToTimedelta(), message.remaining.ToTimedelta()
+        return cls(message.holder.name, message.token, term, remaining, read_time(message.grant_time))
+
+
+@dataclass(frozen=True)
 class ThreadInfo:
     """What is known about a thread. Version, status, step and metrics are those of the head of branch `main`."""
 
@@ -301,6 +326,12 @@ class ThreadInfo:
     owner_epoch: int
     orphan: Orphan | None
     """None = it is no orphan."""
+    question: Question | None = None
+    """What its waiting head asks; None = nothing."""
+    lease: Lease | None = None
+    """Who has the right to write it; None = nobody."""
+    pending_signals: int = 0
+    """How many signals wait for the agent."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -342,6 +373,9 @@ class ThreadInfo:
             owner_id=message.owner_id,
             owner_epoch=message.owner_epoch,
             orphan=Orphan.from_proto(message.orphan) if message.HasField("orphan") else None,
+            question=Question.from_proto(message.question) if message.HasField("question") else None,
+            lease=Lease.from_proto(message.lease) if message.HasField("lease") else None,
+            pending_signals=message.pending_signals,
         )
 
 

@@ -6,7 +6,7 @@ state onto the version that a save made. While the save is under way the gate is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from stateward._collected import Collected, Gate
 from stateward._log import Log
 from stateward._slots import Slots
 from stateward.models import Checkpoint
+from stateward.signals import Signal
 from stateward.v1 import diff_pb2, state_pb2
 
 
@@ -132,6 +133,9 @@ class State:
         """True where a version was asked for, which need not be the head of its branch."""
         self.owner_id = ""
         """Set where another sidecar, of this --owner-id, writes the thread: this is what it had archived."""
+        self.signals: tuple[Signal, ...] = ()
+        """What waited for the agent when the head was hydrated, oldest first. `save(state, ack=state.signals)` is done
+        with all of them, and then they are gone from here."""
         self.schema_version = checkpoint.schema_version if checkpoint else 0
         """The shape of its content: that of its version, until a migration changes it. The next save says the same,
         unless it is told another."""
@@ -209,6 +213,10 @@ class State:
         yield from self.slots._stored.values()
         for log in self.logs._logs.values():
             yield from log._stored
+
+    def acknowledge(self, ids: Collection[str]) -> None:
+        """A save was done with these signals."""
+        self.signals = tuple(each for each in self.signals if each.id not in ids)
 
     def logs_without_numbers(self) -> list[Log]:
         """Logs whose indexes must be learnt from the daemon before the changes can be said."""

@@ -157,10 +157,8 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
         except (ValueError, RecursionError):
             pass
     content = value.WhichOneof("content")
-    if content == "blob":
-        return _decode_blob(value, path, blobs)
-    if content == "number":
-        return Number(value.number)
+    if content in ("blob", "number"):
+        return Number(value.number) if content == "number" else _decode_blob(value, path, blobs)
     media_type, _, parameters = value.media_type.partition(";")
     media_type, data = media_type.strip().lower(), value.data
     try:

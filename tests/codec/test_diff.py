@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.codec.test_state import NAMES, indexes, names, trees, value_bytes
+from tests.codec.test_state import NAMES, indexes, names, slot_values, trees, value_bytes
 
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import State, Value
@@ -38,8 +38,10 @@ def related_trees(draw: st.DrawFn, old: StateTree) -> StateTree:
     fresh = draw(trees())
     slots = {**draw(st.sampled_from([old.slots, {}])), **fresh.slots}
     for name, value in old.slots.items():
-        if name in slots and draw(st.booleans()):
-            start = Value.FromString(value)
+        start = Value.FromString(value)
+        if name in slots and start.HasField("number"):
+            slots[name] = draw(slot_values).SerializeToString()
+        elif name in slots and draw(st.booleans()):
             cut = draw(st.integers(0, len(start.data)))
             start.data = start.data[:cut] + draw(st.binary(max_size=3)) + start.data[cut + draw(st.integers(0, 3)) :]
             slots[name] = start.SerializeToString()

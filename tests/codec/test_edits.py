@@ -10,9 +10,10 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.codec.test_state import count_bytes, names, trees, values
+from tests.codec.test_state import count_bytes, names, slot_values, trees, values
 
 from stateward.v1.diff_pb2 import (
+    AddNumber,
     Append,
     DeleteLog,
     DeleteSlot,
@@ -38,6 +39,16 @@ from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, u
 from stateward_sidecar.errors import EditConflict, InvalidField
 
 numbers = st.integers(0, 12)
+
+
+SLOT_EDITS = ("set_slot", "delete_slot", "splice_slot", "add_number")
+
+
+def hash_of(value: Value | None) -> bytes:
+    """What a SetSlot must expect of a slot, by the words of diff.proto."""
+    if value is None:
+        return b""
+    return sha256(str(value.number).encode() if value.HasField("number") else value.data).digest()
 
 
 class Conflict(Exception):
@@ -81,20 +92,30 @@ class Model:
         """Applies one edit by the words of diff.proto, or raises Conflict."""
         kind = edit.WhichOneof("edit")
         body = getattr(edit, kind)
-        held = self.slots if kind.endswith("slot") else self.logs
-        name = body.slot if kind.endswith("slot") else body.log
-        if name not in held and kind not in {"set_slot", "append"}:
+        held = self.slots if kind in SLOT_EDITS else self.logs
+        name = body.slot if kind in SLOT_EDITS else body.log
+        if name not in held and kind not in {"set_slot", "append", "add_number"}:
             raise Conflict
         getattr(self, f"_{kind}")(name, body, version)
 
     def _set_slot(self, name: str, edit: SetSlot, version: int) -> None:
+        if edit.HasField("expected_sha256") and edit.expected_sha256 != hash_of(self.slots.get(name)):
+            raise Conflict
         self.slots[name] = edit.value
+
+    def _add_number(self, name: str, edit: AddNumber, version: int) -> None:
+        value = self.slots.get(name, Value(number=0))
+        if not value.HasField("number") or not -(1 << 63) <= value.number + edit.delta < 1 << 63:
+            raise Conflict
+        self.slots[name] = Value(number=value.number + edit.delta)
 
     def _delete_slot(self, name: str, edit: DeleteSlot, version: int) -> None:
         del self.slots[name]
 
     def _splice_slot(self, name: str, edit: SpliceSlot, version: int) -> None:
         old = data = self.slots[name].data
+        if self.slots[name].HasField("number"):
+            raise Conflict
         if edit.base_sha256 and edit.base_sha256 != sha256(data).digest():
             raise Conflict
         for splice in reversed(edit.splices):
@@ -157,14 +178,18 @@ def edits(draw: st.DrawFn, model: Model) -> Edit:
     edit = Edit()
     kind = draw(st.sampled_from([one.name for one in Edit.DESCRIPTOR.oneofs_by_name["edit"].fields]))
     body = getattr(edit, kind)
-    if kind in {"set_slot", "delete_slot", "splice_slot"}:
+    if kind in SLOT_EDITS:
         body.slot = draw(st.sampled_from([*model.slots, *model.slots]) | names if model.slots else names)
     else:
         body.log = draw(st.sampled_from([*model.logs, *model.logs]) | names if model.logs else names)
     log = model.logs.get(getattr(body, "log", ""), ModelLog(0, []))
     near = st.integers(max(0, log.first - 1), log.next + 1)
     if kind in {"set_slot", "replace_entry"}:
-        body.value.CopyFrom(draw(values))
+        body.value.CopyFrom(draw(slot_values if kind == "set_slot" else values))
+    if kind == "set_slot" and draw(st.booleans()):
+        body.expected_sha256 = draw(st.sampled_from([hash_of(model.slots.get(body.slot))] * 3 + [b"", bytes(32)]))
+    if kind == "add_number":
+        body.delta = draw(st.one_of(st.integers(-3, 3), st.sampled_from([-(1 << 63), (1 << 63) - 1])))
     if kind == "splice_slot":
         data = model.slots.get(body.slot, Value()).data
         body.base_sha256 = draw(st.sampled_from([sha256(data).digest()] * 4 + [b"", bytes(32)]))
@@ -330,6 +355,9 @@ OK, BASE, NAME = Value(data=b""), bytes(32), "n" * 1025
         ("set_slot", {"slot": NAME, "value": OK}, "slot"),
         ("set_slot", {"slot": "s"}, "value"),
         ("set_slot", {"slot": "s", "value": Value(media_type="ü" * 128, data=b"")}, "value.media_type"),
+        ("set_slot", {"slot": "s", "value": Value(media_type="m", number=1)}, "value.media_type"),
+        ("set_slot", {"slot": "s", "value": OK, "expected_sha256": BASE[1:]}, "expected_sha256"),
+        ("add_number", {"slot": "a\x7f", "delta": 1}, "slot"),
         ("delete_slot", {"slot": "a\x7f"}, "slot"),
         ("splice_slot", {"slot": "\x00", "base_sha256": BASE, "splices": [Splice()]}, "slot"),
         ("splice_slot", {"slot": "s", "base_sha256": BASE[1:], "splices": [Splice()]}, "base_sha256"),
@@ -344,10 +372,12 @@ OK, BASE, NAME = Value(data=b""), bytes(32), "n" * 1025
         ("append", {"log": "", "entries": [OK]}, "log"),
         ("append", {"log": "m"}, "entries"),
         ("append", {"log": "m", "entries": [OK, Value()]}, "entries[1]"),
+        ("append", {"log": "m", "entries": [OK, Value(number=1)]}, "entries[1].number"),
         ("append", {"log": "m", "entries": [OK], "at_index": -1}, "at_index"),
         ("replace_entry", {"log": "", "value": OK}, "log"),
         ("replace_entry", {"log": "m", "index": -1, "value": OK}, "index"),
         ("replace_entry", {"log": "m"}, "value"),
+        ("replace_entry", {"log": "m", "value": Value(number=1)}, "value.number"),
         ("trim_log", {"log": "", "keep_last": 1}, "log"),
         ("trim_log", {"log": "m"}, ""),
         ("trim_log", {"log": "m", "keep_last": -1}, "keep_last"),
@@ -392,6 +422,7 @@ def state_with(change: Callable[[State], object]) -> State:
         (lambda state: state.logs["m\n"].SetInParent(), "state.logs"),
         (lambda state: setattr(state.logs["m"], "first_index", -1), "state.logs[m].first_index"),
         (lambda state: state.logs["m"].entries.add(), "state.logs[m].entries[1]"),
+        (lambda state: state.logs["m"].entries.add(number=0), "state.logs[m].entries[1].number"),
     ],
 )
 def test_check_state_names_the_field(change: Callable[[State], object], path: str) -> None:
@@ -427,17 +458,22 @@ def test_only_commutative() -> None:
     free = [
         *edit_of("set_slot", slot="s", value=OK).edits,
         *edit_of("delete_slot", slot="s").edits,
+        *edit_of("add_number", slot="n").edits,
         *appended(1).edits,
     ]
     assert only_commutative(Diff(edits=free)) is None
     for kind in ("splice_slot", "replace_entry", "trim_log", "delete_log"):
-        assert only_commutative(Diff(edits=[*free, *edit_of(kind).edits])) == 3
+        assert only_commutative(Diff(edits=[*free, *edit_of(kind).edits])) == len(free)
 
 
 @pytest.mark.parametrize(
     ("diff", "path", "facts"),
     [
         (edit_of("delete_slot", slot="none"), "delete_slot.slot", "'none'"),
+        (edit_of("set_slot", slot="s", value=OK, expected_sha256=BASE), "set_slot.expected_sha256", "found"),
+        (edit_of("set_slot", slot="s", value=OK, expected_sha256=b""), "set_slot.expected_sha256", "not to exist"),
+        (edit_of("set_slot", slot="none", value=OK, expected_sha256=BASE), "set_slot.expected_sha256", "no slot"),
+        (edit_of("add_number", slot="s", delta=1), "add_number.slot", "no number"),
         (edit_of("splice_slot", slot="s", base_sha256=BASE), "splice_slot.base_sha256", "found"),
         (edit_of("splice_slot", slot="s", splices=[Splice(offset=9)]), "splice_slot.splices[0]", "9 of 3"),
         (edit_of("append", log="m", at_index=5), "append.at_index", "ends at 2"),

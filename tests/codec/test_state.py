@@ -36,6 +36,8 @@ contents = st.one_of(
 )
 values = st.builds(Value, media_type=st.sampled_from(["", "text/plain", "m" * 140]), data=contents)
 value_bytes = values.map(lambda value: value.SerializeToString())
+numbers = st.builds(Value, number=st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)))
+slot_values = st.one_of(values, values, numbers)
 indexes = st.integers(0, 300)
 logs = st.builds(LogState, indexes, st.lists(value_bytes, max_size=6).map(Entries.of), indexes)
 
@@ -45,7 +47,8 @@ def trees(draw: st.DrawFn) -> StateTree:
     """Any state, with names retired that are not in use."""
     tree_logs = draw(st.dictionaries(names, logs, max_size=4))
     retired = {name: index for name, index in draw(st.dictionaries(names, indexes)).items() if name not in tree_logs}
-    return StateTree.of(draw(st.dictionaries(names, value_bytes, max_size=4)), tree_logs, retired)
+    slots = st.dictionaries(names, slot_values.map(lambda value: value.SerializeToString()), max_size=4)
+    return StateTree.of(draw(slots), tree_logs, retired)
 
 
 def count_bytes(tree: StateTree) -> int:

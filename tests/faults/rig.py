@@ -23,6 +23,9 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.admin_service_pb2 import Finding, GetStatsRequest, VerifyRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.diff_pb2 import Append, Diff, Edit
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
 from stateward_sidecar.errors import KeyUnavailable, StatewardError
@@ -30,6 +33,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.signals import list_signals
 from stateward_sidecar.store.store import Store, StoreOptions
 
 MAP_BYTES = 256 << 20
@@ -103,6 +107,14 @@ def _fill(wire: Wire, name: str, after: Callable[[], None]) -> list[c.SaveReques
         saves.append(save)
         if version in (2, 5):
             wire.threads.SetTag(t.SetTagRequest(**at, tag=f"tag-{version}", request_id=f"tag-{version}"))
+        after()
+    for number, value in enumerate((b"first", b"second")):
+        rule = Effect.CONFLICT_RULE_REPLACE
+        effects = [Effect(anchor=f"step-{n}", key="paid", value=Value(data=value), on_conflict=rule) for n in range(2)]
+        wire.effects.PutEffects(PutEffectsRequest(**at, effects=effects, request_id=f"effects-{number}"))
+        wire.signals.SendSignal(
+            SendSignalRequest(**at, name=f"hint {number}", sender=name, request_id=f"hint-{number}")
+        )
         after()
     wire.threads.SetTag(t.SetTagRequest(**at, tag="tag-2", version=VersionRef(version=6)))
     wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [1, 2]}))
@@ -215,6 +227,9 @@ def look(store: Store, made: Made) -> Seen:
         ask(name, "difference", lambda difference=difference: store.reader.diff(difference))
         listing = c.ListCheckpointsRequest(**at)
         ask(name, "versions", lambda listing=listing: store.lister.checkpoints(listing))
+        effects = ListEffectsRequest(**at, all_anchors=True)
+        ask(name, "effects", lambda effects=effects: store.effects.list(effects))
+        ask(name, "signals", lambda at=at: _signals(store, at))
         if space == SPACE:
             ask(name, "watch", lambda at=at: _watch(store, t.WatchRequest(**at, after_sequence=0)))
     return seen
@@ -314,6 +329,11 @@ def _thread(store: Store, at: dict[str, str]) -> Any:
 
     with store.context.engine.read() as txn:
         return view_thread(store.threads.get(txn, at["namespace"], at["thread"]))
+
+
+def _signals(store: Store, at: dict[str, str]) -> Any:
+    with store.context.engine.read() as txn:
+        return list_signals(store.threads.get(txn, at["namespace"], at["thread"]))
 
 
 def _watch(store: Store, request: t.WatchRequest) -> list[t.Event]:

@@ -12,7 +12,7 @@ from stateward_sidecar.errors import StartError
 # Two thousand restarts.
 pytestmark = pytest.mark.slow
 
-KINDS = ["D", "E", "K", "L", "N", "TA", "TB", "TC", "TG", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W"]
+KINDS = ["D", "E", "K", "L", "N", "S", "TA", "TB", "TC", "TE", "TG", "TI", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W"]
 # Clear records of the whole store: where damage is felt at all, the daemon does not start.
 STORE_KINDS = ["Mformat", "Mthread"]
 # Tables of which a row that is gone cannot be missed by who looks for it: Verify misses it.

@@ -18,6 +18,7 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, VersionRef
 from stateward.v1.diff_pb2 import Append, DeleteSlot, Diff, Edit, ReplaceEntry, SetSlot, Splice, SpliceSlot, TrimLog
 from stateward.v1.effect_pb2 import Effect
+from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import BlobRef, Log, State, Value
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
 
@@ -30,6 +31,8 @@ def edit(**kind: Any) -> Diff:
     return Diff(edits=[Edit(**kind)])
 
 
+VALUE = Value(data=b"1")
+BLOB = Value(blob=BlobRef(sha256=b"s" * 32, size_bytes=1))
 SPLICES = [Splice(offset=0, delete=1)]
 SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "thread empty": ({"thread": ""}, "thread"),
@@ -53,6 +56,19 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "digest of nothing": ({"expected_version": 0, "expected_digest": b"d" * 16}, "expected_digest"),
     "digest too short": ({"expected_digest": b"d"}, "expected_digest"),
+    "lease token negative": ({"lease_token": -1}, "lease_token"),
+    "effect without a key": ({"effects": [Effect(value=VALUE)]}, "effects[0].key"),
+    "effect without a value": ({"effects": [Effect(key="k")]}, "effects[0].value"),
+    "effect that is a blob": ({"effects": [Effect(key="k", value=BLOB)]}, "effects[0].value.blob"),
+    "effect twice": ({"effects": [Effect(key="k", value=VALUE)] * 2}, "effects[1].key"),
+    "effect with an unknown rule": (
+        {"effects": [Effect(key="k", value=VALUE, on_conflict=9)]},
+        "effects[0].on_conflict",
+    ),
+    "effect name too long": ({"effects": [Effect(key="k", value=VALUE, name="n" * 257)]}, "effects[0].name"),
+    "acknowledges nothing": ({"ack_signals": [""]}, "ack_signals[0]"),
+    "question without a wait id": ({"question": Question(prompt="ok?")}, "wait_id"),
+    "question too long": ({"question": Question(prompt="p" * 65537), "wait_id": "w"}, "question.prompt"),
     "parent names nothing": ({"parent": VersionRef()}, "parent"),
     "parent negative": ({"parent": VersionRef(version=-1)}, "parent.version"),
     "parent with an empty tag": ({"parent": VersionRef(tag="")}, "parent.tag"),
@@ -295,20 +311,6 @@ def test_archived_without_archive_is_refused(untouched: Place) -> None:
     ):
         found = refused(call, request)
         assert (found.reason, found.code) == ("NO_ARCHIVE", grpc.StatusCode.FAILED_PRECONDITION)
-
-
-def test_features_of_later_parts_are_refused_by_name(untouched: Place) -> None:
-    """Effects, signals and leases are FEATURE_UNAVAILABLE as long as GetServerInfo does not list them."""
-    info = untouched.wire.admin.GetServerInfo(a.GetServerInfoRequest())
-    for fields, feature in (
-        ({"effects": [Effect()]}, "effects"),
-        ({"ack_signals": ["s"]}, "signals"),
-        ({"lease_token": 7}, "leases"),
-    ):
-        found = refused(untouched.wire.checkpoints.Save, untouched.request(**fields))
-        assert (found.reason, found.code) == ("FEATURE_UNAVAILABLE", grpc.StatusCode.UNIMPLEMENTED)
-        assert found.metadata["feature"] == feature
-        assert feature not in info.features
 
 
 def test_a_name_of_the_longest_kind_is_taken(place: Place) -> None:

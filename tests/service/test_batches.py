@@ -40,7 +40,7 @@ def threads(place: Place) -> list[str]:
         ({"expected_version": None}, "INVALID_FIELD", "saves[3].request_id"),
         ({"thread": "new-1"}, "INVALID_FIELD", "saves[3].thread"),
         ({"durability": DURABILITY_ARCHIVED}, "NO_ARCHIVE", None),
-        ({"lease_token": 1}, "FEATURE_UNAVAILABLE", None),
+        ({"lease_token": 1}, "LEASE_HELD", None),
         ({"expected_version": 7}, "VERSION_MISMATCH", None),
         ({"diff": CONFLICT}, "EDIT_CONFLICT", "saves[3].diff.edits[0].delete_slot.slot"),
         ({"expected_version": None, "request_id": "r", "parent": VersionRef(version=9)}, "THREAD_NOT_FOUND", None),

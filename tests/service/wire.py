@@ -9,7 +9,15 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from stateward.v1 import admin_service_pb2_grpc, checkpoint_service_pb2_grpc, thread_service_pb2_grpc
+from stateward.v1 import (
+    admin_service_pb2_grpc,
+    checkpoint_service_pb2_grpc,
+    effect_service_pb2_grpc,
+    lease_service_pb2_grpc,
+    signal_service_pb2_grpc,
+    thread_service_pb2_grpc,
+    writer_service_pb2_grpc,
+)
 from stateward.v1.admin_service_pb2 import Finding, GetStatsRequest, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
@@ -75,7 +83,7 @@ def refused(call: Callable[..., Any], request: Any, *, timeout: float = TIMEOUT_
 
 
 class Wire:
-    """The three services of a daemon."""
+    """The services of a daemon."""
 
     def __init__(self, target: str) -> None:
         options = [
@@ -87,6 +95,10 @@ class Wire:
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
         self.channel = grpc.insecure_channel(target, options=options)
+        self.effects: Any = effect_service_pb2_grpc.EffectServiceStub(self.channel)
+        self.leases: Any = lease_service_pb2_grpc.LeaseServiceStub(self.channel)
+        self.signals: Any = signal_service_pb2_grpc.SignalServiceStub(self.channel)
+        self.writers: Any = writer_service_pb2_grpc.WriterServiceStub(self.channel)
         self.checkpoints: Any = checkpoint_service_pb2_grpc.CheckpointServiceStub(self.channel)
         self.threads: Any = thread_service_pb2_grpc.ThreadServiceStub(self.channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(self.channel)

@@ -28,12 +28,17 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "show": Entry("show:show", "Show a thread's state, now or at an earlier version."),
         "history": Entry("history:history", "List a thread's versions, newest first."),
         "diff": Entry("diff:diff", "Show what changed from one version to another."),
+        "replay": Entry("replay:replay", "Walk a run step by step."),
         "watch": Entry("watch:watch", "Print changes as they come."),
+        "tools": Entry("tools:tools", "Count which tools agents called, and which failed."),
+        "failures": Entry("tools:failures", "Show where runs failed last."),
     },
     "Change": {
+        "branch": Entry("branch:branch", "Go on from an earlier version on a branch, with edited slots."),
         "fork": Entry("fork:fork", "Copy a thread, or one version of it, to a new one."),
         "tag": Entry("tag:tag", "Give a version a name; list or remove such names."),
         "prune": Entry("prune:prune", "Remove old versions of a thread."),
+        "migrate": Entry("migrate:migrate", "Bring threads to the schema of your program."),
         "rm": Entry("rm:rm", "Remove threads for good."),
     },
     "Move": {
@@ -48,6 +53,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Daemon": {
         "stats": Entry("stats:stats", "Show what the daemon is, holds and has done."),
+        "drain": Entry("drain:drain", "Empty this machine before it is taken away."),
         "verify": Entry("verify:verify", "Read stored records back and report damage."),
         "keys": Entry("keys:keys", "Make key files for the daemon."),
     },

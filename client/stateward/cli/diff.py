@@ -34,7 +34,9 @@ def diff(
     context: typer.Context,
     thread: ThreadArgument,
     a: Annotated[str, typer.Argument(metavar="A", help=f"From this version: {FORMS}; 0 is the empty state.")],
-    b: Annotated[str | None, typer.Argument(metavar="B", help="To this one; default: the newest.")] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="To this one; default: the newest. A..B works too.")
+    ] = None,
     branch: BranchOption = "main",
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -46,8 +48,11 @@ def diff(
     Examples:
       stateward diff booking-42 11 12
       stateward diff booking-42 before-dates
+      stateward diff booking-42 main..retry          the newest versions of two branches
       stateward diff booking-42 0 1 --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if b is None and ".." in a:
+        a, _, b = a.partition("..")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         first, second = find_version(handle, a, "A", least=0), find_version(handle, b, "B")
@@ -58,6 +63,11 @@ def diff(
         print_json(_as_json(old, new, slots, logs))
         return
     _print_head(old, new)
+    print_differences(slots, logs)
+
+
+def print_differences(slots: list[SlotDifference], logs: list[LogDifference]) -> None:
+    """Prints what differs between two states."""
     if not slots and not logs:
         say("no difference in slots and logs")
     for slot in slots:
@@ -72,7 +82,8 @@ def _print_head(old: State | None, new: State) -> None:
             say(f"{sign} the empty state", style=style)
             continue
         step = "" if state.checkpoint.step is None else f", step {state.checkpoint.step}"
-        say(f"{sign} {clean(state.checkpoint.thread)} version {state.version}{step}", style=style)
+        branch = "" if state.checkpoint.branch == "main" else f" on {clean(state.checkpoint.branch)}"
+        say(f"{sign} {clean(state.checkpoint.thread)} version {state.version}{branch}{step}", style=style)
 
 
 def _print_slot(slot: SlotDifference) -> None:

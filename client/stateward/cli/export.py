@@ -12,12 +12,15 @@ from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread
 from stateward.cli.files import written
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.run_records import NoRun, read_messages_record, read_run_record
+from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.ticker import Ticker
+from stateward.cli.times import read_time
 from stateward.exporting import read_versions
 from stateward.values import encode
 
 if TYPE_CHECKING:
     from stateward import Client
+    from stateward._threads import ThreadFilters
 
 PAGE_MAX = 1000
 
@@ -37,6 +40,35 @@ def export(
     messages_only: Annotated[
         bool, typer.Option("--messages-only", help="The newest messages of any thread, and nothing else of it.")
     ] = False,
+    trajectories: Annotated[
+        bool, typer.Option("--trajectories", help="Finished runs for training, one a line, chosen by what follows.")
+    ] = False,
+    status: Annotated[
+        list[StatusName] | None,
+        typer.Option(
+            "--status",
+            "-s",
+            case_sensitive=False,
+            metavar="STATUS",
+            help="Only of this status; default: completed, failed and cancelled; repeatable.",
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only with this label; repeatable.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only of this agent.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only changed since: 24h, 7d, or 2026-01-31.")
+    ] = None,
+    min_metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Only where this metric is as much; repeatable.")
+    ] = None,
+    max_metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Only where it is not more; repeatable.")
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(metavar="SLOT", help='Slot with the outcome; default: "outcome", else "result".')
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Written whole or not at all; .gz packs. Default: stdout."),
@@ -50,12 +82,42 @@ def export(
     and little else); labels, tags and statuses are not in it. With --versions a line is a version, and nothing is
     lost but times, digests and the numbers of pruned versions.
 
+    With --trajectories a line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
+    labels, metrics, create_time, update_time, messages (whole, also what a window trimmed; messages_missing counts what
+    was pruned since), and tools ([{name, calls, errors}]).
+
     \b
     Examples:
       stateward export runs/run-7                         one run, to stdout
       stateward export --prefix runs/ -o runs.jsonl.gz
       stateward export --all --versions -o all.jsonl.gz   a backup
+      stateward export --trajectories --status completed --max-metric cost_usd=0.5 --since 7d > runs.jsonl
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    chooses = {"--status": status, "--label": label, "--agent": agent, "--since": since, "--outcome": outcome,
+               "--min-metric": min_metric, "--max-metric": max_metric}  # fmt: skip
+    if trajectories:
+        if versions or messages_only or all_threads:
+            hint = "it goes without --versions, --messages-only and --all"
+            raise typer.BadParameter(hint, param_hint="--trajectories")
+        if names and any(each is not None for option, each in chooses.items() if option != "--outcome"):
+            raise typer.BadParameter("give names, or what runs must fit", param_hint="THREAD")
+        from stateward.cli.export_trajectories import export_trajectories, read_metrics  # noqa: PLC0415
+        from stateward.trajectories import MetricRange  # noqa: PLC0415
+
+        filters: ThreadFilters = {
+            "statuses": [each.value for each in status or ()],
+            "labels": read_labels(label or ()),
+            "name_prefix": prefix or "",
+            "updated_after": read_time(since, "--since"),
+        }
+        metrics = MetricRange(
+            read_metrics(min_metric or (), "--min-metric"), read_metrics(max_metric or (), "--max-metric")
+        )
+        with connect(context, target, namespace) as client:
+            export_trajectories(client, names or (), filters, metrics, agent, outcome, output)
+        return
+    if given := [option for option, each in chooses.items() if each is not None]:
+        raise typer.BadParameter("it goes with --trajectories", param_hint=given[0])
     if sum([bool(names), all_threads, prefix is not None]) != 1:
         raise typer.BadParameter("give names, or --all, or --prefix TEXT", param_hint="THREAD")
     if versions and messages_only:

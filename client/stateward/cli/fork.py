@@ -27,7 +27,8 @@ def fork(
 ) -> None:
     """Copy one version of a thread to a new one, as its version 1; or the whole thread.
 
-    The copy has a key of its own: removing one never harms the other.
+    The copy has a key of its own: removing one never harms the other. To go on from an earlier version within the
+    thread, with slots edited, use `stateward branch THREAD NAME --at 14 --set SLOT=VALUE`.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ from stateward.cli.describe import (
 )
 from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
 from stateward.cli.times import clock_time
-from stateward.cli.where import AtOption, read_where
+from stateward.cli.where import AtOption, find_version
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, Thread
@@ -82,7 +82,7 @@ def show(
 
 def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, slot: str | None) -> State:
     """The state, or only what is asked for; CommandError if there is no such log or slot."""
-    where: dict[str, Any] = {} if at is None else read_where(at)
+    where: dict[str, Any] = {} if at is None else {"version": find_version(thread, at)}
     if log is None and slot is None:
         return thread.hydrate(**where, must_exist=True)
     state = thread.hydrate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
@@ -16,7 +17,7 @@ from stateward.cli.times import read_time, time_ago
 from stateward.models import Access
 
 if TYPE_CHECKING:
-    from stateward import ThreadInfo
+    from stateward import Client, ThreadInfo
     from stateward._threads import ThreadFilters
 
 DEFAULT_LIMIT = 50
@@ -53,14 +54,17 @@ def threads(
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that start so.")] = "",
     since: Annotated[
         str | None,
-        typer.Option("--updated-since", metavar="TIME", help="Only those changed since: 2h, 7d, or 2026-01-31T12:00."),
+        typer.Option(
+            "--since", "--updated-since", metavar="TIME", help="Only those changed since: 2h, 7d, or 2026-01-31T12:00."
+        ),
     ] = None,
     before: Annotated[
         str | None, typer.Option("--updated-before", metavar="TIME", help="Only those not changed since.")
     ] = None,
+    step: Annotated[int | None, typer.Option("--step", metavar="N", help="Only those at this very step.")] = None,
     min_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or later.")] = None,
     max_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or earlier.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="Print only how many there are.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only how many there are, by status.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 = all.")
     ] = DEFAULT_LIMIT,
@@ -74,27 +78,29 @@ def threads(
     Examples:
       stateward threads
       stateward threads --status waiting --status failed
-      stateward threads --updated-before 7d --status running --count
+      stateward threads --status failed --step 5 --since 24h --label team=sales
+      stateward threads --count                                        by status, from an index
       stateward threads --label model=gpt-4o --prefix tau-bench/ --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if step is not None and (min_step is not None or max_step is not None):
+        raise typer.BadParameter("it goes without --min-step and --max-step", param_hint="--step")
     filters: ThreadFilters = {
         "statuses": [each.value for each in status or ()],
         "labels": read_labels(label or ()),
         "name_prefix": prefix,
-        "updated_after": read_time(since, "--updated-since"),
+        "updated_after": read_time(since, "--since"),
         "updated_before": read_time(before, "--updated-before"),
-        "min_step": min_step,
-        "max_step": max_step,
+        "min_step": min_step if step is None else step,
+        "max_step": max_step if step is None else step,
     }
     is_filtered = any(each not in (None, "", [], {}) for each in filters.values())
     is_all = count or not limit
     filters["page_size"] = PAGE_MAX if is_all else min(limit + 1, PAGE_MAX)
     with connect(context, target, namespace) as client:
-        found = client.threads(**filters)
         if count:
-            number = sum(1 for _ in found)
-            print_json({"threads": number}) if as_json else say(str(number))
+            _print_counts(_count(client, filters), as_json=as_json)
             return
+        found = client.threads(**filters)
         infos = list(found if is_all else islice(found, limit + 1))
         where = client.namespace
     has_more = bool(limit) and len(infos) > limit
@@ -113,6 +119,26 @@ def threads(
         say(f"no threads in namespace {where}" + (" that match" if is_filtered else ""))
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
+
+
+def _count(client: Client, filters: ThreadFilters) -> dict[str, int]:
+    """How many threads there are of each status. Only what no index knows makes it look at the threads."""
+    chosen = set(filters["statuses"])
+    if any(filters[name] not in (None, "", {}) for name in ("labels", "name_prefix", "min_step", "max_step")):
+        found = Counter(status_word(info.status) for info in client.threads(**filters))
+    else:
+        counts = client.count_threads(updated_after=filters["updated_after"], updated_before=filters["updated_before"])
+        found = Counter({status_word(status): number for status, number in counts.items()})
+    return {name: number for name, number in found.most_common() if not chosen or name in chosen}
+
+
+def _print_counts(counts: dict[str, int], *, as_json: bool) -> None:
+    total = sum(counts.values())
+    if as_json:
+        print_json({"threads": total, "by_status": counts})
+        return
+    rows = [(name, f"{number:,}") for name, number in counts.items()]
+    print_table(("STATUS", "THREADS"), [*rows, ("all", f"{total:,}")], right=("THREADS",))
 
 
 def _row(info: ThreadInfo, writer: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""How a version is named on the command line: `12`, a tag, `tag:12` for a tag that looks like a number, or `id:NAME`
-for the checkpoint id that its writer gave it."""
+"""How a version is named on the command line: `12`, a tag, `tag:12` for a tag that looks like a number, `id:NAME` for
+the checkpoint id that its writer gave it, `step:14` for the newest version of the agent's own step 14, or the name of a
+branch for its newest version (`branch:NAME` where a tag has the same name)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from stateward import Thread
 
 VERSION_DIGITS_MAX = 19
-FORMS = "12, a tag, or id:CHECKPOINT_ID"
+FORMS = "12, a tag, step:14, id:CHECKPOINT_ID, or a branch"
 
 AtOption = Annotated[
     str | None, typer.Option("--at", metavar="VERSION", help=f"A version: {FORMS}; default: the newest.")
@@ -41,7 +42,34 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
     """The number of a version; None = none was given, which means the newest. Asks the daemon about names only."""
     if text is None:
         return None
+    kind, separator, name = text.partition(":")
+    if separator and kind == "step":
+        return _find_step(thread, name, option)
+    if separator and kind == "branch":
+        return _find_branch(thread, name, option)
     where = read_where(text, option, least)
+    if where.get("tag") == text:  # a bare name
+        info = thread.get()
+        if text not in {each.name for each in info.tags} and text in {each.name for each in info.branches}:
+            return _find_branch(thread, text, option)
     if "version" in where:
         return int(where["version"])
     return thread.checkpoint(**where).version
+
+
+def _find_step(thread: Thread, text: str, option: str) -> int:
+    """The newest version of a step, on the handle's branch and what that was made from."""
+    if not text.removeprefix("-").isdecimal():
+        raise CommandError(f"{option} step:{text} is no step; steps are whole numbers")
+    with thread.history(newest_first=True, slots=[]) as line:
+        for checkpoint, _, _ in line:
+            if checkpoint.step == int(text):
+                return checkpoint.version
+    raise CommandError(f"{option}: no version of thread {thread.name!r} on this branch has step {text}")
+
+
+def _find_branch(thread: Thread, name: str, option: str) -> int:
+    branches = {each.name: each.version for each in thread.get().branches}
+    if name not in branches:
+        raise CommandError(f"{option}: thread {thread.name!r} has no branch {name!r}; it has: {', '.join(branches)}")
+    return branches[name]

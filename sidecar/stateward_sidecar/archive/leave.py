@@ -30,8 +30,16 @@ class Leaver:
         self._shipper = shipper
         self._take_up = take_up
 
-    def leave(self, grace_s: float, is_over: Callable[[], bool] = lambda: False) -> tuple[int, int]:
-        """Returns how many threads were given up, and how many are dirty."""
+    def leave(
+        self,
+        grace_s: float,
+        is_over: Callable[[], bool] = lambda: False,
+        on_given: Callable[[], None] = lambda: None,
+    ) -> tuple[int, int]:
+        """Returns how many threads were given up (``on_given`` is called for each), and how many are dirty.
+
+        Begins nothing after the grace time; what was begun before may still wait for the bucket.
+        """
         clock = self._desk.context.clock
         end = clock.monotonic() + grace_s
 
@@ -45,7 +53,9 @@ class Leaver:
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="leave") as pool:
             while numbers := [number for number in self._here() if number not in done]:
                 for number, is_given, is_done in pool.map(give_up, numbers):
-                    given += is_given
+                    if is_given:
+                        given += 1
+                        on_given()
                     if is_done:
                         done.add(number)
                 if is_late():

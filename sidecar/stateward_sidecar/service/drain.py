@@ -65,9 +65,17 @@ class Drain:
         def is_over() -> bool:
             return gate.is_open or gate.is_ended
 
-        # Not on the archive's own threads: reads need them meanwhile.
-        given, dirty = await loop.run_in_executor(None, archive.leaver.leave, max(end - loop.time(), 0.0), is_over)
-        return DrainResponse(detached_threads=given, dirty_threads=dirty, ready=gate.is_open)
+        given: list[None] = []
+
+        def leave() -> None:
+            archive.leaver.leave(max(end - loop.time(), 0.0), is_over, lambda: given.append(None))
+
+        # Not on the archive's own threads: reads need them meanwhile. A request that hangs is not waited for.
+        done, _ = await asyncio.wait({loop.run_in_executor(None, leave)}, timeout=max(end - loop.time(), 0.0))
+        for future in done:
+            future.result()
+        dirty = await self._count_dirty()
+        return DrainResponse(detached_threads=len(given), dirty_threads=dirty, ready=gate.is_open)
 
     async def _count_dirty(self) -> int:
         archive = self._holding.archive

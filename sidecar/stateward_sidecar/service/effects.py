@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc.aio
 
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
     BeginEffectResponse,
@@ -34,11 +35,20 @@ class EffectService:
         check.check_place(request)
         checkwork.check_begin(request)
         check.check_options(request.create, "create")
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
+        is_archived = holding.is_wanted(request.durability or strongest)
 
         async def begin() -> BeginEffectResponse:
             return await self._calls.write(self._effects.begin(request), context, size_bytes=ENTRY_BYTES)
 
-        return await self._calls.holding.write(request.namespace, request.thread, begin)
+        answer = await holding.write(request.namespace, request.thread, begin, is_archived=is_archived)
+        if is_archived and answer.claim_token:
+            answer.durability, _ = await holding.archived(
+                request.namespace, request.thread, answer.effect.sequence, context
+            )
+        return answer
 
     async def complete_effect(
         self, request: CompleteEffectRequest, context: grpc.aio.ServicerContext

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import lmdb
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.head_pb2 import EffectRow
+from stateward.storage.v1.head_pb2 import EffectRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import EffectRecord, EntryHeader
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_FAILED, RecordedEffect
 from stateward.v1.state_pb2 import Value
@@ -37,6 +37,7 @@ def anchor_prefix(identity: Identity, anchor: str) -> bytes:
 def find_effect(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> EffectRow | None:
     """What is known of an effect; None where nobody ever began it. Raises Corrupt or HistoryElsewhere."""
     identity = thread.identity
+    _check_sum(txn, thread)
     record = txn.get(row_key)
     row = _open(identity, row_key, record) if record is not None else None
     # A copy may lack entries in the middle: what it knows of older ones proves nothing.
@@ -49,21 +50,68 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
     """All effects of an anchor, or of the thread, by key. Raises Corrupt or HistoryElsewhere."""
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
+    _check_sum(txn, thread)
     for key, record in rows(txn, prefix):
         yield _open(thread.identity, key, record)
 
 
-def put_effect(txn: lmdb.Transaction, identity: Identity, row_key: bytes, row: EffectRow) -> None:
-    """Puts the row of an effect."""
+def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
+    """Once for each thread in memory: a row that was lost or rolled back would make a tool run again. Raises Corrupt."""
+    loaded = thread.thread if isinstance(thread, Draft) else thread
+    if loaded.effects_checked or thread.floor_sequence:
+        return
+    total, identity = 0, thread.identity
+    for key, record in rows(txn, identity.keys.all_of(b"E")):
+        total ^= _part(identity, key, _open(identity, key, record))
+    if total != int.from_bytes(thread.head.effect_sum, "big"):
+        raise Corrupt("the row of an effect is missing, foreign or older than the thread's head", identity.name)
+    loaded.effects_checked = True
+
+
+def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
+    """All rows against the sum in the head, and each against the entry that it names."""
+    identity = thread.identity
+    try:
+        _check_sum(txn, thread)
+    except Corrupt as error:
+        yield error.locate(identity.name)
+        return
+    for key, record in rows(txn, identity.keys.all_of(b"E")):
+        row = _open(identity, key, record)
+        if row.sequence <= thread.floor_sequence:
+            continue
+        try:
+            entry = replay.read_entry(txn, identity, row.sequence)
+            if replay.open_metadata(identity, entry).effect != row.record:
+                raise Corrupt("the row of an effect does not say what its entry says", identity.name)
+        except Corrupt as error:
+            yield error.locate(identity.name)
+
+
+def put_effect(
+    txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: EffectRow | None, row: EffectRow
+) -> None:
+    """Puts the row of an effect, and counts it in the head."""
+    change = _part(identity, row_key, row) ^ (_part(identity, row_key, old) if old is not None else 0)
+    head.effect_sum = (int.from_bytes(head.effect_sum, "big") ^ change).to_bytes(16, "big")
+    head.effects += old is None
+    _put(txn, identity, row_key, row)
+
+
+def _put(txn: lmdb.Transaction, identity: Identity, row_key: bytes, row: EffectRow) -> None:
     txn.put(row_key, identity.seal_row(row_key, row.SerializeToString(deterministic=True)))
 
 
+def _part(identity: Identity, row_key: bytes, row: EffectRow) -> int:
+    return identity.row_sum(row_key, row.SerializeToString(deterministic=True))
+
+
 def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: EffectRecord) -> None:
-    """Puts the row that an entry of the journal implies, where there is no newer one."""
+    """Puts the row that an entry from the archive implies, where none is newer; the head counts it already."""
     row_key = effect_key(identity, record.anchor, record.key)
     known = txn.get(row_key)
     if known is None or _open(identity, row_key, known).sequence < header.sequence:
-        put_effect(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
+        _put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
 
 
 def read_value(txn: lmdb.Transaction, identity: Identity, row: EffectRow, cache: Cache) -> Value | None:

@@ -106,7 +106,7 @@ class Effects:
         row = find_effect(txn, draft, row_key)
         found = find_request(txn, identity, request.request_id, asked.fingerprint)
         if found is not None and row is not None and row.sequence == found.header.sequence:
-            return _claimed(row)  # the answer was lost
+            return _claimed(draft, row)  # the answer was lost
         if request.lease_token:
             check_lease(context, draft, request.lease_token)
         now = context.clock.now_us()
@@ -114,12 +114,13 @@ class Effects:
         if row is not None and state in OVER:
             return BeginEffectResponse(
                 state=state, effect=view_effect(row, read_value(txn, identity, row, context.cache)),
-                idempotency_key=row.record.idempotency_key,
+                idempotency_key=row.record.idempotency_key, durability=reached(draft.thread, row.sequence),
             )  # fmt: skip
         if row is not None and state == EFFECT_STATE_IN_PROGRESS:
             answer = BeginEffectResponse(
-                state=state, effect=view_effect(row), idempotency_key=row.record.idempotency_key
-            )
+                state=state, effect=view_effect(row), idempotency_key=row.record.idempotency_key,
+                durability=reached(draft.thread, row.sequence),
+            )  # fmt: skip
             answer.retry_after.FromMicroseconds(int(self._remaining_s(draft, row_key, row.record) * 1e6))
             return answer
         record = EffectRecord(
@@ -132,7 +133,7 @@ class Effects:
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
         place = identity.number, row_key
         batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, record.term_us))
-        return _claimed(claimed)
+        return _claimed(draft, claimed)
 
     def _state(
         self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
@@ -289,9 +290,8 @@ class Effects:
         entry = append(context, txn, draft, ENTRY_KIND_EFFECT, content, request_hash=asked.request_hash)
         if is_new:
             settle_options(txn, draft, old_head, entry.head, options)
-        entry.head.effects += old is None
         row = EffectRow(record=record, sequence=entry.header.sequence)
-        put_effect(txn, draft.identity, row_key, row)
+        put_effect(txn, draft.identity, entry.head, row_key, old, row)
         commit_entry(context, txn, batch, draft, entry, {})
         self._threads.keep_draft(batch, draft)
         return row
@@ -305,12 +305,13 @@ def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
     return _Asked(create=request.create) if is_new else None
 
 
-def _claimed(row: EffectRow) -> BeginEffectResponse:
+def _claimed(draft: Draft, row: EffectRow) -> BeginEffectResponse:
     record = row.record
     state = EFFECT_STATE_UNCERTAIN if record.was_uncertain else EFFECT_STATE_NEW
     return BeginEffectResponse(
-        state=state, claim_token=record.claim_token, effect=view_effect(row), idempotency_key=record.idempotency_key
-    )
+        state=state, claim_token=record.claim_token, effect=view_effect(row), idempotency_key=record.idempotency_key,
+        durability=reached(draft.thread, row.sequence),
+    )  # fmt: skip
 
 
 def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow | None) -> str:

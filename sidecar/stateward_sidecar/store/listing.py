@@ -102,7 +102,7 @@ class Lister:
         with self._context.engine.read() as txn:
             for status in Status.values()[1:]:
                 if count := self._count(txn, layout.status_prefix(keys.tag, keys.names.status(status)), bounds):
-                    answer.counts.append(StatusCount(status=status, count=count))
+                    answer.counts.append(StatusCount(status=status, count=count))  # type: ignore[arg-type]
         return answer
 
     def _count(self, txn: lmdb.Transaction, prefix: bytes, bounds: ListThreadsRequest) -> int:

@@ -113,6 +113,7 @@ class Thread:
     archived_sequence: int = 0  # ahead of the row, which is written now and then
     epoch: int = 0  # of the owner, for the next entry
     in_outbox: bool = False  # for certain; False = perhaps
+    effects_checked: bool = False  # their rows were compared with the sum in the head since it was loaded
 
     @property
     def name(self) -> str:

@@ -33,6 +33,7 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.effectrows import verify_effects
 from stateward_sidecar.store.journal import expire_second, label_keys, list_keys
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
@@ -136,6 +137,7 @@ class Verifier:
                 yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
                 now = self._load(txn, number, uid)
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
+                yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked
 
@@ -327,7 +329,7 @@ class Verifier:
                 found = cursor.set_range(layout.after(layout.thread_prefix(number)))
 
     def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Every entry has its place among all entries, and every thread one place in the list of its namespace."""
+        """Every entry has its place among all entries, and every thread one place in each list of its namespace."""
         places: dict[int, set[int]] = {}
         for key, row in rows(txn, b"W"):
             try:
@@ -338,24 +340,28 @@ class Verifier:
                     raise Corrupt("a row of the feed names another deletion")
             except Corrupt as error:
                 yield Finding(reason=error.reason, message=error.message)
-        for table in (b"U", b"S"):  # all threads, and those of one status
-            listed: set[int] = set()
+        listed: dict[int, set[bytes]] = {}
+        for table in (b"U", b"S"):
             for key, _ in rows(txn, table):
-                number = layout.unpack_updated(key)[1]
-                if number in listed:
-                    message = f"thread number {number} is in the list of its namespace twice"
-                    yield Finding(reason="CORRUPT", message=message)
-                listed.add(number)
+                listed.setdefault(layout.unpack_updated(key)[1], set()).add(key)
+        unread = 0
         for _, row in rows(txn, b"N"):
+            unread += 1
             with suppress(StatewardError):  # found already
                 number, uid = layout.unpack_name(row)
                 thread = self._load(txn, number, uid)
+                unread -= 1
+                listed.setdefault(number, set()).difference_update(list_keys(thread.identity, thread.head))
                 entries = {layout.tail_number(key) for key, _ in rows(txn, thread.identity.keys.all_of(b"J"))}
                 if missing := entries - places.get(number, set()):
                     yield Finding(
                         reason="CORRUPT", namespace=thread.identity.namespace, thread=thread.name, uid=uid.hex(),
                         sequence=min(missing), message="an entry has no place in the feed",
                     )  # fmt: skip
+        wrong = [number for number, keys in listed.items() if keys]
+        for number in wrong if not unread else ():  # a thread that cannot be read is in its lists all the same
+            message = f"thread number {number} is in a list of its namespace in a wrong place"
+            yield Finding(reason="CORRUPT", message=message)
 
     def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
         """Every deletion that is still kept can be told of."""

@@ -14,13 +14,18 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import DeletionRecord
+from stateward.storage.v1.head_pb2 import DeletionRecord, EffectRow, SignalRow
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_EFFECT,
+    ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_PRUNED,
+    ENTRY_KIND_SIGNAL,
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
+    EntryHeader,
+    EntryMetadata,
 )
 from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
 from stateward_sidecar.codec.entry import Entry
@@ -30,10 +35,13 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
+from stateward_sidecar.store.leases import view_record
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
+from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_entry
@@ -276,7 +284,21 @@ class Watcher:
             event.options_changed.CopyFrom(metadata.options)
         elif header.kind == ENTRY_KIND_PRUNED:
             event.pruned.versions.extend(Ranges.from_message(metadata.removed))
+        else:
+            _tell_work(event, header, metadata)
         return event
+
+
+def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> None:
+    """What is written beside versions: signals, effects (without the value, which is in the edits), leases."""
+    if header.kind == ENTRY_KIND_SIGNAL:
+        signal = SignalRow(record=metadata.signal, sequence=header.sequence, create_time_us=header.create_time_us)
+        event.signal.CopyFrom(view_signal(signal))
+    elif header.kind == ENTRY_KIND_EFFECT:
+        event.effect.CopyFrom(view_effect(EffectRow(record=metadata.effect, sequence=header.sequence)))
+    elif header.kind == ENTRY_KIND_LEASE:
+        event.lease.CopyFrom(view_record(metadata.lease, 0.0))
+        event.lease.ClearField("remaining")  # of a grant that was told: nobody can say
 
 
 def may_be_removed(thread: Thread, sequence: int) -> bool:

@@ -1,0 +1,97 @@
+"""Operations on reads: what a tool returned before, found again by the hash of its arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from stateward import values
+from stateward._effects import TERM_S, WAIT_S, Claim, Plan, begin
+from stateward._operations import Call, Operation, ThreadRef
+from stateward._tools import ToolCall, Tools, spread
+from stateward.effects import EffectState, RecordedEffect
+from stateward.errors import ClaimLost, InvalidRequest
+from stateward.v1.lease_pb2 import Holder
+
+CACHE_ANCHOR = "cache/"
+
+
+class CacheOptions(TypedDict, total=False):
+    """How a read is kept. Everything is optional."""
+
+    max_age: timedelta | float | None
+    """A result that is older is read anew; seconds, or a timedelta. None = results never grow old."""
+    term: float
+    """After how many seconds somebody else reads in place of a process that died."""
+    wait: float
+    """For how many seconds to wait where somebody else reads it; then it is read here too."""
+
+
+class CachePlan:
+    """A read that is kept under the hash of its arguments."""
+
+    def __init__(self, tool: str, args: Any, call: ToolCall, options: CacheOptions) -> None:
+        unknown = options.keys() - CacheOptions.__optional_keys__
+        if unknown:
+            raise TypeError(f"cached has no option {', '.join(sorted(unknown))}")
+        max_age = options.get("max_age")
+        self.max_age = timedelta(seconds=max_age) if isinstance(max_age, (int, float)) else max_age
+        self.call = call
+        self.plan = Plan(
+            hash_arguments(tool, args),
+            lambda _key: call,
+            {
+                "anchor": CACHE_ANCHOR + tool,
+                "name": tool,
+                "term": options.get("term", TERM_S),
+                "wait": options.get("wait", WAIT_S),
+                "retry_failed": True,
+            },
+        )
+
+
+def plan_read(tool: str, args: Any, fn: Callable[..., Any], options: CacheOptions) -> CachePlan:
+    """What `fn` returns for these arguments."""
+    return CachePlan(tool, args, spread(fn, args), options)
+
+
+def hash_arguments(tool: str, args: Any) -> str:
+    """A key for a tool's arguments: the same for the same JSON, in whatever order its keys stand."""
+    encoded = values.encode(args, f"arguments of {tool}")
+    data = encoded.data
+    if encoded.media_type == values.JSON:
+        data = json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(b"\0".join([tool.encode(), encoded.media_type.encode(), data])).hexdigest()
+
+
+def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools) -> Operation[Any]:
+    """What was read before, or what is read now."""
+    begun = yield from begin(plan.plan.request(ref, holder, plan.max_age), plan.plan.wait_s)
+    if begun.state == EffectState.DONE:
+        return RecordedEffect.from_proto(begun.effect).value
+    claim = Claim(ref, plan.plan.anchor, plan.plan.key, begun.claim_token, plan.plan.term_s)
+    if not claim.token:  # whoever reads it takes too long
+        outcome = yield from tools.call(plan.call, _nothing, plan.plan.term_s)
+    else:
+        outcome = yield from claim.call(tools, plan.call)
+        try:
+            if outcome.error is None:
+                value = values.encode(outcome.value, f"the result of {plan.plan.name}")
+                yield Call("CompleteEffect", claim.request(state=EffectState.DONE, value=value))
+        except ClaimLost:
+            pass  # somebody else has read it since
+        except (TypeError, ValueError, InvalidRequest):
+            yield from claim.give_back(EffectState.NEW)
+            raise
+        if outcome.error is not None:
+            yield from claim.give_back(EffectState.NEW)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+def _nothing() -> Operation[None]:
+    yield from ()

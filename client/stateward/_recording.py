@@ -1,0 +1,56 @@
+"""Operations on effects without a claim: results that are put, and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stateward import _threads
+from stateward._operations import Call, Operation, ThreadRef, new_request_id
+from stateward.effects import Effect, RecordedEffect
+from stateward.models import Durability, ThreadOptions, choice_number
+from stateward.v1 import effect_service_pb2 as service
+
+
+def put_effects(
+    ref: ThreadRef,
+    effects: Iterable[Effect],
+    durability: Durability | str | None,
+    create: ThreadOptions | None,
+) -> Operation[int]:
+    """Records results; how many were not there before."""
+    request = service.PutEffectsRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        effects=[each.to_proto() for each in effects],
+        request_id=new_request_id(),
+        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+        create=None if create is None else create.to_proto(),
+    )
+    response: service.PutEffectsResponse = yield Call("PutEffects", request)
+    if response.durability < request.durability:
+        yield from _threads.wait_archived(ref, response.sequence, None)
+    return response.written
+
+
+def list_effects(
+    ref: ThreadRef, anchor: str | None, names: Iterable[str], key: str, with_values: bool
+) -> service.ListEffectsRequest:
+    """The request for the first page."""
+    if isinstance(names, str):
+        raise TypeError("names takes a list of names, not one name")
+    return service.ListEffectsRequest(
+        namespace=ref.namespace,
+        thread=ref.thread,
+        anchor=anchor or "",
+        all_anchors=anchor is None,
+        names=names,
+        key=key,
+        without_values=not with_values,
+    )
+
+
+def read_effects(request: service.ListEffectsRequest) -> Operation[list[RecordedEffect]]:
+    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    page: service.ListEffectsResponse = yield Call("ListEffects", request)
+    request.page_token = page.next_page_token
+    return list(map(RecordedEffect.from_proto, page.effects))

@@ -1,0 +1,233 @@
+"""Operations on signals: asking, sending, answering, and who waits; and the streams that tell of signals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from stateward import _saving, _threads, values
+from stateward._operations import Call, Operation, ThreadRef, new_request_id
+from stateward._saving import SaveOptions
+from stateward._streams import Reader, WatchReader
+from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
+from stateward.models import Durability, Status, ThreadInfo, choice_number
+from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, Question, Signal, Wake, answer_in
+from stateward.state import State
+from stateward.v1 import signal_service_pb2 as service
+from stateward.v1 import thread_service_pb2 as threads
+
+# How often a thread that is waited for is looked at again: an answer may have reached the archive through another
+# sidecar, which no watch of this one tells.
+LOOK_AGAIN_S = 30.0
+PAGE_MAX = 1000
+
+
+def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, options: SaveOptions) -> Operation[str]:
+    """Saves the state as WAITING, with a question. Returns the wait id."""
+    taken = options.keys() & {"status", "status_detail", "question"}
+    if taken:
+        raise TypeError(f"ask says {', '.join(sorted(taken))} itself")
+    if ref.branch != "main":
+        raise ValueError(f"branch {ref.branch!r} cannot ask: a thread waits for what the head of its branch main asks")
+    chosen = options.get("wait_id") or os.urandom(8).hex()
+    asked: SaveOptions = {
+        **options,
+        "status": Status.WAITING,
+        "status_detail": reason,
+        "wait_id": chosen,
+        "question": Question(prompt, schema),
+    }
+    yield from _saving.save(ref, state, asked)
+    return chosen
+
+
+def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
+    """What no save acknowledged yet, oldest first."""
+    request = service.ListSignalsRequest(namespace=ref.namespace, thread=ref.thread)
+    return list(map(Signal.from_proto, (yield Call("ListSignals", request)).signals))
+
+
+def answer_to(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
+    """The answer to a question; None = none yet."""
+    return answer_in((yield from list_signals(ref)), wait_id)
+
+
+def send(
+    namespace: str,
+    thread: str,
+    name: str,
+    payload: Any,
+    sender: str,
+    wait_id: str,
+    durability: Durability | str | None,
+    request_id: str | None,
+) -> Operation[Signal]:
+    """Adds a signal. NotArchivedYet where it is kept, but less durably than asked."""
+    request = service.SendSignalRequest(
+        namespace=namespace,
+        thread=thread,
+        name=name,
+        payload=None if payload is None else values.encode(payload, "payload"),
+        sender=sender,
+        wait_id=wait_id,
+        request_id=request_id or new_request_id(),
+        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+    )
+    response: service.SendSignalResponse = yield Call("SendSignal", request)
+    if response.durability < request.durability:
+        raise NotArchivedYet(thread, response.signal.sequence)
+    return Signal.from_proto(response.signal)
+
+
+def answer(
+    namespace: str,
+    thread: str,
+    name: str,
+    payload: Any,
+    sender: str,
+    wait_id: str | None,
+    durability: Durability | str | None,
+    request_id: str | None,
+) -> Operation[Signal]:
+    """Sends what answers the thread's question as it is now, after a look whether that is what is asked for.
+
+    With a `wait_id` the daemon judges, which also knows a request that was answered before.
+    """
+    info = yield from _threads.get_thread(ThreadRef(namespace, thread, "main"))
+    if not wait_id:
+        wait_id = current_wait_id(info)
+    if info.question is not None and info.wait_id == wait_id:
+        check(info.question, name, payload)
+    return (yield from send(namespace, thread, name, payload, sender, wait_id, durability, request_id))
+
+
+def check(question: Question, name: str, payload: Any) -> None:
+    """Raises AnswerRefused where the question wants something else. Who is asked may always refuse."""
+    if name == REJECT:
+        return
+    if name == ANSWER:
+        question.check(payload)
+    elif name == APPROVE:
+        try:
+            question.check(True)
+        except AnswerRefused as error:
+            raise AnswerRefused(f"this question cannot be approved, only answered or rejected: {error}") from None
+
+
+def current_wait_id(info: ThreadInfo) -> str:
+    """What a thread waits for. StaleAnswer where that is nothing."""
+    if info.status != Status.WAITING or not info.wait_id:
+        raise StaleAnswer(
+            f"thread {info.name!r} does not wait for an answer: its status is "
+            f"{info.status.name if isinstance(info.status, Status) else info.status or 'not known'}",
+            reason="STALE_ANSWER",
+            metadata={"thread": info.name},
+        )
+    return info.wait_id
+
+
+def list_waiting(namespace: str, labels: Mapping[str, str] | None) -> threads.ListThreadsRequest:
+    """The request for the first page of threads that wait."""
+    return _threads.list_threads(namespace, status=Status.WAITING, labels=labels)
+
+
+def find_asked(ref: ThreadRef) -> Operation[str]:
+    """The wait id of the question that a thread asks now."""
+    return current_wait_id((yield from _threads.get_thread(ref)))
+
+
+def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
+    """The answer to a question, None = none yet. StaleAnswer where it is not asked any more."""
+    found = yield from answer_to(ref, wait_id)
+    if found is None:
+        info = yield from _threads.get_thread(ref)
+        if info.status != Status.WAITING or info.wait_id != wait_id:
+            raise _withdrawn(ref.thread, wait_id)
+    return found
+
+
+def _withdrawn(thread: str, wait_id: str) -> StaleAnswer:
+    return StaleAnswer(
+        f"thread {thread!r} does not wait for {wait_id!r} any more: it was saved anew meanwhile",
+        reason="STALE_ANSWER",
+        metadata={"thread": thread},
+    )
+
+
+class AnswerReader(Reader[Signal]):
+    """The answer to one question, when it comes. StaleAnswer or ThreadNotFound where none can come any more."""
+
+    method = "Watch"
+
+    def __init__(self, ref: ThreadRef, wait_id: str) -> None:
+        self._events = WatchReader(ref, after_sequence=None, after_cursor="", include_diff=False)
+        self._ref, self._wait_id = ref, wait_id
+
+    def request(self) -> Message:
+        return self._events.request()
+
+    def take(self, message: threads.WatchResponse) -> list[Signal]:
+        for event in self._events.take(message):
+            if isinstance(event.what, Signal) and event.what.wait_id == self._wait_id:
+                return [event.what]
+            saved = event.checkpoint
+            if saved is not None and saved.branch == "main" and saved.wait_id != self._wait_id:
+                raise _withdrawn(self._ref.thread, self._wait_id)
+            if event.kind == "deleted":
+                raise ThreadNotFound(
+                    f"thread {self._ref.thread!r} was deleted", reason="THREAD_NOT_FOUND",
+                    metadata={"thread": self._ref.thread},
+                )  # fmt: skip
+        return []
+
+    def can_resume(self) -> bool:
+        return True
+
+
+class SignalReader(Reader[Wake]):
+    """Threads to which a signal comes, from when the stream was opened first on. What waited before is listed once."""
+
+    method = "Watch"
+
+    def __init__(self, namespace: str, labels: Mapping[str, str] | None) -> None:
+        self._namespace, self._labels = namespace, labels
+        ref = ThreadRef(namespace, "-", "")
+        self._events = WatchReader(ref, after_sequence=None, after_cursor="", include_diff=False, labels=labels)
+        self._seen: set[str] = set()  # ids of signals that were listed, and that the watch may tell too
+
+    def request(self) -> Message:
+        return self._events.request()
+
+    def take(self, message: threads.WatchResponse) -> list[Wake]:
+        wakes = []
+        for event in self._events.take(message):
+            if isinstance(event.what, Signal) and event.what.id not in self._seen:
+                wakes.append(Wake(event.thread, (event.what,)))
+            elif isinstance(event.what, Signal):
+                self._seen.discard(event.what.id)
+        return wakes
+
+    def can_resume(self) -> bool:
+        return True
+
+    def waiting(self) -> Operation[list[Wake]]:
+        """What waits already. To be asked when the stream is open, so that nothing falls between the two."""
+        request = _threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
+        names: list[str] = []
+        while True:
+            names += [each.name for each in (yield from _threads.read_threads(request)) if each.pending_signals]
+            if not request.page_token:
+                break
+        wakes: list[Wake] = []
+        for name in names:
+            try:
+                found = yield from list_signals(ThreadRef(self._namespace, name, ""))
+            except ThreadNotFound:
+                continue  # deleted meanwhile
+            if found:
+                wakes.append(Wake(name, tuple(found)))
+                self._seen.update(each.id for each in found)
+        return wakes

@@ -1,0 +1,93 @@
+"""`client.board`: one state that several agents work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from stateward import _boards
+from stateward._boards import Area
+from stateward._logpages import LogEntry
+from stateward._merging import ANY
+from stateward._projecting import Reducer
+from stateward._saving import SaveOptions
+from stateward._sync_io import Stream
+from stateward.events import Event
+from stateward.models import Checkpoint
+
+if TYPE_CHECKING:
+    from stateward._sync import Client, Thread
+
+
+class Board:
+    """A thread that several agents write at the same time, without reading it first and without refusing each other.
+
+    What they append and count is never lost, whoever else writes and however often a write is repeated: each carries a
+    request id. What they post replaces what was there; with `expected` only if that is what they think.
+
+    Names are shared by all agents, but for those of `private`: an area of names that no other agent takes.
+    """
+
+    def __init__(self, thread: Thread, agent: str = "", area: Area | None = None) -> None:
+        self.thread = thread
+        """The thread itself, for everything else."""
+        self.agent = agent
+        self._area = area if area is not None else Area()
+
+    def __repr__(self) -> str:
+        area = ".private" if self._area.owner else ""
+        return f"{type(self).__name__}({self.thread.name!r}, agent={self.agent!r}){area}"
+
+    @property
+    def private(self) -> Board:
+        """The same board with the names of this agent only: its slots and logs lie below "agents/<agent>/"."""
+        return Board(self.thread, self.agent, Area.of(self.agent))
+
+    def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Adds entries to a log, all of them together."""
+        return self.thread.append(self._area.place(log), *entries, **options)
+
+    def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Counts a number up, or down; it begins with 0."""
+        return self.thread.increment(self._area.place(slot), delta, **options)
+
+    def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Sets a slot. `expected` is the value it must have now, or ABSENT; EditConflict where it has another one."""
+        return self.thread.set_slot(self._area.place(slot), value, expected=expected, **options)
+
+    def read(self, *slots: str) -> dict[str, Any]:
+        """The values of these slots at one version; those that do not exist are left out.
+
+        Without names all slots of the area, for which the whole board is read.
+        """
+        return self.thread._run(_boards.read(self.thread._ref, self._area, slots))
+
+    def read_log(self, log: str, start: int = 0) -> Iterator[LogEntry]:
+        """The entries of a log from index `start` on, as `Thread.read_log`."""
+        return self.thread.read_log(self._area.place(log), start)
+
+    def follow_log(self, log: str, start: int | None = 0) -> Iterator[LogEntry]:
+        """The same without end, as `Thread.follow_log`."""
+        return self.thread.follow_log(self._area.place(log), start)
+
+    def replay(self, log: str, reducer: Reducer, initial: Any, *, projection: str | None = None) -> Any:
+        """Folds the entries of a log into a value, as `Thread.replay`."""
+        name = None if projection is None else self._area.place(projection)
+        return self.thread.replay(self._area.place(log), reducer, initial, projection=name)
+
+    def watch(self, *, slots: Iterable[str] = (), logs: Iterable[str] = (), after_cursor: str = "") -> Stream[Event]:
+        """Events of the board: versions that change one of these slots or logs (none named = all), with those changes.
+
+        `changes` name slots and logs as they lie in the state, those of a private area with what stands before them.
+        What else happens to the thread, a tag or its deletion, is told as well. Close it, or use it with `with`.
+        """
+        chosen = self._area.watched(slots, logs)
+        return self.thread.watch(after_cursor=after_cursor, include_diff=True, slots=chosen[0], logs=chosen[1])
+
+
+class ClientBoards:
+    """Methods of `Client`."""
+
+    def board(self, name: str, *, agent: str = "") -> Board:
+        """A thread that several agents write: each opens it with its own name. Asks nothing of the daemon."""
+        return Board(cast("Client", self).thread(name), agent)

@@ -1,0 +1,84 @@
+"""`thread.handoff` and `client.take_handoff`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from stateward import _handoff
+from stateward._operations import new_request_id
+from stateward._saving import SaveOptions
+from stateward.handoff import Handoff
+from stateward.state import State
+
+if TYPE_CHECKING:
+    from stateward._sync import Client, Thread
+
+
+class ThreadHandoff:
+    """Methods of `Thread`."""
+
+    def handoff(
+        self,
+        to: str,
+        summary: str,
+        *,
+        pending_steps: Iterable[Any] = (),
+        dependencies: Iterable[Any] = (),
+        data: Any = None,
+        sender: str | None = None,
+        state: State | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> Handoff:
+        """Leaves the thread for another agent: one save as WAITING, with what it must know in the slot "handoff".
+
+        With `state` what changed in it is saved along, compare-and-swap; without, the slot goes on top of whatever is
+        the head. Then the lease of this handle is given back, if it holds one. `sender` is the client's `holder`.
+        `durability="archived"` where an agent on another machine is to take it.
+        """
+        thread = cast("Thread", self)
+        name = sender if sender is not None else thread._client._identity.name or ""
+        return thread._run(
+            _handoff.hand_over(thread._ref, to, summary, pending_steps, dependencies, data, name, state, options)
+        )
+
+
+class ClientHandoffs:
+    """Methods of `Client`."""
+
+    def take_handoff(
+        self,
+        thread: str | None = None,
+        *,
+        to: str | None = None,
+        taker: str | None = None,
+        wait: float = _handoff.WAIT_S,
+    ) -> Handoff | None:
+        """Takes over a thread, or the one that was handed to `to` longest ago: then None where there is none.
+
+        Of all who try exactly one gets it; for the others a thread is HandoffTaken. NoHandoff where it is not handed to
+        anybody. `taker` names who takes, so that it gets the same again after a crash; without one that is the client's
+        `holder`, and without that something random. By `to` that works until its first save, by thread also later.
+        `wait` is for how many seconds the lease of who handed it over may still be held.
+        """
+        client = cast("Client", self)
+        known = taker or client._identity.name
+        name, refer = known or f"unnamed-{new_request_id()}", _refer(client)
+        if (thread is None) == (to is None):
+            raise TypeError("take_handoff takes a thread or to=")
+        if thread is not None:
+            return client._run(_handoff.take(refer(thread), name, wait))
+        assert to is not None
+        request = _handoff.waiting(client.namespace, taken_too=known is not None)
+        return client._run(_handoff.take_any(refer, request, to, name, wait))
+
+    def handoffs(self, to: str | None = None) -> Iterator[Handoff]:
+        """What is handed over and not taken, to one agent or to all; the newest first."""
+        client = cast("Client", self)
+        read = partial(_handoff.read_open, _refer(client), to)
+        return client._read_list(read, _handoff.waiting(client.namespace))
+
+
+def _refer(client: Client) -> Any:
+    return lambda name: client.thread(name, migrations=False)._ref

@@ -1,0 +1,447 @@
+"""A writer's stream, without I/O: what is sent, what the answers mean, and how it goes on when the stream breaks.
+
+Frames leave at once and are kept until they are answered. Each names the version before it, which may not be committed
+yet: a state is moved onto the version that it will become, under a digest that is no version's, until the answer
+brings the real one. So a state that was part of a refused frame fits no version any more, and cannot be saved by
+mistake.
+
+A stream that broke is opened again with the request id of the first one: that gives the same lease under the same token
+as long as nobody else has taken it, and what was not answered is sent again as it was. Where somebody has taken it,
+each of those frames is asked for once more by itself: it is answered if it was written before, and LeaseHeld if not.
+
+Writing yields steps, as operations do; `Writer` and `AsyncWriter` carry them out. Only a wait for answers mends the
+stream, so sending never waits for more than room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from stateward._collected import Collected
+from stateward._leases import Claim, release
+from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._reading import hydrate
+from stateward._retry import Retry
+from stateward._saving import PreparedSave, SaveOptions, _creation, _learn_numbers, _read_checkpoint, _save_request
+from stateward._uploads import learn_support, write_blobs
+from stateward.errors import BY_REASON, LeaseHeld, NotArchivedYet, ServerUnavailable, StatewardError
+from stateward.models import Checkpoint
+from stateward.state import Origin, State
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import error_reason_pb2
+from stateward.v1 import writer_service_pb2 as writers
+
+FRAMES_MAX = 128
+"""Frames that were sent and not answered; `send` waits beyond that. The daemon takes twice as many."""
+BYTES_MAX = 16 * 1024 * 1024
+"""What those frames may take together, but for the newest."""
+NO_DIGEST = b"\0" * 16
+"""Digest of a version that is not answered yet."""
+ANSWER_S = 45.0
+"""How long an answer may take at least: one that waits for the archive takes the daemon up to 30 s."""
+END: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Opens a stream, in place of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Sends a message on the open stream; None = there will be no more. What fails shows at the next Take."""
+
+    message: writers.WriteRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Waits for the next message for at most so many seconds. Answered with it, or END."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs an operation. Answered with its result."""
+
+    operation: Operation[Any]
+
+
+Step = Dial | Put | Take | Run | Pause
+Steps = Generator[Step, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A save on its way."""
+
+    number: int
+    request: checkpoints.SaveRequest
+    state: State
+    collected: Collected | None
+    """Set where the state is moved on by the answer; None = it was moved on already."""
+    expected: Checkpoint
+    """What it becomes, as far as that is known before the answer."""
+    size_bytes: int
+    checkpoint: Checkpoint | None = None
+    error: StatewardError | None = None
+    late: NotArchivedYet | None = None
+    is_done: bool = False
+
+    def result(self) -> Checkpoint:
+        """What was written. Raises what refused it, or NotArchivedYet."""
+        error = self.error or self.late
+        if error is not None:
+            raise error
+        assert self.checkpoint is not None
+        return self.checkpoint
+
+
+@dataclass(slots=True)
+class _Reset:
+    is_done: bool = False
+
+
+@dataclass(eq=False)
+class Writing:
+    """What a writer knows and does. `patience_s`: for how long to try while the daemon is away; `deadline_s`: how long
+    an answer may take."""
+
+    ref: ThreadRef
+    claim: Claim
+    patience_s: Callable[[], float]
+    deadline_s: float
+    token: int = 0
+    """That of the lease; 0 = it was never held."""
+    head: tuple[int, bytes] = (0, b"")
+    """Newest version that was answered, and its digest."""
+    is_open: bool = False
+    failed: StatewardError | None = None
+    """What refused the newest frames, until a reset."""
+    lost: StatewardError | None = None
+    """Why the lease is gone for good."""
+    late: NotArchivedYet | None = None
+    _request_id: str = field(default_factory=new_request_id)
+    _unanswered: deque[Frame] = field(default_factory=deque)
+    _unanswered_bytes: int = 0
+    _reset: _Reset | None = None
+    _number: int = 0
+    _is_numbered: bool = False
+    """Whether versions can be told in advance: versions of all branches share their numbers, so only an answer shows
+    where they are."""
+    _tip: Checkpoint | None = None
+    """What the newest frame becomes."""
+    _was_told: bool = False
+
+    def __post_init__(self) -> None:
+        self._retry = Retry(self.patience_s)
+        self.deadline_s = max(self.deadline_s, ANSWER_S)
+
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> Steps:
+        """Takes the lease. Raises LeaseHeld, or what else is in the way."""
+        while True:
+            try:
+                yield from self._dial(self.claim)
+            except StatewardError as error:
+                delay_s = self._retry.delay_after(error)
+                if delay_s is None:
+                    raise
+                yield Pause(delay_s)
+            else:
+                self._retry.reset()
+                return
+
+    def _dial(self, claim: Claim) -> Steps:
+        self.is_open = False
+        request = writers.OpenWriter(
+            namespace=self.ref.namespace,
+            thread=self.ref.thread,
+            branch=self.ref.branch,
+            holder=claim.holder.to_proto(),
+            term=duration_s(claim.term_s),
+            wait=duration_s(claim.wait_s) if claim.wait_s else None,
+            take_over=claim.take_over,
+            request_id=self._request_id,
+            create=claim.create.to_proto() if claim.create else None,
+        )
+        yield Dial()
+        yield Put(writers.WriteRequest(open=request))
+        opened = self._not_ended((yield Take(self.deadline_s + (claim.wait_s or 0)))).opened
+        if self.token and opened.lease.token != self.token:
+            yield Put(None)
+            raise LeaseHeld(
+                f"somebody else had the lease of thread {self.ref.thread!r} meanwhile; open a new writer",
+                reason="LEASE_HELD", metadata={"thread": self.ref.thread, "token": str(opened.lease.token)},
+            )  # fmt: skip
+        if not self.token:
+            self.token, self.head = opened.lease.token, (opened.version, opened.digest)
+        self.is_open = True
+
+    @staticmethod
+    def _not_ended(message: Any) -> Any:
+        if message is END:
+            raise ServerUnavailable("the daemon ended the writer's stream", code="UNAVAILABLE")
+        return message
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def save(self, state: State, options: SaveOptions) -> Steps:
+        """One version, answered. A refusal leaves the state as it was."""
+        is_alone = not self._unanswered
+        frame = yield from self._send(state, options, is_early=False)
+        yield from self._until(lambda: frame.is_done)
+        if frame.error is not None and self.lost is None and is_alone:
+            yield from self._begin_anew()  # it was the only one: nothing else depends on it
+        elif frame.error is not None:
+            self._was_told = True
+        return self._result(frame)
+
+    def send(self, state: State, options: SaveOptions) -> Steps:
+        """Sends a version and returns its frame; the state goes on from it at once."""
+        return (yield from self._send(state, options, is_early=True))
+
+    def _send(self, state: State, options: SaveOptions, *, is_early: bool) -> Steps:
+        if state.saving:
+            raise RuntimeError("this state is being saved already; wait for that save")
+        self.check()
+        if not self._is_numbered and self._unanswered:
+            yield from self.flush()
+        if not self._has_room():
+            yield from self._until(self._has_room)
+            self.check()
+        request, collected = yield from self._prepare(PreparedSave(self.ref, state, options))
+        self._number += 1
+        answer = checkpoints.SaveResponse(version=self._next_version(), parent_version=state.version, digest=NO_DIGEST)
+        expected = _read_checkpoint(request, answer)
+        frame = Frame(self._number, request, state, None if is_early else collected, expected, request.ByteSize())
+        if is_early:
+            self._move(frame, collected, expected)
+        else:
+            state.saving = True
+        self._tip = expected
+        self._unanswered.append(frame)
+        self._unanswered_bytes += frame.size_bytes
+        if self.is_open:
+            yield Put(_message(frame))
+        return frame
+
+    def _has_room(self) -> bool:
+        return len(self._unanswered) < FRAMES_MAX and self._unanswered_bytes <= BYTES_MAX
+
+    def _next_version(self) -> int:
+        return self.head[0] + len(self._unanswered) + 1
+
+    def _prepare(self, prepared: PreparedSave) -> Steps:
+        state = prepared.state
+        if unnumbered := state.logs_without_numbers():
+            yield from self.flush()  # the version that is asked about must be there
+            yield Run(_learn_numbers(self.ref, state, unnumbered))
+        request, collected = _save_request(prepared)
+        if collected.blobs and not (yield Run(learn_support(self.ref))):
+            request, collected = _save_request(prepared)
+        if collected.blobs:
+            yield Run(write_blobs(self.ref, collected.blobs, _creation(prepared)))
+        request.lease_token = self.token
+        if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
+            request.ClearField("expected_digest")  # not answered yet: the stream sees to it that nothing comes between
+        return request, collected
+
+    def _move(self, frame: Frame, collected: Collected, checkpoint: Checkpoint) -> None:
+        state, ref = frame.state, self.ref
+        origin = Origin(ref.namespace, ref.thread, ref.branch)
+        state.rebase(collected, checkpoint, origin, whole=frame.request.overwrite)
+        state.read_blobs_through(ref.blobs)
+        state.keep_blobs(collected.blobs)
+
+    def check(self) -> None:
+        """Raises what stands in the way of more frames."""
+        error = self.lost or self.failed
+        if error is not None:
+            self._was_told = True
+            raise error
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> Steps:
+        """Waits until all frames are answered. Raises what refused one of them, or NotArchivedYet."""
+        yield from self._until(lambda: not self._unanswered)
+        self.check()
+        if self.late is not None:
+            late, self.late = self.late, None
+            raise late
+
+    def wait(self, frame: Frame) -> Steps:
+        """Waits until a frame is answered, and returns what was written."""
+        yield from self._until(lambda: frame.is_done)
+        if frame.error is not None:
+            self._was_told = True
+        return self._result(frame)
+
+    def _result(self, frame: Frame) -> Checkpoint:
+        if self.late is not None and frame.checkpoint is self.late.checkpoint:
+            self.late = None
+        return frame.result()
+
+    def _until(self, is_satisfied: Callable[[], bool]) -> Steps:
+        while not is_satisfied():
+            try:
+                if not self.is_open:
+                    yield from self._return()
+                else:
+                    self._take_in(self._not_ended((yield Take(self.deadline_s))))
+            except StatewardError as error:
+                self.is_open = False
+                delay_s = self._retry.delay_after(error)
+                if delay_s is None:
+                    yield from self._give_up(error)
+                else:
+                    yield Pause(delay_s)
+
+    def _return(self) -> Steps:
+        """Opens the stream again and sends what was not answered."""
+        yield from self._dial(replace(self.claim, wait_s=None, take_over=False))
+        if self._reset is not None:  # nothing was refused on this one
+            self._reset.is_done, self._reset = True, None
+        for frame in list(self._unanswered):
+            yield Put(_message(frame))
+
+    def _give_up(self, error: StatewardError) -> Steps:
+        """After an error that does not pass: every frame learns what became of it."""
+        if isinstance(error, LeaseHeld):
+            self.lost = error
+            for frame in list(self._unanswered):
+                if not frame.is_done:
+                    yield from self._settle_alone(frame)
+        for frame in self._unanswered:
+            self._refuse(frame, error)
+        self._unanswered.clear()
+        self._unanswered_bytes = 0
+        self.failed = self.failed or error
+        self._reset = None
+        self._retry.reset()
+
+    def _settle_alone(self, frame: Frame) -> Steps:
+        """Asks for a frame whose lease is gone: it may have been written before that, and is answered then."""
+        try:
+            response = yield Run(_save_once(frame.request))
+        except StatewardError as error:
+            self._refuse(frame, error)
+        else:
+            self._accept(frame, response)
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _take_in(self, message: writers.WriteResponse) -> None:
+        kind = message.WhichOneof("frame")
+        if kind == "reset":
+            if self._reset is not None:
+                self._reset.is_done, self._reset = True, None
+            return
+        frame = self._unanswered[0]
+        answer = message.saved if kind == "saved" else message.refused
+        if answer.frame != frame.number:
+            raise StatewardError(f"the daemon answered frame {answer.frame} where {frame.number} was next")
+        error = None
+        if kind == "refused":
+            error = error_of(message.refused)
+            if error.retryable:  # it passes: the frame is sent again, with those after it
+                raise error
+        self._unanswered.popleft()
+        self._unanswered_bytes -= frame.size_bytes
+        if error is None:
+            self._retry.reset()
+            self._accept(frame, message.saved.save)
+        else:
+            self._refuse(frame, error)
+
+    def _accept(self, frame: Frame, response: checkpoints.SaveResponse) -> None:
+        checkpoint = _read_checkpoint(frame.request, response)
+        frame.checkpoint, frame.is_done = checkpoint, True
+        if frame.collected is not None:
+            frame.state.saving = False
+            self._move(frame, frame.collected, checkpoint)
+        elif frame.state.checkpoint is frame.expected:
+            frame.state.checkpoint = checkpoint
+        if self._tip is frame.expected:
+            self._tip = checkpoint
+        self.head, self._is_numbered = (checkpoint.version, checkpoint.digest), True
+        if response.durability < frame.request.durability:
+            frame.late = NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])
+            self.late = self.late or frame.late
+
+    def _refuse(self, frame: Frame, error: StatewardError) -> None:
+        if frame.is_done:
+            return
+        frame.error, frame.is_done = error, True
+        if frame.collected is not None:
+            frame.state.saving = False
+        if isinstance(error, LeaseHeld):
+            self.lost = error
+        if self.failed is None:
+            self.failed, self._was_told = error, False
+        self._is_numbered = False
+
+    # -- going on, and ending ---------------------------------------------------------------------------------------
+
+    def reset(self) -> Steps:
+        """After a refusal: takes frames again, and returns the state at the head."""
+        if self.lost is not None:
+            self.check()
+        yield from self._until(lambda: not self._unanswered)
+        if self.lost is not None:
+            self.check()
+        yield from self._begin_anew()
+        return (yield Run(hydrate(self.ref)))
+
+    def _begin_anew(self) -> Steps:
+        reset = self._reset = _Reset()
+        if self.is_open:
+            yield Put(writers.WriteRequest(reset=writers.ResetWriter()))
+        self.failed = None
+        yield from self._until(lambda: reset.is_done or self.failed is not None)
+        if self.failed is not None:
+            raise self.failed
+        self._was_told, self._tip, self._is_numbered = False, None, False
+
+    def close(self, *, is_quiet: bool = False) -> Steps:
+        """Waits for what was sent, gives the lease back and ends the stream. Raises what nobody was told yet."""
+        yield from self._until(lambda: not self._unanswered)
+        if self.lost is None and not (self.is_open and (yield from self._hang_up())):
+            yield Run(release(self.ref, self.token))
+        self.is_open = False
+        error = None if self._was_told else self.lost or self.failed
+        if not is_quiet and (error or self.late):
+            raise error or self.late  # type: ignore[misc]
+
+    def _hang_up(self) -> Steps:
+        """Whether the daemon saw the end of the stream, and so took the lease back."""
+        try:
+            yield Put(None)
+            while (yield Take(self.deadline_s)) is not END:
+                pass
+        except StatewardError:
+            return False
+        return True
+
+
+def _message(frame: Frame) -> writers.WriteRequest:
+    return writers.WriteRequest(save=writers.WriterSave(frame=frame.number, save=frame.request))
+
+
+def _save_once(request: checkpoints.SaveRequest) -> Operation[checkpoints.SaveResponse]:
+    response: checkpoints.SaveResponse = yield Call("Save", request)
+    return response
+
+
+def error_of(refused: writers.WriterRefused) -> StatewardError:
+    """The exception for a frame that was refused."""
+    name = error_reason_pb2.ErrorReason.Name(refused.reason) if refused.reason else ""
+    reason = name.removeprefix("ERROR_REASON_")
+    kind = BY_REASON.get(reason, StatewardError)
+    return kind(refused.message, reason=reason, metadata=dict(refused.metadata))

@@ -1,0 +1,121 @@
+"""`stateward drain`: empties this machine before an orchestrator takes it away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
+from stateward.cli.output import CommandError, counted, note, print_json, say
+from stateward.cli.ticker import Ticker
+from stateward.cli.times import read_length
+from stateward.errors import StatewardError
+
+if TYPE_CHECKING:
+    from stateward import Client
+    from stateward.admin import DrainResult, Stats
+
+GRACE_MAX_S = 3600
+LOOK_INTERVAL_S = 0.2
+
+
+def drain(
+    context: typer.Context,
+    undo: Annotated[bool, typer.Option("--undo", help="Take work again.")] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace", metavar="TIME", help="How long it may take: 30s, 5m, at most 1h; default: the daemon's."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Prepare this machine for being taken away: ship everything, give every thread up, take no new work.
+
+    From the first moment on the daemon is not ready, and saves are refused; reads go on. It stays so after this
+    command, also when that is interrupted, until `stateward drain --undo` or a restart. The exit code is 0 only when
+    nothing is on this machine alone, so that it may go; where it is not, draining again goes on. For an orchestrator's
+    preStop hook, and for people who empty a node.
+
+    \b
+    Examples:
+      stateward drain --grace 30s
+      stateward drain --grace 5m --json | jq .dirty_threads
+      stateward drain --undo
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if undo and grace is not None:
+        raise typer.BadParameter("--undo needs no time", param_hint="--grace")
+    grace_s = None if grace is None else read_length(grace, "--grace").total_seconds()
+    if grace_s is not None and grace_s > GRACE_MAX_S:
+        raise typer.BadParameter(f"{grace!r} is more than an hour", param_hint="--grace")
+    with connect(context, target, namespace) as client, Ticker("draining") as ticker:
+        with _Look(client, lambda stats: ticker.say(_how_far(stats))):
+            result = client.drain(grace=grace_s, undo=undo)
+        has_archive = client.stats().archive is not None
+    if as_json:
+        print_json({**asdict(result), "archive": has_archive})
+    else:
+        _tell(result, undo=undo)
+    if undo or result.dirty_threads == 0:
+        return
+    if result.ready:
+        raise CommandError("draining was undone by somebody while it was under way")
+    raise CommandError(_why(result, has_archive=has_archive))
+
+
+def _tell(result: DrainResult, *, undo: bool) -> None:
+    if undo:
+        say("the daemon takes work again")
+    elif result.dirty_threads == 0:
+        say(f"drained: {counted(result.detached_threads, 'thread')} given up, nothing is on this machine alone")
+    elif result.detached_threads:
+        note(f"{counted(result.detached_threads, 'thread')} given up")
+
+
+def _why(result: DrainResult, *, has_archive: bool) -> str:
+    left = counted(result.dirty_threads, "thread")
+    if not has_archive:
+        return (
+            f"{left} on this disk only, as the daemon has no archive: do not take the disk away. It takes no new work; "
+            "`stateward drain --undo` ends that"
+        )
+    return (
+        f"{left} with something that is not archived yet: drain again with a longer --grace; "
+        "`stateward archive status` says how the bucket does"
+    )
+
+
+def _how_far(stats: Stats) -> str:
+    if stats.archive is None:
+        return ""
+    held = counted(stats.archive.owned_threads, "thread")
+    return f"{held} held, {stats.archive.dirty_threads:,} not archived"
+
+
+class _Look:
+    """Looks at the daemon's figures now and then while something goes on."""
+
+    def __init__(self, client: Client, tell: Callable[[Stats], None]) -> None:
+        self._client = client
+        self._tell = tell
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="look", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_INTERVAL_S):
+            with suppress(StatewardError):  # whoever waits for the result is told
+                self._tell(self._client.stats())

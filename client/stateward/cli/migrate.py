@@ -1,0 +1,119 @@
+"""`stateward migrate`: brings all threads to the schema that a program expects, by the program's own migrations."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
+from stateward.cli.output import CommandError, counted, fail, print_json, say
+from stateward.cli.ticker import Ticker
+
+if TYPE_CHECKING:
+    from stateward.migrations import Migrations, Report
+
+FAILURES_SHOWN_MAX = 20
+
+
+def migrate(
+    context: typer.Context,
+    place: Annotated[
+        str, typer.Argument(metavar="MODULE:NAME", help="Where the Migrations are; looked for from this directory too.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Migrate in memory only, and say what would be.")] = False,
+    thread: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--thread", "-t", metavar="THREAD", help="Only this one; may be repeated.", autocompletion=complete_thread
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Save every thread of the namespace as a new version of the current schema. Exit code 1 if any could not be.
+
+    Agents may go on meanwhile. Old versions stay as they were; what fails stays as it is and is listed. A run that was
+    interrupted is just made again. The module is imported, which runs its code.
+
+    \b
+    Examples:
+      stateward migrate booking.schema:migrations --dry-run
+      stateward migrate booking.schema:migrations
+      stateward migrate booking.schema:migrations --thread booking-42 --json
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    migrations = load(place)
+    with connect(context, target, namespace) as client, Ticker("migrating") as ticker:
+
+        def tell(name: str, report: Report) -> None:
+            ticker.say(f"{report.threads:,} threads, {len(report.failures):,} failed, {name}")
+
+        report = migrations.run(client, dry_run=dry_run, threads=thread, on_progress=tell)
+    if as_json:
+        print_json(_facts(report))
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def load(place: str) -> Migrations:
+    """The object that MODULE:NAME names; CommandError where there is none."""
+    from stateward.migrations import Migrations  # noqa: PLC0415  costs a part of a start, and `--help` needs none
+
+    module_name, _, name = place.partition(":")
+    if not module_name or not name:
+        raise typer.BadParameter("give it as module:name, such as booking.schema:migrations", param_hint="MODULE:NAME")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever the module's own code raises
+        raise CommandError(f"{place}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Migrations):
+        raise CommandError(f"{place} is a {type(found).__name__}, not a stateward.Migrations")
+    return found
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    return {
+        "current": report.current,
+        "dry_run": report.dry_run,
+        "threads": report.threads,
+        "migrated": [
+            {"from": start, "to": end, "branches": count} for (start, end), count in sorted(report.migrated.items())
+        ],
+        "unchanged": report.unchanged,
+        "orphans": report.orphans,
+        "failures": [
+            {"thread": each.thread, "branch": each.branch, "kind": type(each.error).__name__, "error": str(each.error)}
+            for each in report.failures
+        ],
+    }
+
+
+def _print(report: Report) -> None:
+    did = "would go" if report.dry_run else "went"
+    for (start, end), count in sorted(report.migrated.items()):
+        say(f"{counted(count, 'branch', 'branches')} {did} from schema {start} to {end}")
+    orphans = f", {counted(report.orphans, 'orphan')} passed over" if report.orphans else ""
+    say(
+        f"{counted(report.threads, 'thread')} looked at, "
+        f"{counted(report.unchanged, 'branch', 'branches')} had schema {report.current} already{orphans}"
+    )
+    for each in report.failures[:FAILURES_SHOWN_MAX]:
+        say(f"failed: {each.error}")
+    if report.failures:
+        more = len(report.failures) - FAILURES_SHOWN_MAX
+        fail(
+            f"{counted(len(report.failures), 'branch', 'branches')} could not be migrated and "
+            f"{'stays' if len(report.failures) == 1 else 'stay'} as before"
+            + (f" ({more:,} more than are shown; --json has all)" if more > 0 else "")
+        )

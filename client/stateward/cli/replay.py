@@ -1,0 +1,140 @@
+"""`stateward replay`: a run, step by step."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.compare import compare_logs, compare_slots
+from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
+from stateward.cli.diff import print_differences
+from stateward.cli.output import clean, is_terminal, print_facts, print_line_of_json, say, size
+from stateward.cli.times import clock_time
+from stateward.cli.where import FORMS, find_version
+
+if TYPE_CHECKING:
+    from stateward import Checkpoint, State, Thread
+    from stateward.changes import Change
+
+SLOT_WIDTH = 300
+
+
+def replay(
+    context: typer.Context,
+    thread: ThreadArgument,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="VERSION", help=f"Begin here: {FORMS}; default: the first.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="End here; default: the newest.")] = None,
+    branch: BranchOption = "main",
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Walk a run step by step: what each version changed, and the slots it left. Pruned versions are passed over.
+
+    On a terminal Enter shows the next step, b the one before, a number goes there, q ends it. In a pipe all steps are
+    printed; --json prints a line for each, with its changes.
+
+    \b
+    Examples:
+      stateward replay booking-42
+      stateward replay booking-42 --from step:14 --branch retry
+      stateward replay booking-42 --json | jq -c .changes
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        handle = client.thread(thread, branch=branch)
+        begin, end = find_version(handle, first, "--from"), find_version(handle, last, "--to")
+        with handle.history(begin or 0, end, slots=None if as_json else []) as line:
+            if as_json:
+                for at, (checkpoint, state, changes) in enumerate(line):
+                    print_line_of_json(_as_json(checkpoint, None if at else state, changes))
+                return
+            steps = [checkpoint for checkpoint, _, _ in line]
+        walk = _Walk(handle, steps)
+        if is_terminal() and sys.stdin.isatty():
+            walk.by_hand()
+        else:
+            for at in range(len(steps)):
+                walk.show(at)
+
+
+class _Walk:
+    """The steps, and where one is."""
+
+    def __init__(self, thread: Thread, steps: list[Checkpoint]) -> None:
+        self._thread, self._steps = thread, steps
+        self._seen: tuple[int, State] | None = None
+
+    def by_hand(self) -> None:
+        """Shows one step after another, as it is asked for."""
+        at, end = 0, len(self._steps) - 1
+        while True:
+            self.show(at)
+            print(f"[{at + 1}/{end + 1}] Enter next, b back, number, q quit: ", end="", flush=True)
+            typed = sys.stdin.readline()
+            word = typed.strip().lower()
+            if not typed or word == "q" or (not word and at == end):
+                return
+            if word == "b":
+                at = max(at - 1, 0)
+            elif re.fullmatch(r"\d{1,9}", word):
+                at = min(max(int(word) - 1, 0), end)
+            else:
+                at = min(at + 1, end)
+
+    def show(self, at: int) -> None:
+        """Prints a step."""
+        checkpoint = self._steps[at]
+        # Against what it was made from; against the step before where that was pruned.
+        old = self._state(self._steps[at - 1].version) if at else self._parent(checkpoint)
+        new = self._state(checkpoint.version)
+        _print_head(checkpoint)
+        print_differences(compare_slots(old, new), compare_logs(old, new))
+        if len(new.slots):
+            say("state", style="bold")
+            print_facts((f"  {name}", compact(slot_of(new, name), SLOT_WIDTH)) for name in sorted(new.slots))
+        say()
+
+    def _state(self, version: int) -> State:
+        if self._seen is None or self._seen[0] != version:
+            self._seen = version, self._thread.hydrate(version)
+        return self._seen[1]
+
+    def _parent(self, checkpoint: Checkpoint) -> State | None:
+        from stateward.errors import VersionNotFound, VersionPruned  # noqa: PLC0415
+
+        try:
+            return self._state(checkpoint.parent_version) if checkpoint.parent_version else None
+        except (VersionNotFound, VersionPruned):
+            return None
+
+
+def _print_head(each: Checkpoint) -> None:
+    branch = f" on {clean(each.branch)}" if each.branch != "main" else ""
+    step = "" if each.step is None else f", step {each.step}"
+    detail = f" ({clean(each.status_detail)})" if each.status_detail else ""
+    more = f"  {clean(pairs(each.metrics))}" if each.metrics else ""
+    say(
+        f"== version {each.version}{branch}{step}  {status_word(each.status)}{detail}  "
+        f"{clock_time(each.create_time)}  {size(each.edit_bytes)}{more}",
+        style="bold cyan",
+    )
+
+
+def _as_json(checkpoint: Checkpoint, state: State | None, changes: list[Change]) -> dict[str, Any]:
+    found = {"checkpoint": checkpoint_as_json(checkpoint), "changes": list(map(change_as_json, changes))}
+    if state is not None:  # the first step: everything that is there
+        found["slots"] = {name: plain(slot_of(state, name)) for name in state.slots}
+        found["logs"] = {name: len(state.logs[name]) for name in state.logs}
+    return found
+
+
+def change_as_json(change: Change) -> dict[str, Any]:
+    """A change for scripts: {"change": "slot_set", "slot": …, "value": …}."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(change).__name__).lower()
+    return {"change": name, **{key: plain(value) for key, value in vars(change).items() if value is not None}}

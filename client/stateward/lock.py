@@ -1,0 +1,78 @@
+"""What leases and locks of both clients are made of, apart from waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from stateward._holder import Holder
+from stateward._leases import TERM_S, Claim, check_times
+from stateward._operations import ThreadRef
+from stateward.errors import LeaseHeld
+from stateward.models import Lease, ThreadOptions
+
+
+class LeaseShell:
+    """A lease that is wanted, held, lost or given back."""
+
+    def __init__(
+        self,
+        client: Any,
+        ref: ThreadRef,
+        *,
+        term: float = TERM_S,
+        wait: float | None = None,
+        take_over: bool = False,
+        holder: str | None = None,
+        create: ThreadOptions | None = None,
+        binds: bool = False,
+    ) -> None:
+        check_times(term, wait)
+        self._client = client
+        self._ref = ref
+        who = Holder.named(holder) if holder else client._identity.holder
+        self._claim = Claim(who, term, wait, take_over, create)
+        self._binds = binds  # whether saves through the handle carry its token
+        self._pid = os.getpid()
+        self._is_held = False
+        self.token = 0
+        """Its fencing token, larger than that of every earlier holder; 0 = not taken yet."""
+        self.lost: LeaseHeld | None = None
+        """Why it is known to be lost; None = it is not."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._ref.thread!r}, token={self.token})"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process took it: a forked child gives nothing back that its parent holds."""
+        return self._pid == os.getpid()
+
+    def _take(self, lease: Lease) -> None:
+        self.token, self._is_held, self.lost = lease.token, True, None
+        if self._binds:
+            self._ref.held.token = lease.token
+
+    def _give_back(self) -> int:
+        """The token that is to be given back; 0 = none."""
+        if not self.is_ours or not self._is_held:
+            return 0
+        self._is_held = False
+        if self._binds and self._ref.held.token == self.token:
+            self._ref.held.token = 0
+        return 0 if self.lost else self.token
+
+    def _held_token(self) -> int:
+        if self.lost is not None:
+            raise self.lost
+        if not self._is_held:
+            raise RuntimeError("this lease is not held; use it with `with`")
+        return self.token
+
+    def _judge(self, ask: Callable[[], Lease]) -> Lease:
+        try:
+            return ask()
+        except LeaseHeld as error:
+            self.lost = error
+            raise

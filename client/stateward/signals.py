@@ -1,0 +1,138 @@
+"""What comes from outside to a thread: signals, the questions that some of them answer, and who is woken by them.
+
+    wait_id = thread.ask(state, "Book it for 1,200 EUR?", schema={"type": "boolean"})    # and the agent may end
+    client.approve("booking-42", note="fine")                                            # somebody, days later
+    state = thread.hydrate()                                                             # the agent, started again
+    answer = thread.answer_to(wait_id)
+    thread.save(state, ack=[answer])                                                     # done with it
+
+A signal is kept until a save acknowledges it. It comes at least once: an agent that dies before that save finds it
+again, so what it does about it belongs into an effect.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from stateward import values
+from stateward.v1 import signal_pb2, state_pb2
+
+ANSWER, APPROVE, REJECT = "answer", "approve", "reject"
+
+
+class AnswerRefused(ValueError):
+    """The answer does not have the form that the question asks for; nothing was sent. The message says where."""
+
+
+class SchemaNotChecked(UserWarning):
+    """The question says which form its answer has, and the package that checks it is not installed."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a waiting agent asks."""
+
+    prompt: str
+    schema: Any = None
+    """JSON Schema of the answer, as Python values; None = anything will do."""
+
+    @classmethod
+    def from_proto(cls, message: signal_pb2.Question) -> Question:
+        return cls(message.prompt, _read_schema(message.answer_schema))
+
+    def to_proto(self) -> signal_pb2.Question:
+        schema = "" if self.schema is None else json.dumps(self.schema, ensure_ascii=False)
+        return signal_pb2.Question(prompt=self.prompt, answer_schema=schema)
+
+    def check(self, answer: Any) -> None:
+        """Raises AnswerRefused for an answer of another form. Warns where it cannot be checked here."""
+        if self.schema is None:
+            return
+        try:
+            import jsonschema  # noqa: PLC0415  an extra, and slow to import
+        except ModuleNotFoundError:
+            warnings.warn(
+                "the answer was not checked against the question's schema, as the package jsonschema is not installed; "
+                "run: pip install 'stateward[schema]'",
+                SchemaNotChecked,
+                stacklevel=2,
+            )
+            return
+        try:
+            validator = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
+            error = jsonschema.exceptions.best_match(validator(self.schema).iter_errors(answer))
+        except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters
+            warnings.warn(
+                f"the answer was not checked, as the question's schema is wrong: {failure}", SchemaNotChecked, 2
+            )
+            return
+        if error is not None:
+            where = "".join(f"[{each!r}]" for each in error.absolute_path)
+            raise AnswerRefused(f"the question wants another answer{' at ' + where if where else ''}: {error.message}")
+
+
+def _read_schema(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return text  # shown as it is; `check` says that it is none
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A message to a thread. Goes into `ack` of the save that holds what was made of it."""
+
+    id: str
+    name: str
+    """What it is: "answer", "approve", "reject", or anything that was agreed on, such as "cancel"."""
+    sender: str
+    """As the sender said; not proved."""
+    wait_id: str
+    """The question it answers; empty = none."""
+    time: datetime
+    sequence: int
+    """Its place in the thread's journal."""
+    payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False)
+
+    @cached_property
+    def payload(self) -> Any:
+        """Its content, decoded; None = none."""
+        return None if self.payload_value is None else values.decode(self.payload_value, "payload")
+
+    @property
+    def approved(self) -> bool:
+        """Whether it says yes: an approval, or the answer True."""
+        return self.name == APPROVE or (self.name == ANSWER and self.payload is True)
+
+    @classmethod
+    def from_proto(cls, message: signal_pb2.Signal) -> Signal:
+        return cls(
+            id=message.signal_id,
+            name=message.name,
+            sender=message.sender,
+            wait_id=message.wait_id,
+            time=message.create_time.ToDatetime(tzinfo=UTC),
+            sequence=message.sequence,
+            payload_value=message.payload if message.HasField("payload") else None,
+        )
+
+
+@dataclass(frozen=True)
+class Wake:
+    """A thread with signals that wait: whoever runs its agent starts it again."""
+
+    thread: str
+    signals: tuple[Signal, ...]
+    """What waited already, oldest first, or the one that came just now."""
+
+
+def answer_in(signals: tuple[Signal, ...] | list[Signal], wait_id: str) -> Signal | None:
+    """The answer to a question; None = none yet."""
+    if not wait_id:
+        raise ValueError("wait_id is empty: no question has this name")
+    return next((each for each in signals if each.wait_id == wait_id), None)

@@ -1,0 +1,143 @@
+"""Finished runs as JSON, one record each, for training and evaluation.
+
+    {"thread": "booking-42", "uid": "…", "agent": "booking", "version": 20, "step": 20,
+     "status": "completed", "status_detail": "", "outcome": VALUE or null,
+     "labels": {…}, "metrics": {"cost_usd": 0.31, …}, "create_time": "…", "update_time": "…",
+     "messages": [MESSAGE, …], "messages_missing": 0, "tools": [{"name", "calls", "errors"}, …]}
+
+`messages` is the log of that name, whole: what a sliding window trimmed is read from earlier versions, as far as those
+were not pruned; `messages_missing` counts what is gone for good. `outcome` is the value of a slot. Values that JSON
+cannot say are {"media_type", "base64"}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stateward.changes import EntriesAppended, EntryReplaced, LogDeleted, LogTrimmed
+from stateward.insight import MESSAGES, TOOL_CALLS, count_calls, entries_of
+from stateward.models import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stateward import Client, State, Thread, ThreadInfo
+    from stateward._threads import ThreadFilters
+
+FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+OUTCOME_SLOTS = ("outcome", "result")
+
+
+@dataclass(frozen=True)
+class MetricRange:
+    """Limits of metrics; a run that does not say a metric that is limited does not fit."""
+
+    least: Mapping[str, float] = field(default_factory=dict)
+    most: Mapping[str, float] = field(default_factory=dict)
+
+    def fits(self, metrics: Mapping[str, float]) -> bool:
+        """Whether all are within."""
+        return all(name in metrics and metrics[name] >= limit for name, limit in self.least.items()) and all(
+            name in metrics and metrics[name] <= limit for name, limit in self.most.items()
+        )
+
+
+def find_runs(
+    client: Client, filters: ThreadFilters, metrics: MetricRange | None = None, agent: str | None = None
+) -> Iterator[ThreadInfo]:
+    """Threads that are over (or have the statuses that are asked for), and fit. Page by page."""
+    if not filters.get("statuses") and filters.get("status") is None:
+        filters = {**filters, "statuses": FINISHED}
+    for info in client.threads(**filters):
+        if (metrics is None or metrics.fits(info.metrics)) and (agent is None or info.options.agent == agent):
+            yield info
+
+
+def read_trajectory(
+    client: Client, info: ThreadInfo, plain: Callable[[Any], Any], outcome_slot: str | None = None
+) -> dict[str, Any]:
+    """A thread as a record. `plain` makes JSON of a value. ThreadNotFound where it was deleted meanwhile."""
+    thread = client.thread(info.name)
+    wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)
+    state = thread.hydrate(slots=wanted, logs=[MESSAGES, TOOL_CALLS], must_exist=True)
+    messages, missing = _whole_log(thread, state)
+    calls = count_calls(messages, entries_of(state, TOOL_CALLS))
+    checkpoint = state.checkpoint
+    assert checkpoint is not None
+    return {
+        "thread": info.name,
+        "uid": info.uid,
+        "agent": info.options.agent,
+        "version": state.version,
+        "step": checkpoint.step,
+        "status": _word(checkpoint.status),
+        "status_detail": checkpoint.status_detail,
+        "outcome": next((plain(_slot(state, name)) for name in wanted if name in state.slots), None),
+        "labels": dict(info.labels),
+        "metrics": dict(checkpoint.metrics),
+        "create_time": info.create_time.isoformat(),
+        "update_time": info.update_time.isoformat(),
+        "messages": [plain(entry) for entry in messages],
+        "messages_missing": missing,
+        "tools": [{"name": name, "calls": count, "errors": calls.errors[name]} for name, count in calls.calls.items()],
+    }
+
+
+def _whole_log(thread: Thread, state: State) -> tuple[list[Any], int]:
+    """Every entry the log ever had, by its newest value, and how many are gone."""
+    if MESSAGES not in state.logs:
+        return [], 0
+    log = state.logs[MESSAGES]
+    first = log.first_index
+    entries = {first + at: _entry(log, at) for at in range(len(log))}
+    if first:
+        earlier = _earlier(thread, state.version)
+        entries = {at: value for at, value in earlier.items() if at < first} | entries
+    return [entries[at] for at in sorted(entries)], log.next_index - len(entries)
+
+
+def _earlier(thread: Thread, version: int) -> dict[int, Any]:
+    """The log's entries by index, as the versions up to this one brought them; what was trimmed at the start stays."""
+    entries: dict[int, Any] = {}
+    following = 0
+    with thread.history(version=version, logs=[MESSAGES]) as line:
+        for at, (checkpoint, state, changes) in enumerate(line):
+            if not at:
+                log = (state or thread.hydrate(checkpoint.version, logs=[MESSAGES])).logs[MESSAGES]
+                entries = {log.first_index + place: _entry(log, place) for place in range(len(log))}
+                following = log.next_index
+                continue
+            for change in changes:
+                match change:
+                    case EntriesAppended():
+                        following = following if change.at_index is None else change.at_index
+                        entries |= dict(enumerate(change.entries, following))
+                        following += len(change.entries)
+                    case EntryReplaced():
+                        entries[change.index] = change.value
+                    case LogTrimmed(from_index=int(index)):
+                        entries = {place: value for place, value in entries.items() if place < index}
+                        following = min(following, index)
+                    case LogDeleted():
+                        entries = {}
+    return entries
+
+
+def _entry(log: Any, position: int) -> Any:
+    try:
+        return log[position]
+    except ValueError:
+        return log.raw(position)
+
+
+def _slot(state: State, name: str) -> Any:
+    try:
+        return state.slots[name]
+    except ValueError:
+        return state.slots.raw(name)
+
+
+def _word(status: Any) -> str:
+    return status.name.lower() if hasattr(status, "name") else str(status or "")

@@ -1,0 +1,98 @@
+"""A sliding window over a log: what a model is shown stays small, and what slid out stays readable.
+
+    window = thread.window("messages", keep_last=50, summarise=fn, into="summary")
+    window.save(state, step=7)
+
+Where the log is longer than the window, the oldest entries are handed to `summarise(old_summary, entries)`, its result
+goes into a slot, and the log is trimmed, all in the same version. The version before still has the entries:
+`window.trimmed(thread)` reads them back. Only entries that some version has are trimmed; newer ones wait for the next
+save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+
+from stateward import _windows
+from stateward._saving import SaveOptions
+
+if TYPE_CHECKING:
+    from stateward.state import State
+
+CHARACTERS_PER_TOKEN = 4
+
+Summarise = Callable[[Any, list[Any]], Any]
+
+
+def estimate_tokens(entry: Any) -> int:
+    """About how many tokens an entry takes: a quarter of its characters, as JSON or as text."""
+    return max(len(_windows.as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How much of a log is kept: the last `keep_last` entries, or the last that take `keep_tokens`, or both.
+
+    Trimming begins above `(1 + slack)` times that: with a summariser that costs something, a slack of 0.5 has it called
+    for every 25 entries of a window of 50, and not for each. `into` is the slot of the summary; without `summarise`
+    entries are only trimmed. With an AsyncClient `summarise` may be a coroutine function. Where it raises, the state is
+    saved untrimmed, and its error is raised afterwards.
+    """
+
+    log: str
+    keep_last: int | None = None
+    keep_tokens: int | None = None
+    summarise: Summarise | None = None
+    into: str = "summary"
+    slack: float = 0.0
+    tokens: Callable[[Any], int] = estimate_tokens
+    thread: Any = None
+    """The thread (Thread or AsyncThread) that `save` and `trimmed` are about when none is given."""
+
+    def __post_init__(self) -> None:
+        if self.keep_last is None and self.keep_tokens is None:
+            raise TypeError("a window needs keep_last or keep_tokens")
+        if any(limit is not None and limit < 0 for limit in (self.keep_last, self.keep_tokens)) or self.slack < 0:
+            raise ValueError("keep_last, keep_tokens and slack are not below 0")
+
+    def excess(self, entries: Sequence[Any]) -> int:
+        """How many of the oldest entries are to go; 0 = none."""
+        if not (self._is_over(len(entries), self.keep_last) or self._has_too_many_tokens(entries)):
+            return 0
+        kept = len(entries) if self.keep_last is None else min(self.keep_last, len(entries))
+        if self.keep_tokens is not None:
+            kept = min(kept, self._fitting(entries, self.keep_tokens))
+        return len(entries) - kept
+
+    def save(self, state: State, thread: Any = None, **options: Unpack[SaveOptions]) -> Any:
+        """As `thread.save`, with the log trimmed to the window. To be awaited with an AsyncThread."""
+        where = self._thread(thread)
+        return where._run(_windows.save(where._ref, state, [self], options))
+
+    def trimmed(self, thread: Any = None) -> Any:
+        """All entries that slid out, oldest first, as a list: read from the versions before. To be awaited with an
+        AsyncThread. VersionPruned where retention has removed such a version."""
+        where = self._thread(thread)
+        return where._run(_windows.trimmed(where._ref, self.log))
+
+    def _thread(self, thread: Any) -> Any:
+        found = thread if thread is not None else self.thread
+        if found is None:
+            raise TypeError("say which thread: window.save(state, thread), or make the window with thread.window(…)")
+        return found
+
+    def _is_over(self, count: int, limit: int | None) -> bool:
+        return limit is not None and count > limit * (1 + self.slack)
+
+    def _has_too_many_tokens(self, entries: Iterable[Any]) -> bool:
+        return self.keep_tokens is not None and self._is_over(sum(map(self.tokens, entries)), self.keep_tokens)
+
+    def _fitting(self, entries: Sequence[Any], limit: int) -> int:
+        total = 0
+        for count, entry in enumerate(reversed(entries)):
+            total += self.tokens(entry)
+            if total > limit:
+                return count
+        return len(entries)

@@ -1,0 +1,89 @@
+"""What both writers are made of, apart from waiting."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stateward._leases import TERM_S, Claim, check_times
+from stateward._operations import ThreadRef
+from stateward._writer import Frame, Writing
+from stateward.errors import StatewardError
+from stateward.models import Checkpoint, ThreadOptions
+
+
+class WriterShell:
+    """A writer of one branch, in one process."""
+
+    def __init__(
+        self,
+        client: Any,
+        ref: ThreadRef,
+        *,
+        term: float = TERM_S,
+        wait: float | None = None,
+        take_over: bool = False,
+        create: ThreadOptions | None = None,
+    ) -> None:
+        check_times(term, wait)
+        self._client = client
+        self._claim = Claim(client._identity.holder, term, wait, take_over, create)
+        self._writing = Writing(ref, self._claim, client._patience_s, client._settings.deadline_s)
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._writing.ref.thread!r}, version={self.version})"
+
+    @property
+    def token(self) -> int:
+        """The fencing token of its lease, for others who are to refuse what an older holder still sends."""
+        return self._writing.token
+
+    @property
+    def version(self) -> int:
+        """The newest version that was answered; 0 = none yet."""
+        return self._writing.head[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it: a forked child must not use its parent's stream."""
+        return self._pid == os.getpid()
+
+    def _require_ours(self) -> None:
+        if not self.is_ours:
+            raise RuntimeError("this writer is the parent process's; open one of your own")
+        if self._is_closed or not self._writing.token:
+            raise RuntimeError("this writer is not open; use it with `with`")
+
+
+class HandleShell:
+    """A version on its way."""
+
+    def __init__(self, writer: Any, frame: Frame) -> None:
+        self._writer = writer
+        self._frame = frame
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(version={self.version}, done={self.done})"
+
+    @property
+    def version(self) -> int:
+        """The number of the version: the one it is to have, until it is answered."""
+        return (self._frame.checkpoint or self._frame.expected).version
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer was read. Answers are read while somebody waits: in `result`, `flush` or `save`, and in
+        `send` where too many are under way."""
+        return self._frame.is_done
+
+    @property
+    def error(self) -> StatewardError | None:
+        """What refused it, where that is known."""
+        return self._frame.error
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What was written, where that is known."""
+        return self._frame.checkpoint

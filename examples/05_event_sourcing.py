@@ -1,0 +1,80 @@
+"""A log as a stream of events: what is true now is folded from what happened, and folded once.
+
+    python examples/05_event_sourcing.py
+
+An account is nothing but its events. Its balance is a fold over them, which the daemon keeps beside the log, so that
+the next fold takes only what is new: also after a crash, and in another process. A follower gets every event as it is
+appended, and the past stays readable: the balance at any version is the same fold, over the log as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from stateward import Client
+from stateward.testing import run_daemon
+
+
+class Balance:
+    """The reducer, which counts how often it is called."""
+
+    def __init__(self) -> None:
+        self.folded = 0
+
+    def __call__(self, balance: int, event: dict[str, Any]) -> int:
+        self.folded += 1
+        return balance + event["amount"] if event["kind"] == "paid in" else balance - event["amount"]
+
+
+def follow(target: str, seen: list[int]) -> None:
+    """Another reader: sees each event once, in order, until the account is closed."""
+    with Client(target) as client:
+        for entry in client.thread("account-7").follow_log("events"):
+            seen.append(entry.index)
+            if entry.value["kind"] == "closed":
+                return
+
+
+def main() -> int:
+    """Runs the account; 0 = everything held."""
+    seen: list[int] = []
+    with run_daemon() as daemon, Client(daemon.target) as client:
+        account = client.thread("account-7")
+        account.append("events", *({"kind": "paid in", "amount": 10} for _ in range(1000)))
+        follower = threading.Thread(target=follow, args=(daemon.target, seen))
+        follower.start()
+
+        first = Balance()
+        balance = account.replay("events", first, 0, projection="balance")
+        print(f"balance {balance}, folded from {first.folded:,} events")
+
+        daemon.kill()  # the kept fold is as durable as the events are
+        daemon.start()
+
+        then = account.append("events", {"kind": "paid out", "amount": 30}, {"kind": "paid in", "amount": 5})
+        second = Balance()
+        balance = account.replay("events", second, 0, projection="balance")
+        print(f"balance {balance} after a crash of the daemon, folded from {second.folded} new events")
+
+        state = account.hydrate()
+        account.replay("events", lambda count, _: count + 1, 0, projection="count")
+        state.slots["owner"] = "Ada"
+        account.save(state)  # keeping a fold is no change of the state: no VersionMismatch
+
+        account.append("events", {"kind": "paid out", "amount": 5000}, {"kind": "closed", "amount": 0})
+        past = Balance()
+        before = 0
+        for entry in account.read_log("events", version=then.version):
+            before = past(before, entry.value)
+        print(f"balance {before} at version {then.version}; now {account.replay('events', Balance(), 0)}")
+
+        follower.join(timeout=20)
+        print(f"the follower saw {len(seen):,} events, each once: {seen == list(range(1004))}")
+        held = (first.folded, second.folded, balance, before) == (1000, 2, 9975, 9975)
+    return 0 if held and seen == list(range(1004)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

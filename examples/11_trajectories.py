@@ -1,0 +1,93 @@
+"""Questions about many runs, and finished runs as training data.
+
+    python examples/11_trajectories.py
+
+Two dozen agents run; most finish, some fail. We ask which of them failed and where, which tools were used most, and
+write the good and cheap runs as JSON Lines. Finished runs carry a TTL: they go by themselves. The same from a shell:
+
+    stateward threads --count
+    stateward failures --since 24h
+    stateward tools --agent booking
+    stateward export --trajectories --status completed --max-metric cost_usd=0.1 > runs.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from stateward import Client, Status, ThreadOptions
+from stateward.testing import run_daemon
+
+RUNS = 24
+TOOLS = ("search", "search", "book")
+
+
+def run_agent(client: Client, number: int) -> None:
+    """One run: three tool calls, then an end. Every eighth fails at its last tool."""
+    thread = client.thread(f"booking-{number}")
+    state = thread.hydrate()
+    options = ThreadOptions(agent="booking", labels={"model": "small" if number % 2 else "large"})
+    for step, tool in enumerate(TOOLS, 1):
+        has_failed = number % 8 == 0 and tool == "book"
+        call = {"id": f"call-{step}", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+        state.logs["messages"].append({"role": "assistant", "tool_calls": [call]})
+        state.logs["messages"].append({"role": "tool", "tool_call_id": call["id"], "is_error": has_failed})
+        if has_failed:
+            thread.save(state, step=step, status="failed", status_detail="the hotel answered 503", create=options)
+            return
+        thread.save(state, step=step, create=options)
+    state.slots["outcome"] = {"booked": True}
+    cost = {"cost_usd": round(0.01 * number, 2)}
+    thread.finish(state, step=4, metrics=cost, ttl=timedelta(days=30))  # COMPLETED; deleted after thirty days
+
+
+def export(target: str, file: Path) -> list[dict]:
+    """The good and cheap runs, by the command that a training job would call."""
+    command = [sys.executable, "-m", "stateward.cli", "--target", target, "export", "--trajectories"]
+    choice = ["--status", "completed", "--max-metric", "cost_usd=0.1", "--output", file]
+    subprocess.run([*command, *choice], check=True)  # noqa: S603
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def main() -> int:
+    """Runs the agents, asks, exports, and sees a finished run expire; 0 = everything held."""
+    with run_daemon(sweep_interval=0.2) as daemon, Client(daemon.target) as client:
+        for number in range(RUNS):
+            run_agent(client, number)
+
+        counts = client.count_threads()
+        print("by status:", {Status(status).name: count for status, count in counts.items()})
+        failed = [info.name for info in client.threads(status="failed", step=3, updated_since=timedelta(hours=1))]
+        first = client.failures(agent="booking")[0]
+        print(f"{len(failed)} failed at step 3; the last one at version {first.version}, after {first.tool!r}: "
+              f"{first.status_detail}")  # fmt: skip
+        for use in client.tools_used(agent="booking"):
+            print(f"  {use.name}: {use.calls} calls in {use.threads} threads, {use.errors} failed")
+
+        with tempfile.TemporaryDirectory() as directory:
+            runs = export(daemon.target, Path(directory, "runs.jsonl"))
+        print(f"{len(runs)} runs for training, {len(runs[0]['messages'])} messages in the first")
+
+        client.thread("booking-1").update_options(ttl=timedelta(milliseconds=1))
+        client.thread("booking-3").update_options(ttl=None)  # this one stays for ever
+        with client.watch(after_cursor="") as events:
+            while "booking-1" in {info.name for info in client.threads(status="completed")}:
+                next(events)
+        print("a finished run whose time had come is gone")
+        held = (
+            counts == {Status.COMPLETED: 21, Status.FAILED: 3}
+            and sorted(failed) == sorted(f"booking-{number}" for number in range(0, RUNS, 8))
+            and sorted(run["metrics"]["cost_usd"] for run in runs) == [0.01 * n for n in (1, 2, 3, 4, 5, 6, 7, 9, 10)]
+            and all(len(run["messages"]) == 6 and run["outcome"] == {"booked": True} for run in runs)
+            and client.thread("booking-3").get().expire_time is None
+        )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

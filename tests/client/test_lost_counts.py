@@ -1,0 +1,424 @@
+"""The danger: a count, an entry or a kept fold that is lost, told twice, or refused because somebody else wrote."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from stateward import ABSENT, Client, EditConflict, Number, RawValue, ThreadNotFound
+from stateward._logpages import LogFollower
+from stateward._operations import Call, ThreadRef
+from stateward.changes import EntriesAppended, NumberAdded, SlotSet
+from stateward.errors import InvalidField
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import diff_pb2
+from stateward.values import JSON
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Daemon]:
+    """Only the real daemon: the fake knows neither numbers nor pages of logs."""
+    with run_daemon() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def thread(client: Any, name: str) -> Any:
+    return client.thread(name)
+
+
+@pytest.fixture
+def board(client: Any, name: str) -> Any:
+    return client.board(name, agent="ada")
+
+
+class Sum:
+    """A reducer that counts how often it is called."""
+
+    def __init__(self) -> None:
+        self.folded = 0
+
+    def __call__(self, total: int, event: int) -> int:
+        self.folded += 1
+        return total + event
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_increments_add_up(thread: Any) -> None:
+    """A counter begins with 0, and counts in both directions."""
+    for delta in (1, 5, -2):
+        thread.increment("hits", delta)
+    thread.increment("hits")
+    found = thread.hydrate().slots["hits"]
+    assert (found, type(found), found + 1, type(found + 1)) == (5, Number, 6, int)
+    assert thread.diff(3, 4) == [SlotSet("hits", Number(5))]
+
+
+def test_a_state_keeps_a_number_a_number(thread: Any) -> None:
+    """What counts in a state does not turn into JSON unawares, which nobody could increment any more."""
+    state = thread.hydrate()
+    state.slots["hits"] = Number(1)
+    state.slots["hits"] += 1  # before it was ever saved
+    state.slots["plain"] = 3
+    thread.save(state)
+    state.slots["hits"] += 40  # in the state that saved it
+    thread.save(state)
+    again = thread.hydrate()
+    again.slots["hits"] = again.slots["hits"] * 2
+    thread.save(again)
+    thread.increment("hits")
+    found = thread.hydrate()
+    assert (found.slots["hits"], found.slots.raw("hits")) == (85, RawValue("", b"85"))
+    assert found.slots.raw("plain") == RawValue(JSON, b"3")
+    with pytest.raises(EditConflict) as caught:
+        thread.increment("plain")
+    assert (caught.value.edit, caught.value.field) == (0, "diff.edits[0].add_number.slot")
+
+
+def test_looking_at_a_number_writes_nothing(thread: Any) -> None:
+    """A number that was read and left alone is no change; setting it to what it is neither."""
+    thread.increment("hits", 3)
+    state = thread.hydrate()
+    assert state.slots["hits"] == 3
+    assert not state.collect().diff.edits
+    state.slots["hits"] = 3
+    assert not state.collect().diff.edits
+    state.slots["hits"] = RawValue(JSON, b"3")
+    assert len(state.collect().diff.edits) == 1
+
+
+def test_a_number_elsewhere_is_json(thread: Any) -> None:
+    """In a log, in metadata and inside other values a number is an int like any other."""
+    number = Number(7)
+    state = thread.hydrate()
+    state.logs["seen"].append(number)
+    state.slots["both"] = {"count": number, "list": [number]}
+    thread.save(state, metadata=number)
+    found = thread.hydrate()
+    assert (found.logs["seen"][0], found.slots["both"]) == (7, {"count": 7, "list": [7]})
+    assert (found.checkpoint.metadata, f"{number} {number!r}") == (7, "7 Number(7)")
+
+
+def test_a_number_too_large_is_refused(thread: Any) -> None:
+    """A number has 64 bits: what does not fit is refused before it is sent, and by the daemon where a sum leaves it."""
+    state = thread.hydrate()
+    state.slots["n"] = Number(1 << 63)
+    with pytest.raises(ValueError, match=r"slots\.n"):
+        thread.save(state)
+    with pytest.raises(ValueError, match="delta"):
+        thread.increment("n", 1 << 63)
+    thread.increment("n", (1 << 63) - 1)
+    with pytest.raises(EditConflict, match="int64"):
+        thread.increment("n")
+
+
+def test_a_full_state_carries_numbers(thread: Any, client: Any, name: str) -> None:
+    """Overwriting, forking and an older version keep a number what it is."""
+    thread.increment("hits", 2)
+    state = thread.hydrate()
+    state.slots["new"] = 1
+    thread.save(state, overwrite=True)
+    thread.increment("hits", 5)
+    assert (thread.hydrate(version=2).slots["hits"], thread.hydrate().slots["hits"]) == (2, 7)
+    copy = thread.fork(f"{name}-copy")
+    copy.increment("hits")
+    assert client.thread(f"{name}-copy").hydrate().slots["hits"] == 8
+
+
+def test_counts_of_many_threads_and_a_retry(server: Daemon, name: str) -> None:
+    """Eight writers at once lose nothing, and the same request again counts once."""
+    with Client(server.target) as client:
+        thread = client.thread(name)
+
+        def count() -> None:
+            for number in range(20):
+                thread.increment("hits")
+                thread.append("log", number)
+
+        workers = [threading.Thread(target=count) for _ in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        first = thread.increment("hits", 40, request_id="the same")
+        again = thread.increment("hits", 40, request_id="the same")
+        assert (again.version, again.replayed) == (first.version, True)
+        state = thread.hydrate()
+        assert (state.slots["hits"], len(state.logs["log"])) == (200, 160)
+
+
+# -- expected values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "other"),
+    [
+        ({"a": [1, "ü"]}, {"a": [2, "ü"]}),
+        (b"bytes", b"other"),
+        (Number(-3), Number(3)),
+        (None, False),
+        ("x" * 5000, "x"),
+    ],
+)
+def test_an_expected_value_decides(thread: Any, old: Any, other: Any) -> None:
+    """A slot is set if it holds the value that is expected, and left alone where it holds another one."""
+    thread.set_slot("s", old, expected=ABSENT)
+    for wrong in (other, ABSENT):
+        with pytest.raises(EditConflict) as caught:
+            thread.set_slot("s", "new", expected=wrong)
+        assert (caught.value.edit, caught.value.field) == (0, "diff.edits[0].set_slot.expected_sha256")
+    assert thread.hydrate().slots["s"] == old
+    thread.set_slot("s", "new", expected=old)
+    with pytest.raises(EditConflict):
+        thread.set_slot("missing", "new", expected=old)
+    thread.set_slot("s", "newer")
+    assert dict(thread.hydrate().slots) == {"s": "newer"}
+
+
+def test_an_expected_value_may_be_a_blob(server: Daemon, open_client: Callable[..., Any], name: str) -> None:
+    """A value that became a blob because of its size is expected like any other."""
+    thread = open_client(server.target, blob_threshold=1000).thread(name)
+    large = {"text": "x" * 2000}
+    thread.set_slot("s", large)
+    with pytest.raises(EditConflict):
+        thread.set_slot("s", 1, expected={"text": "y" * 2000})
+    assert thread.hydrate().slots["s"] == large
+    thread.set_slot("s", 1, expected=large)
+
+
+def test_what_was_expected_is_not_told_again(thread: Any) -> None:
+    """Reading the history replays what was stored: of a slot that was set only if, that it was set."""
+    thread.set_slot("s", "a" * 600, expected=ABSENT)
+    thread.set_slot("s", "a" * 599 + "b", expected="a" * 600)
+    thread.increment("n", 4)
+    assert [type(change).__name__ for entry in thread.history() for change in entry.changes] == [
+        "SlotSpliced",
+        "NumberAdded",
+    ]
+    assert thread.hydrate(version=2).slots["s"] == "a" * 599 + "b"
+
+
+# -- logs as streams ---------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_from_an_index(thread: Any, client: Any) -> None:
+    """Entries come with their index, over as many pages as it takes, at one version."""
+    assert list(client.thread("nobody").read_log("events")) == []
+    first = thread.append("events", *range(2500))
+    entries = iter(thread.read_log("events", 3))
+    assert next(entries).value == 3
+    thread.append("events", "later")  # not at the version that is read
+    assert [(entry.index, entry.value) for entry in entries] == [(number, number) for number in range(4, 2500)]
+    assert [entry.value for entry in thread.read_log("events", 2499)] == [2499, "later"]
+    assert [entry.value for entry in thread.read_log("events", 2499, version=first.version)] == [2499]
+    assert list(thread.read_log("nothing")) == list(thread.branch("none").read_log("events")) == []
+    assert next(iter(thread.branch("new", at=first.version).read_log("events", 7))).value == 7
+
+
+def test_a_large_entry_is_read_like_others(server: Daemon, open_client: Callable[..., Any], name: str) -> None:
+    """An entry that a save made a blob of comes back as the value it was."""
+    thread = open_client(server.target, blob_threshold=1000).thread(name)
+    thread.append("events", "x" * 5000, "small")
+    assert [entry.value for entry in thread.read_log("events")] == ["x" * 5000, "small"]
+
+
+def test_a_follower_sees_each_event_once(server: Daemon, thread: Any, client: Any) -> None:
+    """What is there, what is appended while it waits, and what comes after the end was cut off."""
+    with pytest.raises(ThreadNotFound):
+        next(iter(client.thread("nobody").follow_log("events")))
+    thread.append("events", "a", "b")
+    follower = iter(thread.follow_log("events", 1))
+    assert next(follower).value == "b"
+    with Client(server.target, namespace=client.namespace) as other:
+        writer = other.thread(thread.name)
+        timer = threading.Timer(0.1, writer.append, ("events", "c"))
+        timer.start()
+        assert next(follower).value == "c"
+        timer.join()
+    assert [entry.value for entry in islice(thread.follow_log("events"), 3)] == ["a", "b", "c"]
+
+
+def test_a_follower_goes_back_to_where_a_log_was_cut() -> None:
+    """What is appended after a cut gets indexes again that were told before, and is told."""
+    ref = ThreadRef("default", "t", "main")
+    follower = LogFollower(ref, "events", 2, 5.0)
+    told = []
+    for answer, asked in (
+        ({"first_index": 2, "next_index": 4, "end_index": 4, "version": 7, "entries": [{"data": b"c"}] * 2}, 2),
+        ({"first_index": 4, "next_index": 4, "end_index": 4, "version": 8}, 4),
+        ({"first_index": 4, "next_index": 4, "end_index": 1, "version": 9, "rewritten_version": 9}, 4),
+        ({"first_index": 1, "next_index": 2, "end_index": 2, "version": 10, "rewritten_version": 9}, 1),
+        ({"first_index": 2, "next_index": 2, "end_index": 2, "version": 10, "rewritten_version": 9}, 2),
+    ):
+        step = follower.next_page()
+        request = next(step).request  # type: ignore[union-attr]
+        assert (request.from_index, request.wait.seconds) == (asked, 5)
+        with pytest.raises(StopIteration) as ended:
+            step.send(checkpoints.ReadLogResponse(**answer))  # type: ignore[arg-type]
+        told += [entry.index for entry in ended.value.value]
+    assert told == [2, 3]
+
+
+def test_a_follower_may_begin_now(server: Daemon, thread: Any, client: Any) -> None:
+    """Without a start only what comes from then on is told."""
+    thread.append("events", *range(5))
+    follower = iter(thread.follow_log("events", None))
+    with Client(server.target, namespace=client.namespace) as other:
+        timer = threading.Timer(0.2, other.thread(thread.name).append, ("events", "new"))
+        timer.start()
+        entry = next(follower)
+        timer.join()
+    assert (entry.index, entry.value) == (5, "new")
+
+
+# -- folds that are kept -----------------------------------------------------------------------------------------------
+
+
+def test_a_replay_folds_only_what_is_new(thread: Any) -> None:
+    """With a projection each event is folded once; without, and under another name or log, all of them."""
+    assert thread.replay("events", Sum(), 7, projection="sum") == 7  # nothing is there yet
+    thread.append("events", *range(10))
+    for new, total in ((10, 45), (0, 45), (2, 145)):
+        if new == 2:
+            thread.append("events", 40, 60)
+        fold = Sum()
+        assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (total, new)
+    for options in ({}, {"projection": "other"}):
+        fold = Sum()
+        assert (thread.replay("events", fold, 0, **options), fold.folded) == (145, 12)
+    thread.append("more", 1)
+    assert thread.replay("more", Sum(), 0, projection="sum") == 1  # the name was used for another log
+
+
+@pytest.mark.parametrize("rewrite", ["replace", "cut", "trim", "delete"])
+def test_a_rewritten_log_is_folded_anew(thread: Any, rewrite: str) -> None:
+    """Where entries that were folded are no longer what they were, the fold starts again with what there is."""
+    thread.append("events", 1, 2, 4)
+    assert thread.replay("events", Sum(), 0, projection="sum") == 7
+    state = thread.hydrate()
+    log = state.logs["events"]
+    match rewrite:
+        case "replace":
+            log[1] = 20
+        case "cut":
+            log.trim(from_index=2)
+        case "trim":
+            log.trim(keep_last=1)
+        case "delete":
+            del state.logs["events"]
+    thread.save(state)
+    left = sum(state.logs["events"])
+    assert thread.replay("events", Sum(), 0, projection="sum") == left
+    thread.append("events", 100)
+    fold = Sum()
+    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (left + 100, 1)
+
+
+def test_keeping_a_fold_hinders_no_writer(thread: Any) -> None:
+    """A state that was hydrated before a fold was kept can be saved after it, and no save is a change of the fold."""
+    thread.append("events", 1)
+    state = thread.hydrate()
+    assert thread.replay("events", Sum(), 0, projection="sum") == 1
+    state.slots["goal"] = "Paris"
+    saved = thread.save(state)
+    assert thread.hydrate().version == saved.version
+    assert set(thread.hydrate().slots) == {"goal"}
+    fold = Sum()
+    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (1, 0)
+
+
+def test_a_lost_race_for_a_fold_is_no_error(thread: Any, client: Any) -> None:
+    """Two that fold at once both get their value; what is kept is one of theirs, and goes on from there."""
+    thread.append("events", 1, 2)
+    inner: list[int] = []
+
+    class Interrupted(Sum):
+        def __call__(self, total: int, event: int) -> int:
+            if not self.folded and not inner:  # another one folds the same and is first to keep it
+                inner.append(event)
+                with Client(client.target, namespace=client.namespace) as other:
+                    handle = other.thread(thread.name)
+                    handle.append("events", 4)
+                    assert handle.replay("events", Sum(), 0, projection="sum") == 7
+            return super().__call__(total, event)
+
+    assert thread.replay("events", Interrupted(), 0, projection="sum") == 3
+    fold = Sum()
+    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (7, 0)
+
+
+# -- boards ------------------------------------------------------------------------------------------------------------
+
+
+def test_areas_do_not_meet(board: Any, client: Any, name: str) -> None:
+    """The same names in the shared area and in those of two agents are three things."""
+    other = client.board(name, agent="bob")
+    for place, value in ((board, "shared"), (board.private, "ada's"), (other.private, "bob's")):
+        place.post("plan", value)
+        place.append("notes", value)
+        place.increment("count", len(value))
+    assert board.read() == other.read() == {"plan": "shared", "count": 6}
+    assert board.private.read() == {"plan": "ada's", "count": 5}
+    assert other.private.read("plan", "none") == {"plan": "bob's"}
+    assert [entry.value for entry in board.private.read_log("notes")] == ["ada's"]
+    assert board.thread.hydrate(slots=["agents/bob/plan"]).slots["agents/bob/plan"] == "bob's"
+    assert other.private.replay("notes", lambda seen, note: [*seen, note], [], projection="p") == ["bob's"]
+    assert board.private.replay("notes", lambda seen, note: [*seen, note], [], projection="p") == ["ada's"]
+
+
+def test_areas_are_named_with_care(board: Any, client: Any, name: str) -> None:
+    """Nobody reaches into a private area by its name, and an area without an agent is an error in the program."""
+    with pytest.raises(ValueError, match="board[.]private"):
+        board.post("agents/bob/plan", "mine")
+    with pytest.raises(ValueError, match="agent="):
+        _ = client.board(name).private
+    with pytest.raises(ValueError, match="another agent"):
+        _ = client.board(name, agent="a/b").private
+    with pytest.raises(ValueError, match="name slots or logs"):
+        board.private.watch()
+
+
+def test_a_board_is_watched_by_name(board: Any) -> None:
+    """A watch tells the changes of what was chosen and nothing of the rest."""
+    board.post("price", 1)
+    with board.watch(slots=["price"], logs=["bids"]) as events:
+        board.increment("noise")
+        board.append("bids", "ten")
+        board.private.post("price", "of mine")
+        board.post("price", 2)
+        board.increment("noise")
+        found = [change for _ in range(2) for change in next(events).changes]
+    assert found == [EntriesAppended("bids", ("ten",), None), SlotSet("price", 2)]
+    with board.private.watch(slots=["n"]) as events:
+        board.increment("n")
+        board.private.increment("n", 3)
+        assert list(next(events).changes) == [NumberAdded("agents/ada/n", 3)]
+
+
+def test_a_post_needs_what_it_expects(board: Any) -> None:
+    """Of two agents that want the same task one gets it."""
+    board.post("task-1", {"taken by": "ada"}, expected=ABSENT)
+    with pytest.raises(EditConflict):
+        board.post("task-1", {"taken by": "bob"}, expected=ABSENT)
+    board.post("task-1", {"done": True}, expected={"taken by": "ada"})
+    assert board.read("task-1") == {"task-1": {"done": True}}
+
+
+def test_a_number_in_a_log_is_refused_by_the_daemon(server: Daemon, name: str) -> None:
+    """Other clients cannot put one where it cannot be counted."""
+    with Client(server.target) as client:
+
+        def save() -> Any:
+            edit = diff_pb2.Edit(append=diff_pb2.Append(log="l", entries=[{"number": 1}]))
+            diff = diff_pb2.Diff(edits=[edit])
+            yield Call("Save", checkpoints.SaveRequest(thread=name, request_id="r", diff=diff))
+
+        with pytest.raises(InvalidField, match="slot only"):
+            client._run(save())

@@ -1,0 +1,385 @@
+"""The danger: an agent is ended and its last steps were never saved, or were saved half done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import pytest
+from tests.client.conftest import make_opener
+
+from stateward import NOT_HAPPENED, Client, errors
+from stateward.models import Status
+from stateward.testing import Daemon
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def target(real_daemon: Daemon | str) -> str:
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon.target
+
+
+@pytest.fixture
+def thread(target: str, name: str, open_client: Any) -> Any:
+    """Of the blocking and of the asyncio client."""
+    return open_client(target).thread(name)
+
+
+@pytest.fixture
+def blocking(target: str, name: str) -> Any:
+    opener = make_opener("blocking")
+    yield next(opener)(target).thread(name)
+    opener.close()
+
+
+def test_each_step_is_saved_once(thread: Any) -> None:
+    """A step that changed nothing makes no version, and the end of the block makes one only for what is left."""
+    state = thread.hydrate()
+    with thread.autosave(state, labels={"run": "7"}) as auto:
+        state.slots["n"] = 1
+        assert auto.step(step=1).version == 1
+        assert auto.step(step=1) is None
+        assert auto.step(step=2).version == 2
+        state.slots["n"] = 2
+    assert [(each.version, each.step) for each in thread.checkpoints()] == [(3, 2), (2, 2), (1, 1)]
+    assert thread.hydrate().slots["n"] == 2
+    assert thread.checkpoint().labels == {"run": "7"}
+
+
+def test_steps_are_saved_by_the_clock(thread: Any) -> None:
+    """Without a save after each step, the first one after `every_s` saves them all."""
+    clock, state = Clock(), thread.hydrate()
+    with thread.autosave(state, every_s=60, after_each_step=False, clock=clock) as auto:
+        for number in range(3):
+            state.logs["l"].append(number)
+            assert auto.step(step=number) is None
+        clock.now = 61
+        state.logs["l"].append(3)
+        assert auto.step(step=3).version == 1
+        state.logs["l"].append(4)
+        assert auto.step(step=4) is None
+    assert thread.checkpoint().step == 4
+    assert thread.hydrate().logs["l"] == [0, 1, 2, 3, 4]
+
+
+def test_an_exception_saves_whole_steps_only(thread: Any) -> None:
+    """What the last step left whole is saved; what was half done since then is not, nor anything mixed with it."""
+    state = thread.hydrate()
+    with pytest.raises(KeyError), thread.autosave(state, every_s=60, after_each_step=False) as auto:
+        state.slots["n"] = 1
+        auto.step(step=1)
+        raise KeyError("in the next step, before it changed anything")
+    assert thread.hydrate().slots["n"] == 1
+    state = thread.hydrate()
+    with pytest.raises(KeyError), thread.autosave(state) as auto:
+        state.slots["n"] = 2
+        auto.step(step=2)
+        state.slots["n"] = "half"
+        raise KeyError("in the middle of a change")
+    assert thread.hydrate().slots["n"] == 2
+    assert thread.checkpoint().version == 2
+
+
+def test_a_mismatch_is_raised_and_never_tried_again(thread: Any) -> None:
+    """Somebody else saved: the step says so, and so does each later one; nothing of theirs is overwritten."""
+    state = thread.hydrate()
+    with pytest.raises(errors.VersionMismatch), thread.autosave(state) as auto:
+        state.slots["n"] = 1
+        auto.step()
+        thread.append("l", "theirs")
+        state.slots["n"] = 2
+        auto.step()
+    assert thread.checkpoint().version == 2
+    assert thread.hydrate().slots["n"] == 1
+
+
+def until_saved(auto: Any, version: int) -> None:
+    """Waits for the timer."""
+    ended = threading.Event()
+    for _ in range(1000):
+        if auto.error is not None or (auto.checkpoint is not None and auto.checkpoint.version >= version):
+            return
+        ended.wait(0.005)
+    raise AssertionError(f"no version {version}: {auto.checkpoint}")
+
+
+def test_the_timer_saves_between_changes(blocking: Any) -> None:
+    """Under `changing` it saves by itself, and what was read before its save can still be edited in place."""
+    state = blocking.hydrate()
+    with blocking.autosave(state, every_s=0.02, after_each_step=False) as auto:
+        with auto.changing():
+            state.slots["plan"] = {"done": 0}
+            state.logs["l"].append({"text": "a"})
+        until_saved(auto, 1)
+        with auto.changing():
+            plan, entry = state.slots["plan"], state.logs["l"][0]
+            plan["done"] = 1
+        until_saved(auto, 2)
+        with auto.changing():
+            plan["done"], entry["text"] = 2, "b"
+        until_saved(auto, 3)
+    after = blocking.hydrate()
+    assert (after.slots["plan"], after.logs["l"][0]) == ({"done": 2}, {"text": "b"})
+
+
+def test_no_half_change_is_saved_by_the_timer(blocking: Any) -> None:
+    """Two slots that always change together are never apart in any version, however often the timer comes."""
+    state = blocking.hydrate()
+    with blocking.autosave(state, every_s=0.001, after_each_step=False) as auto:
+        for number in range(300):
+            with auto.changing():
+                state.slots["a"] = number
+                threading.Event().wait(0.0005)
+                state.slots["b"] = number
+    versions = [blocking.hydrate(each.version) for each in blocking.checkpoints()]
+    assert len(versions) > 10
+    assert {each.slots["a"] - each.slots["b"] for each in versions} == {0}
+    assert versions[0].slots["a"] == 299
+
+
+def test_the_timer_keeps_its_error_for_the_next_step(blocking: Any) -> None:
+    """A VersionMismatch in the background ends its tries, and is what the agent's next step raises."""
+    state = blocking.hydrate()
+    auto = blocking.autosave(state, every_s=0.01, after_each_step=False).open()
+    with auto.changing():
+        state.slots["n"] = 1
+    until_saved(auto, 1)
+    with auto.changing():
+        blocking.append("l", "theirs")
+        state.slots["n"] = 2
+    until_saved(auto, 99)
+    with pytest.raises(errors.VersionMismatch):
+        auto.step()
+    with pytest.raises(errors.VersionMismatch):
+        auto.close()
+    assert blocking.checkpoint().version == 2
+
+
+async def test_an_asyncio_timer_saves_between_changes(target: str, name: str) -> None:
+    """As the blocking one: under `changing` a task saves, and a half change is never saved."""
+    from stateward import AsyncClient
+
+    async with AsyncClient(target) as client:
+        thread = client.thread(name)
+        state = await thread.hydrate()
+        async with thread.autosave(state, every_s=0.005, after_each_step=False) as auto:
+            for number in range(40):
+                async with auto.changing():
+                    state.slots["a"] = number
+                    await asyncio.sleep(0.002)
+                    state.slots["b"] = number
+                await asyncio.sleep(0)
+        versions = [await thread.hydrate(each.version) async for each in thread.checkpoints()]
+    assert len(versions) > 5
+    assert {each.slots["a"] - each.slots["b"] for each in versions} == {0}
+    assert versions[0].slots["a"] == 39
+
+
+AGENT = """
+import os, signal, sys
+from stateward import Client
+with Client(sys.argv[1]) as client:
+    thread = client.thread(sys.argv[2])
+    state = thread.hydrate()
+    how = sys.argv[3]
+    if how == "handler":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    with thread.autosave(state, on_sigterm=True, grace_s=0.3 if how == "stuck" else 20, every_s=60) as auto:
+        state.slots["n"] = 1
+        auto.step(step=1)
+        if how == "guarded":
+            with auto.changing():
+                state.slots["n"] = 2
+        else:
+            state.slots["half"] = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        if how in ("stuck", "guarded"):
+            for line in sys.stdin: pass
+        del state.slots["half"]
+        state.slots["n"] = 2
+        auto.step(step=2)
+        print("not reached")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "n", "status"),
+    [
+        ("default", -signal.SIGTERM, 2, Status.PAUSED),
+        ("handler", 7, 2, Status.PAUSED),
+        ("guarded", -signal.SIGTERM, 2, Status.PAUSED),
+        ("stuck", -signal.SIGTERM, 1, Status.RUNNING),
+    ],
+)
+def test_sigterm_saves_when_the_state_is_whole(
+    target: str, name: str, how: str, code: int, n: int, status: Status
+) -> None:
+    """At the end of the step, or between two changes; the process ends as it would have, at the latest after the grace
+    time, and a half change is never saved."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(AGENT), target, name, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        process.wait(20)
+        assert process.returncode == code, process.stderr.read()
+        assert process.stdout.read() == ""
+    finally:
+        process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+        process.wait()
+    with Client(target) as client:
+        state = client.thread(name).hydrate()
+        assert (dict(state.slots), client.thread(name).checkpoint().status) == ({"n": n}, status)
+
+
+def test_the_former_handler_is_back_after_the_block(blocking: Any) -> None:
+    """Also where no signal came; and it works in the main thread only."""
+    former = signal.getsignal(signal.SIGTERM)
+    with blocking.autosave(blocking.hydrate(), on_sigterm=True):
+        assert signal.getsignal(signal.SIGTERM) != former
+    assert signal.getsignal(signal.SIGTERM) == former
+    failures: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            blocking.autosave(blocking.hydrate(), on_sigterm=True).open()
+        except ValueError as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=elsewhere)
+    worker.start()
+    worker.join()
+    assert len(failures) == 1
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------
+
+
+def summarise(old: Any, entries: list[Any]) -> Any:
+    return [*(old or []), *entries]
+
+
+def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
+    """Summary and trim are one version, every entry is in the summary once, and all that was trimmed is read back."""
+    state = thread.hydrate()
+    window = thread.window("messages", keep_last=5, slack=1.0, summarise=summarise)
+    window = window if not hasattr(thread, "_inner") else window
+    with thread.autosave(state, windows=[window]) as auto:
+        for number in range(37):
+            state.logs["messages"].append(number)
+            auto.step(step=number)
+    kept = list(thread.hydrate().logs["messages"])
+    assert 5 <= len(kept) <= 11
+    for each in thread.checkpoints():
+        seen = thread.hydrate(each.version)
+        assert [*seen.slots.get("summary", []), *seen.logs["messages"]] == list(range(each.step + 1))
+    read = window.trimmed(thread._inner if hasattr(thread, "_inner") else thread)
+    read = thread._finish(read) if hasattr(thread, "_inner") else read
+    assert [*read, *kept] == list(range(37))
+
+
+def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
+    """Many entries in one save stay whole in it: what no version has could not be read back."""
+    state = blocking.hydrate()
+    window = blocking.window("messages", keep_last=2)
+    state.logs["messages"].extend(range(10))
+    window.save(state)
+    assert len(blocking.hydrate().logs["messages"]) == 10
+    state.logs["messages"].append(10)
+    window.save(state)
+    assert blocking.hydrate().logs["messages"] == [9, 10]
+    assert window.trimmed() == list(range(9))
+
+
+def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
+    """The state is saved untrimmed, then the error is raised; the next save makes up for it."""
+    state = blocking.hydrate()
+    state.logs["messages"].extend("abcdef")
+    blocking.save(state)
+    calls: list[int] = []
+
+    def flaky(old: Any, entries: list[Any]) -> Any:
+        calls.append(len(entries))
+        if len(calls) == 1:
+            raise ConnectionError("the model is away")
+        return "".join(entries)
+
+    window = blocking.window("messages", keep_last=2, summarise=flaky)
+    state.slots["n"] = 1
+    with pytest.raises(ConnectionError):
+        window.save(state)
+    assert (blocking.checkpoint().version, len(blocking.hydrate().logs["messages"])) == (2, 6)
+    window.save(state)
+    after = blocking.hydrate()
+    assert (after.slots["summary"], after.logs["messages"]) == ("abcd", ["e", "f"])
+
+
+def test_a_window_by_tokens(blocking: Any) -> None:
+    """The newest entries that fit stay, by the given count or by a quarter of their characters."""
+    state = blocking.hydrate()
+    state.logs["messages"].extend(["x" * 400, "y" * 40, "z" * 40])
+    blocking.save(state)
+    blocking.window("messages", keep_tokens=25).save(state)
+    assert blocking.hydrate().logs["messages"] == ["y" * 40, "z" * 40]
+    blocking.window("messages", keep_tokens=1, tokens=lambda entry: 1).save(state)
+    assert blocking.hydrate().logs["messages"] == ["z" * 40]
+
+
+# -- risky steps -----------------------------------------------------------------------------------------------------
+
+
+def test_a_risky_step_is_made_once(thread: Any) -> None:
+    """The state is saved under the step's name before it; who comes again finds the result."""
+    state = thread.hydrate()
+    state.slots["cart"] = ["book"]
+    with thread.before("charge card", state, step=3) as risky:
+        assert (risky.done, bool(risky.idempotency_key)) == (False, True)
+        assert thread.hydrate().slots["cart"] == ["book"]
+        risky.result = {"receipt": 7}
+    assert (thread.checkpoint().labels, thread.checkpoint().step) == ({"before": "charge card"}, 3)
+    with thread.before("charge card") as again:
+        assert (again.done, again.result) == (True, {"receipt": 7})
+
+
+def test_a_step_that_failed_is_uncertain(thread: Any) -> None:
+    """The next one is stopped, unless a check finds out or the step said that it did nothing."""
+    thread.append("l", "made")
+    with pytest.raises(OSError, match="cut"), thread.before("pay") as first:
+        raise OSError("cut off")
+    with pytest.raises(errors.EffectUncertain), thread.before("pay"):
+        raise AssertionError("not entered")
+    with thread.before("pay", check=lambda key: "paid" if key == first.idempotency_key else None) as found:
+        assert (found.done, found.result) == (True, "paid")
+    with pytest.raises(OSError, match="refused"), thread.before("mail") as risky:
+        risky.nothing_happened = True
+        raise OSError("refused")
+    with thread.before("mail") as second:
+        assert not second.done
+        with pytest.raises(errors.EffectInProgress), thread._client_of_another().before("mail"):
+            raise AssertionError("not entered")
+    with pytest.raises(OSError, match="again"), thread.before("call"):
+        raise OSError("again")
+    with thread.before("call", check=lambda key: NOT_HAPPENED) as third:
+        assert not third.done
