@@ -18,12 +18,14 @@ from hypothesis import currently_in_test_context, note
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.archive_model import small
 from tests.archive_model.faults import DAMAGE, MEANWHILE, Death, FakeClock, Fault, FaultyBucket, Net, Witness
+from tests.archive_model.payments import Payments
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.truth import EMPTY, State, Truth, Version
 
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, Status, VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
+from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
 from stateward_sidecar.archive.heads import open_head
@@ -65,6 +67,7 @@ class Machine(RuleBasedStateMachine):
         # What the client of a thread and branch believes: uid, version, digest.
         self.beliefs: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.orphans: dict[tuple[int, int], str] = {}
+        self.payments = Payments()
         self.steps: list[str] = []
         self.is_broken = False  # found something: what comes after it means nothing
         self.busy: Sidecar | None = None
@@ -373,6 +376,22 @@ class Machine(RuleBasedStateMachine):
         sidecar.waiting.append((future, uid, sequence, digest))
         sidecar.ship(thread.number)
 
+    def pay(self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool) -> None:
+        """A tool call with a claim that has to be archived."""
+
+        def archive(sequence: int) -> bool:
+            thread, line = next(each for each in self.journals(sidecar) if each[0].name == name)
+            uid, digest = thread.identity.uid, line.get(sequence, b"")
+            before = len(sidecar.waiting)
+            self.wait_archived(sidecar, thread, uid, sequence, digest)
+            if len(sidecar.waiting) == before:
+                return True
+            future = sidecar.waiting[-1][0]
+            return future.done() and future.exception() is None
+
+        self.payments.pay(sidecar, name, key, restarted=restarted, finishes=finishes, archive=archive)
+        self.journals(sidecar)
+
     def see_fork(self, sidecar: Sidecar, source: str, name: str) -> None:
         """A copy of a head: a thread of its own with one version, with the state that it was made of."""
         original, copy = sidecar.find(source), sidecar.find(name)
@@ -525,10 +544,13 @@ class Machine(RuleBasedStateMachine):
             digest = bytes(answer.checkpoint.digest)
             assert digest == self.truth.branch_head(line, branch)
             assert self.truth.versions[digest].state == _state(answer)
+        fresh.archive.know(NAMESPACE, name)
         thread = fresh.find(name)
         assert thread is not None
         assert thread.tags == self.truth.tags_of(line)
         fresh.archive.complete(NAMESPACE, name)
+        effects = fresh.store.effects.list(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
+        assert self.payments.keys_of(uid) <= {each.effect.key for each in effects.effects}, "a payment is not known"
         for digest in line.values():
             version = self.truth.versions.get(digest)
             if version is None:

@@ -19,6 +19,12 @@ from tests.archive_model.faults import FakeClock, FaultyBucket, SkewedClock
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
+from stateward.v1.effect_service_pb2 import (
+    BeginEffectRequest,
+    BeginEffectResponse,
+    CompleteEffectRequest,
+    CompleteEffectResponse,
+)
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
@@ -34,7 +40,7 @@ from stateward_sidecar.archive.desk import Options
 from stateward_sidecar.archive.start import fetch_root, join, remember_boot
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
-from stateward_sidecar.service import check
+from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write
@@ -204,6 +210,22 @@ class Sidecar:
         if self.archive.holds(NAMESPACE, request.thread) is None:
             return None
         return self._save_now(request, named, seen)
+
+    def begin(self, request: BeginEffectRequest) -> BeginEffectResponse:
+        checkwork.check_begin(request)
+
+        async def begin() -> BeginEffectResponse:
+            return self.write(self.store.effects.begin(request))
+
+        return _run(self.holding.write(NAMESPACE, request.thread, begin))
+
+    def complete(self, request: CompleteEffectRequest) -> CompleteEffectResponse:
+        checkwork.check_complete(request)
+
+        async def complete() -> CompleteEffectResponse:
+            return self.write(self.store.effects.complete(request))
+
+        return _run(self.holding.write(NAMESPACE, request.thread, complete, must_exist=True))
 
     def hydrate(self, request: HydrateRequest) -> HydrateResponse:
         check.check_hydrate(request)

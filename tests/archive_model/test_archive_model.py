@@ -19,6 +19,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadReque
 
 WHO = st.integers(0, SIDECARS - 1)
 NAMES = st.sampled_from(("a", "a", "a", "b"))
+KEYS = st.sampled_from(("fare", "hotel"))
 BRANCHES = st.sampled_from(("main", "main", "main", "side"))
 SIZES = st.sampled_from((10, 10, 60, 300, 1500))
 MEANWHILES = st.integers(0, 15)
@@ -70,6 +71,17 @@ class Rules(Machine):
         for _ in range(count):
             request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
             self.act(who, f"work on {name}", lambda it, request=request: self.save(it, request, archived=archived))
+
+    @rule(who=WHO, name=NAMES, key=KEYS, restarted=st.booleans(), finishes=st.booleans(), plan=PLANS)
+    def pay(
+        self, who: int, name: str, key: str, restarted: bool, finishes: bool, plan: tuple[Fault, ...]
+    ) -> None:  # fmt: skip
+        """An agent calls a tool that must not be called twice."""
+
+        def verb(it: Sidecar) -> None:
+            super(Rules, self).pay(it, name, key, restarted=restarted, finishes=finishes)
+
+        self.act(who, f"pay {key} of {name}", verb, plan)
 
     @rule(who=WHO, back=st.integers(1, 4), archived=st.booleans(), plan=PLANS)
     def retry(self, who: int, back: int, archived: bool, plan: tuple[Fault, ...]) -> None:

@@ -14,6 +14,7 @@ from stateward_sidecar.archive import judge
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
+from stateward_sidecar.store import effects
 
 NONE: tuple[Fault, ...] = ()
 
@@ -177,3 +178,12 @@ def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest
     monkeypatch.setattr(Settler, "_newest_shared", lambda *_: 0)
     with pytest.raises(AssertionError, match="calls it lost"):
         two_owners(broken)
+
+
+def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sidecar does not ask what was begun before, a tool is called twice."""
+    broken.pay(0, "a", "fare", restarted=False, finishes=False, plan=NONE)
+    broken.take(1, "a", NONE)
+    monkeypatch.setattr(effects, "find_effect", lambda *_: None)
+    with pytest.raises(AssertionError, match="called twice"):
+        broken.pay(1, "a", "fare", restarted=False, finishes=False, plan=NONE)

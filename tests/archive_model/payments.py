@@ -1,0 +1,61 @@
+"""Tool calls on two sidecars: who is told NEW, archived, is the only one ever, as long as the thread lives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.archive_model.sidecar import NAMESPACE, Sidecar
+
+from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN
+from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.state_pb2 import Value
+
+Key = tuple[bytes, str]
+
+
+@dataclass
+class Payments:
+    """What was paid, by uid and key."""
+
+    paid: set[Key] = field(default_factory=set)
+    done: set[Key] = field(default_factory=set)  # somebody was answered that it is over
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def keys_of(self, uid: bytes) -> set[str]:
+        """What was paid in a thread."""
+        return {key for owner, key in self.paid if owner == uid}
+
+    def pay(
+        self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool,
+        archive: Callable[[int], bool],
+    ) -> None:  # fmt: skip
+        """An agent's step: claims, pays if nobody did, says so. ``archive`` tells whether an entry is archived now."""
+        holder = f"agent {sidecar.number}" if restarted else f"agent {next(self._numbers)}"
+        request = BeginEffectRequest(
+            namespace=NAMESPACE, thread=name, key=key, request_id=f"begin {next(self._numbers)}",
+            holder=Holder(name=holder, incarnation=str(next(self._numbers))),
+        )  # fmt: skip
+        answer = sidecar.begin(request)
+        thread = sidecar.find(name)
+        assert thread is not None
+        uid = thread.identity.uid
+        if answer.state == EFFECT_STATE_DONE:
+            assert (uid, key) in self.done, "a result was handed out that nobody ever recorded"
+        if not answer.claim_token or not archive(answer.effect.sequence):
+            return
+        if answer.state == EFFECT_STATE_NEW:
+            assert (uid, key) not in self.paid, "a tool was called twice, and nobody was told"
+            self.paid.add((uid, key))
+        else:
+            assert answer.state == EFFECT_STATE_UNCERTAIN
+        if finishes:
+            self.done.add((uid, key))
+            sidecar.complete(
+                CompleteEffectRequest(
+                    namespace=NAMESPACE, thread=name, key=key, claim_token=answer.claim_token,
+                    state=EFFECT_STATE_DONE, value=Value(data=b"receipt"),
+                )
+            )  # fmt: skip
