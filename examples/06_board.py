@@ -62,11 +62,12 @@ def main() -> int:
             seconds = time.monotonic() - started
 
             found = [(entry.value["agent"], entry.value["number"]) for entry in board.read_log("findings")]
-            count, winner = board.read("found", "first to finish").values()
+            shared = board.read("found", "first to finish")
             private = [client.board("survey", agent=agent).private.read("done").get("done") for agent in agents]
+    count = shared["found"]
     print(f"{len(found):,} findings, {len(set(found)):,} of them different; counted {count:,} in {seconds:.1f} s")
     in_order = all([n for who, n in found if who == agent] == list(range(options.each)) for agent in agents)
-    print(f"each agent's in its order: {in_order}; first to finish: {winner}")
+    print(f"each agent's in its order: {in_order}; first to finish: {shared['first to finish']}")
     held = in_order and len(found) == len(set(found)) == count == total and private == [options.each] * len(agents)
     return 0 if held and all(worker.exitcode == 0 for worker in workers) else 1
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @documented_as(_sync.Client)
-class AsyncClient(AsyncClientHandoffs, 
+class AsyncClient(AsyncClientHandoffs,
     AsyncClientLocks, AsyncSignalling, AsyncClientDrain, AsyncClientBoards, AsyncQueries, ClientShell[Connection]
 ):
     """A connection to the daemon beside this process, for one namespace.

@@ -23,7 +23,7 @@ from stateward.state import State
 from stateward.window import Summarise, Window, estimate_tokens
 
 if TYPE_CHECKING:
-    pass
+    from stateward._async import AsyncClient
 
 T = TypeVar("T")
 
@@ -157,8 +157,7 @@ class AsyncAutosave:
     async def _end(self, options: SaveOptions) -> Checkpoint | None:
         assert self._sigterm is not None
         try:
-            with_status: SaveOptions = {"status": self._sigterm_status, **options}
-            checkpoint: Checkpoint | None = await self._run(self._cadence.save_now(with_status))
+            checkpoint: Checkpoint | None = await self._run(self._cadence.end(self._sigterm_status, options))
         finally:
             self._sigterm.hand_over()
         return checkpoint

@@ -60,7 +60,8 @@ class AsyncThreadEffects:
     ) -> AsyncIterator[RecordedEffect]:
         thread = cast("AsyncThread", self)
         request = _recording.list_effects(thread._ref, anchor, names, key, values)
-        return thread._client._read_list(_recording.read_effects, request)
+        found: AsyncIterator[RecordedEffect] = thread._client._read_list(_recording.read_effects, request)
+        return found
 
     async def put_effects(
         self,

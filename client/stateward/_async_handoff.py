@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from stateward import _handoff, _sync_handoff
 from stateward._operations import new_request_id
@@ -43,6 +43,12 @@ class AsyncThreadHandoff:
 @documented_as(_sync_handoff.ClientHandoffs)
 class AsyncClientHandoffs:
     """Methods of `AsyncClient`."""
+
+    @overload
+    async def take_handoff(self, thread: str, *, taker: str | None = None, wait: float = ...) -> Handoff: ...
+
+    @overload
+    async def take_handoff(self, *, to: str, taker: str | None = None, wait: float = ...) -> Handoff | None: ...
 
     async def take_handoff(
         self,

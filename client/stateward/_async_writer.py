@@ -13,7 +13,7 @@ from stateward._operations import ThreadRef
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
 from stateward._writer import END, Dial, Put, Run, Step, Steps, Take
-from stateward.errors import ServerUnavailable
+from stateward.errors import Internal, ServerUnavailable
 from stateward.models import Checkpoint, ThreadOptions
 from stateward.state import State
 from stateward.writer import HandleShell, WriterShell
@@ -152,7 +152,11 @@ class _Call:
         try:
             message = reading.result()
         except grpc.RpcError as failure:
-            raise explain(failure, self._client._settings) from failure
+            found = explain(failure, self._client._settings)
+            if isinstance(found, Internal) and not found.reason:
+                # gRPC's word for a write on a stream that had just broken; the daemon's own errors have a reason.
+                raise ServerUnavailable("the writer's stream broke", code=found.code) from failure
+            raise found from failure
         self._client._has_met_daemon = True
         return END if message is grpc.aio.EOF else message
 

@@ -60,7 +60,8 @@ class Area:
 
 
 def read(ref: ThreadRef, area: Area, names: Iterable[str]) -> Operation[dict[str, Any]]:
-    """Values of slots, at one version."""
+    """Values of slots at one version, in the order of their names as given; without any those of the whole area."""
     chosen = area.places(names)
     state = yield from hydrate(ref, slots=chosen or None)
-    return {place.removeprefix(area.prefix): state.slots[place] for place in state.slots if area.holds(place)}
+    found = [place for place in chosen or sorted(state.slots) if place in state.slots and area.holds(place)]
+    return {place.removeprefix(area.prefix): state.slots[place] for place in found}

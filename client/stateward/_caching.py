@@ -70,7 +70,7 @@ def hash_arguments(tool: str, args: Any) -> str:
 def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools) -> Operation[Any]:
     """What was read before, or what is read now."""
     begun = yield from begin(plan.plan.request(ref, holder, plan.max_age), plan.plan.wait_s)
-    if begun.state == EffectState.DONE:
+    if EffectState(begun.state) == EffectState.DONE:
         return RecordedEffect.from_proto(begun.effect).value
     claim = Claim(ref, plan.plan.anchor, plan.plan.key, begun.claim_token, plan.plan.term_s)
     if not claim.token:  # whoever reads it takes too long

@@ -58,16 +58,16 @@ class Cadence:
     def step(self, options: SaveOptions) -> Operation[Checkpoint | None]:
         """A step is done: saves now, or marks the state as whole. Raises what the background met, unless it passes."""
         yield from self._settle_error()
-        asked: SaveOptions = {**self._base, **options}
+        asked: SaveOptions = {**self._base, **given(options)}
         if self._after_each_step or self.wait_s() == 0:
             return (yield from self._save(asked))
         self._marked, self._whole = asked, self._changes()
         return None
 
-    def save_now(self, options: SaveOptions) -> Operation[Checkpoint | None]:
+    def end(self, status: Status | str, options: SaveOptions) -> Operation[Checkpoint | None]:
         """Saves whether a step is done or not, as the last word: whatever was kept is tried again or raised."""
         yield from self._settle_error()
-        return (yield from self._save({**self._between_steps(), **options}))
+        return (yield from self._save({**self._between_steps(), "status": status, **given(options)}))
 
     def finish(self, status: Status | str | None = None) -> Operation[Checkpoint | None]:
         """The final save, if anything is left to be said."""
@@ -142,6 +142,12 @@ class Cadence:
 
     def _changes(self) -> bytes:
         return self.state.collect().diff.SerializeToString(deterministic=True)
+
+
+def given(options: SaveOptions) -> SaveOptions:
+    """The options that say something."""
+    said: Any = {name: value for name, value in options.items() if value is not None}
+    return said  # type: ignore[no-any-return]
 
 
 def passes(error: BaseException) -> bool:

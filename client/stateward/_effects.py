@@ -119,6 +119,7 @@ class Plan:
             term=duration_s(self.term_s),
             max_age=None if max_age is None else duration_s(max_age.total_seconds()),
             retry_failed=self.retry_failed,
+            lease_token=ref.held.token,
         )
 
 
@@ -136,17 +137,17 @@ def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs
 def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operation[Any]:
     """The result of a tool that is called at most once."""
     begun = yield from begin(plan.request(ref, holder), plan.wait_s)
-    recorded = RecordedEffect.from_proto(begun.effect)
+    recorded, state = RecordedEffect.from_proto(begun.effect), EffectState(begun.state)
     what = f"effect {plan.key!r} of thread {ref.thread!r}"
     facts = {**recorded.facts, "idempotency_key": begun.idempotency_key}
-    if begun.state == EffectState.DONE:
+    if state == EffectState.DONE:
         return recorded.value
-    if begun.state == EffectState.FAILED:
+    if state == EffectState.FAILED:
         raise EffectFailed(f"{what} failed before: {recorded.detail}", metadata=facts)
     if not begun.claim_token:
         raise EffectInProgress(f"{what} has been begun by {recorded.holder!r}, and not ended", metadata=facts)
     claim = Claim(ref, plan.anchor, plan.key, begun.claim_token, plan.term_s)
-    is_new = begun.state == EffectState.NEW
+    is_new = state == EffectState.NEW
     if plan.durability == Durability.ARCHIVED:
         try:
             yield from _threads.wait_archived(ref, recorded.sequence, None)
@@ -176,7 +177,7 @@ def begin(request: service.BeginEffectRequest, wait_s: float) -> Operation[servi
         request.request_id = new_request_id()
         answer: service.BeginEffectResponse = yield Call("BeginEffect", request)
         left_s = end - time.monotonic()
-        if answer.state != EffectState.IN_PROGRESS or left_s <= 0:
+        if EffectState(answer.state) != EffectState.IN_PROGRESS or left_s <= 0:
             return answer
         until_free_s = answer.retry_after.ToMicroseconds() / 1e6
         jittered_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311  spreads, hides nothing

@@ -18,8 +18,9 @@ from stateward._reading import hydrate_stored, list_checkpoints
 from stateward._saving import SaveOptions, save
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Checkpoint, Status
+from stateward.signals import Question
 from stateward.state import State
-from stateward.v1 import checkpoint_pb2, signal_pb2
+from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def migrate(migrations: Migrations, ref: ThreadRef, *, dry_run: bool = False) ->
             if dry_run:
                 return Migrated(found)
             try:
-                saving = save(ref, state, _options(head, found))
-                return Migrated(found, (yield from _asking(saving, head.question if head.wait_id else None)))
+                return Migrated(found, (yield from save(ref, state, _options(head, found))))
             except VersionMismatch:
                 if attempt == ATTEMPTS:
                     raise
@@ -110,28 +110,9 @@ def _options(head: checkpoint_pb2.Checkpoint, found: int) -> SaveOptions:
         "metrics": dict(head.metrics),
         "metadata": metadata,
         "wait_id": head.wait_id,
+        "question": Question.from_proto(head.question) if head.HasField("question") else None,
         "labels": {LABEL: str(found)},
     }
-
-
-def _asking(saving: Operation[Checkpoint], question: signal_pb2.Question | None) -> Operation[Checkpoint]:
-    """The same save, asking what its parent asked."""
-    try:
-        step = next(saving)
-        while True:
-            if question is not None and isinstance(step, Call) and isinstance(step.request, checkpoints.SaveRequest):
-                step.request.question.CopyFrom(question)
-            try:
-                answer = yield step
-            except Exception as error:  # noqa: BLE001  handed on to the save, which raises it
-                step = saving.throw(error)
-            else:
-                step = saving.send(answer)
-    except StopIteration as stop:
-        made: Checkpoint = stop.value
-        return made
-    finally:
-        saving.close()
 
 
 def _read_head(ref: ThreadRef) -> Operation[checkpoint_pb2.Checkpoint]:

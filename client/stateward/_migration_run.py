@@ -18,7 +18,7 @@ from stateward.errors import (
     Unavailable,
     VersionNotFound,
 )
-from stateward.models import Access, ThreadInfo
+from stateward.models import Access
 
 if TYPE_CHECKING:
     from stateward.migrations import Migrations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # What ends the run: the next thread would fail in the same way.
 FATAL = (Unavailable, Unauthenticated, PermissionDenied)
 PAGE_SIZE = 1000
+PROJECTIONS = "projections/"
+"""Branches below hold what `replay` folded, in a shape of the client's own."""
 PASSES_MAX = 100
 """Each pass finds what was made or moved in the list since the one before; agents never make that many in a row."""
 
@@ -88,16 +90,19 @@ def run(
 def _migrate_all(
     migrations: Migrations, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
 ) -> Operation[None]:
-    """Every thread once. The list is sorted by the last change, so a thread that is saved while it is read moves to a
-    page that was read before: it is read again, from the newest change that was seen, until nothing is new."""
+    """Every thread once. The list is sorted by the last change, and what changes while it is read is not in its later
+    pages: so it is read again, from the newest change on its first page, until nothing is new."""
     seen: set[str] = set()
     since: datetime | None = None
     for _ in range(PASSES_MAX):
-        found = yield from _list_all(namespace, since)
+        request = list_threads(namespace, updated_after=since, page_size=PAGE_SIZE)
+        found = first = yield from read_threads(request)
+        while request.page_token:
+            found = found + (yield from read_threads(request))
+        since = max((info.update_time for info in first), default=since)
         new = [info for info in found if info.name not in seen]
         if not new:
             return
-        since = max(info.update_time for info in found)
         for info in new:
             seen.add(info.name)
             if info.access == Access.ORPHAN:
@@ -105,15 +110,6 @@ def _migrate_all(
             else:
                 yield from _migrate_thread(migrations, info.name, open_ref, report)
             on_progress(info.name, report)
-
-
-def _list_all(namespace: str, since: datetime | None) -> Operation[list[ThreadInfo]]:
-    request = list_threads(namespace, updated_after=since, page_size=PAGE_SIZE)
-    found: list[ThreadInfo] = []
-    while True:
-        found += yield from read_threads(request)
-        if not request.page_token:
-            return found
 
 
 def _migrate_thread(
@@ -132,6 +128,8 @@ def _migrate_thread(
         report.failures.append(Failure(name, "", error))
         return
     for branch in info.branches:
+        if branch.name.startswith(PROJECTIONS):
+            continue
         yield from _migrate_branch(migrations, open_ref(name, branch.name), report)
 
 

@@ -6,7 +6,7 @@ A `Client` may be shared by threads, and by forked processes (each opens its own
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -161,7 +161,9 @@ class Client(ClientHandoffs, ClientLocks, Signalling, ClientDrain, ClientBoards,
             case Pause():
                 self._connected().pause(time.sleep, step.seconds)
             case Await():
-                raise TypeError("update got a coroutine function: use AsyncClient, or a plain function")
+                if isinstance(step.awaitable, Coroutine):
+                    step.awaitable.close()  # else Python warns that nobody awaited it
+                raise TypeError("a coroutine function was given: use AsyncClient, or a plain function")
         return None
 
     def _open(self, reader: Reader[T]) -> Stream[T]:

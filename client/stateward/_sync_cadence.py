@@ -19,7 +19,7 @@ from stateward.state import State
 from stateward.window import Summarise, Window, estimate_tokens
 
 if TYPE_CHECKING:
-    pass
+    from stateward._sync import Client
 
 T = TypeVar("T")
 GRACE_S = 20.0
@@ -139,8 +139,7 @@ class Autosave:
         """The final save after SIGTERM; then the signal goes its way, and comes back only if nothing ends for it."""
         assert self._sigterm is not None
         try:
-            with_status: SaveOptions = {"status": self._sigterm_status, **options}
-            checkpoint: Checkpoint | None = self._run(self._cadence.save_now(with_status))
+            checkpoint: Checkpoint | None = self._run(self._cadence.end(self._sigterm_status, options))
         finally:
             self._sigterm.hand_over()
         return checkpoint

@@ -58,7 +58,7 @@ class ThreadEffects:
     def effectful(
         self, key: Callable[..., str], **options: Unpack[EffectOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """`effect` as a decorator: `@thread.effectful(lambda order: f"pay:{order}")`. `key` is called as the function is.
+        """`effect` as a decorator: `@thread.effectful(lambda order: f"pay:{order}")`; `key` gets what the call gets.
 
         The function is given the idempotency key where it has a parameter of that name.
         """
@@ -83,7 +83,8 @@ class ThreadEffects:
         """What tools did, in the order of sort keys; None = of all anchors. Read page by page."""
         thread = cast("Thread", self)
         request = _recording.list_effects(thread._ref, anchor, names, key, values)
-        return thread._client._read_list(_recording.read_effects, request)
+        found: Iterator[RecordedEffect] = thread._client._read_list(_recording.read_effects, request)
+        return found
 
     def put_effects(
         self,

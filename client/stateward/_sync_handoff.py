@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from stateward import _handoff
 from stateward._operations import new_request_id
@@ -46,6 +46,12 @@ class ThreadHandoff:
 
 class ClientHandoffs:
     """Methods of `Client`."""
+
+    @overload
+    def take_handoff(self, thread: str, *, taker: str | None = None, wait: float = ...) -> Handoff: ...
+
+    @overload
+    def take_handoff(self, *, to: str, taker: str | None = None, wait: float = ...) -> Handoff | None: ...
 
     def take_handoff(
         self,

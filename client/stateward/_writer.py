@@ -213,7 +213,8 @@ class Writing:
         if not self._is_numbered and self._unanswered:
             yield from self.flush()
         if not self._has_room():
-            yield from self._until(self._has_room)
+            most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
+            yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
         request, collected = yield from self._prepare(PreparedSave(self.ref, state, options))
         self._number += 1

@@ -37,6 +37,9 @@ class EffectState(IntEnum):
     """It has failed; the detail says how."""
 
 
+_STATES = frozenset(map(int, EffectState))  # others are newer than this client
+
+
 class NotHappened:
     """The type of NOT_HAPPENED."""
 
@@ -129,7 +132,7 @@ class RecordedEffect:
             key=effect.key,
             name=effect.name,
             sort_key=effect.sort_key,
-            state=EffectState(message.state) if message.state in iter(EffectState) else message.state,
+            state=EffectState(message.state) if message.state in _STATES else message.state,
             holder=message.holder.name,
             begin_time=read_time(message.begin_time),
             end_time=read_time(message.end_time) if message.HasField("end_time") else None,

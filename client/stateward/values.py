@@ -20,6 +20,7 @@ type, `decode` the Python type from the media type, and `decode(encode(x)) == x`
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 from collections.abc import Callable
@@ -311,6 +312,8 @@ def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: 
 
 def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:
     name = parameters.strip().removeprefix("type=")
+    if name.startswith("stateward.agent.v1."):  # our own, which nobody should have to import for a look
+        importlib.import_module("stateward.agent.v1.agent_pb2")
     try:
         descriptor = descriptor_pool.Default().FindMessageTypeByName(name)
     except KeyError:  # the program that reads has not imported this type

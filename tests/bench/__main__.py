@@ -20,7 +20,7 @@ from tests.bench import aims, picture
 from tests.bench.field import Field, open_field
 from tests.bench.payload import Payload, load_payload
 from tests.bench.report import Report, Section, machine_facts, print_aims, print_section
-from tests.bench.sections import Effort, archive, flight, hydrate, lists, memory, save, start, steps, storage
+from tests.bench.sections import Effort, archive, flight, hydrate, lists, memory, save, start, steps, storage, writer
 
 Measure = Callable[[Field, Payload, Effort], Iterator[Section]]
 SECTIONS: dict[str, Measure] = {
@@ -33,6 +33,7 @@ SECTIONS: dict[str, Measure] = {
     "list": lists.measure,
     "memory": memory.measure,
     "archive": archive.measure,
+    "writer": writer.measure,
 }
 
 

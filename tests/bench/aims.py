@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive
+from tests.bench.sections import archive, lists, writer
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
 
@@ -32,11 +32,30 @@ def judge(report: Report) -> list[Aim]:
             aims += [_faster(report, section, saver, case) for case in cases]
     aims += [
         Aim("start to first hydrate, 10,000 threads", 0.7, start.get("first_hydrate_s"), "s"),
+        Aim(
+            "first page of a list, 100,000 threads", 20, _slowest_page(report), "ms", note="p50 of the slowest question"
+        ),
         Aim("idle memory", 60, _ratio(memory.get("idle_bytes"), 1e6), "MB"),
         *_archive(report),
+        Aim(
+            "writer's save at 10 KB, x save", 0.85, report.section("writer").find(writer.WRITER, writer.CASE, "x_unary")
+        ),
+        Aim(
+            "sent by a writer, x saves one after the other",
+            2.0,
+            report.section("pipelined").find(writer.SENT, writer.CASE, "x_unary"),
+            "x",
+            True,
+        ),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
     return aims
+
+
+def _slowest_page(report: Report) -> float | None:
+    """Counts and reading a whole list are no pages."""
+    rows = [row for row in report.section("list").rows if not row.contender.endswith(lists.NO_PAGES)]
+    return max((row.figures["p50_ms"] or 0.0 for row in rows), default=None)
 
 
 def _archive(report: Report) -> list[Aim]:

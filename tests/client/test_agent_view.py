@@ -1,16 +1,19 @@
 """The danger: a typed view that sends more than what changed, loses a change, or lets a blob go that only it names."""
 
+import subprocess
+import sys
+
 import pytest
 
-from stateward import Blob, State
-from stateward.agent import AgentState, ContentPart, ModelParameters, PlanStep, StepStatus, Todo
-from stateward.testing import run_daemon
+from stateward import Blob, State, values
+from stateward.agent import AgentState, ContentPart, Goal, ModelParameters, PlanStep, StepStatus, Todo
 
 
 @pytest.fixture(scope="module")
-def daemon():
-    with run_daemon() as made:
-        yield made
+def daemon(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon
 
 
 @pytest.fixture
@@ -96,6 +99,18 @@ def test_a_result_that_is_a_blob_stays_named(thread):
     assert f"agent/results/{call.id}" in found.state.slots
 
 
+def test_it_is_readable_without_its_import():
+    """A program that knows nothing of the types, such as `stateward show`, reads them as messages, not as bytes."""
+    wrote = values.encode(Goal(text="Paris"), "")
+    code = (
+        "import sys; from stateward import values; from stateward.v1.state_pb2 import Value; "
+        "assert 'stateward.agent' not in sys.modules; "
+        "print(values.decode(Value.FromString(bytes.fromhex(sys.argv[1])), '').text)"
+    )
+    command = [sys.executable, "-c", code, wrote.SerializeToString().hex()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "Paris\n"
+
+
 def test_outcomes_of_calls():
     """Results of every kind, failures, and what is not there."""
     calls = AgentState(State()).tool_calls
@@ -114,7 +129,7 @@ def test_outcomes_of_calls():
 
 
 def test_plans_are_edited_as_lists_with_ids():
-    """Order, removal, replacement, dependencies; ids are unique, and a removed one is not given to another step."""
+    """Order, removal, replacement, dependencies; ids are unique."""
     agent = AgentState(State())
     agent.plan.add("a")
     agent.plan.add("b", depends_on=["1"])

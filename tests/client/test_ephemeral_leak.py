@@ -3,15 +3,15 @@
 import pytest
 
 from stateward import State
-from stateward.testing import run_daemon
 
 SECRET = "mark-of-a-secret-that-stays-here"
 
 
 @pytest.fixture(scope="module")
-def daemon():
-    with run_daemon() as made:
-        yield made
+def daemon(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon
 
 
 @pytest.fixture

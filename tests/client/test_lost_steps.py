@@ -9,12 +9,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.client.conftest import make_opener
 
-from stateward import NOT_HAPPENED, Client, errors
+from stateward import NOT_HAPPENED, Client, RiskyStep, errors
 from stateward.models import Status
 from stateward.testing import Daemon
 
@@ -39,6 +41,12 @@ def target(real_daemon: Daemon | str) -> str:
 def thread(target: str, name: str, open_client: Any) -> Any:
     """Of the blocking and of the asyncio client."""
     return open_client(target).thread(name)
+
+
+@pytest.fixture
+def another(target: str, name: str, open_client: Any) -> Any:
+    """The same thread in the hands of another agent."""
+    return open_client(target, holder="another").thread(name)
 
 
 @pytest.fixture
@@ -81,13 +89,13 @@ def test_steps_are_saved_by_the_clock(thread: Any) -> None:
 def test_an_exception_saves_whole_steps_only(thread: Any) -> None:
     """What the last step left whole is saved; what was half done since then is not, nor anything mixed with it."""
     state = thread.hydrate()
-    with pytest.raises(KeyError), thread.autosave(state, every_s=60, after_each_step=False) as auto:
+    with pytest.raises(KeyError), thread.autosave(state, every_s=60, after_each_step=False) as auto:  # noqa: PT012  how the block ends is what is tested
         state.slots["n"] = 1
         auto.step(step=1)
         raise KeyError("in the next step, before it changed anything")
     assert thread.hydrate().slots["n"] == 1
     state = thread.hydrate()
-    with pytest.raises(KeyError), thread.autosave(state) as auto:
+    with pytest.raises(KeyError), thread.autosave(state) as auto:  # noqa: PT012  how the block ends is what is tested
         state.slots["n"] = 2
         auto.step(step=2)
         state.slots["n"] = "half"
@@ -99,7 +107,7 @@ def test_an_exception_saves_whole_steps_only(thread: Any) -> None:
 def test_a_mismatch_is_raised_and_never_tried_again(thread: Any) -> None:
     """Somebody else saved: the step says so, and so does each later one; nothing of theirs is overwritten."""
     state = thread.hydrate()
-    with pytest.raises(errors.VersionMismatch), thread.autosave(state) as auto:
+    with pytest.raises(errors.VersionMismatch), thread.autosave(state) as auto:  # noqa: PT012  how the block ends is what is tested
         state.slots["n"] = 1
         auto.step()
         thread.append("l", "theirs")
@@ -164,6 +172,7 @@ def test_the_timer_keeps_its_error_for_the_next_step(blocking: Any) -> None:
         blocking.append("l", "theirs")
         state.slots["n"] = 2
     until_saved(auto, 99)
+    assert next(auto._cadence.in_background(), "no call") == "no call"
     with pytest.raises(errors.VersionMismatch):
         auto.step()
     with pytest.raises(errors.VersionMismatch):
@@ -285,7 +294,6 @@ def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
     """Summary and trim are one version, every entry is in the summary once, and all that was trimmed is read back."""
     state = thread.hydrate()
     window = thread.window("messages", keep_last=5, slack=1.0, summarise=summarise)
-    window = window if not hasattr(thread, "_inner") else window
     with thread.autosave(state, windows=[window]) as auto:
         for number in range(37):
             state.logs["messages"].append(number)
@@ -350,36 +358,43 @@ def test_a_window_by_tokens(blocking: Any) -> None:
 # -- risky steps -----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def before(thread: Any, *what: Any, **how: Any) -> Iterator[RiskyStep]:
+    """The block of either client."""
+    with thread.before(*what, **how) as entered:
+        yield entered if isinstance(entered, RiskyStep) else entered._inner._step
+
+
 def test_a_risky_step_is_made_once(thread: Any) -> None:
     """The state is saved under the step's name before it; who comes again finds the result."""
     state = thread.hydrate()
     state.slots["cart"] = ["book"]
-    with thread.before("charge card", state, step=3) as risky:
+    with before(thread, "charge card", state, step=3) as risky:
         assert (risky.done, bool(risky.idempotency_key)) == (False, True)
         assert thread.hydrate().slots["cart"] == ["book"]
         risky.result = {"receipt": 7}
     assert (thread.checkpoint().labels, thread.checkpoint().step) == ({"before": "charge card"}, 3)
-    with thread.before("charge card") as again:
+    with before(thread, "charge card") as again:
         assert (again.done, again.result) == (True, {"receipt": 7})
 
 
-def test_a_step_that_failed_is_uncertain(thread: Any) -> None:
+def test_a_step_that_failed_is_uncertain(thread: Any, another: Any) -> None:
     """The next one is stopped, unless a check finds out or the step said that it did nothing."""
     thread.append("l", "made")
-    with pytest.raises(OSError, match="cut"), thread.before("pay") as first:
+    with pytest.raises(OSError, match="cut"), before(thread, "pay") as first:
         raise OSError("cut off")
-    with pytest.raises(errors.EffectUncertain), thread.before("pay"):
+    with pytest.raises(errors.EffectUncertain), before(thread, "pay"):
         raise AssertionError("not entered")
-    with thread.before("pay", check=lambda key: "paid" if key == first.idempotency_key else None) as found:
+    with before(thread, "pay", check=lambda key: "paid" if key == first.idempotency_key else None) as found:
         assert (found.done, found.result) == (True, "paid")
-    with pytest.raises(OSError, match="refused"), thread.before("mail") as risky:
+    with pytest.raises(OSError, match="refused"), before(thread, "mail") as risky:  # noqa: PT012  how the block ends is what is tested
         risky.nothing_happened = True
         raise OSError("refused")
-    with thread.before("mail") as second:
+    with before(thread, "mail") as second:
         assert not second.done
-        with pytest.raises(errors.EffectInProgress), thread._client_of_another().before("mail"):
+        with pytest.raises(errors.EffectInProgress), before(another, "mail"):
             raise AssertionError("not entered")
-    with pytest.raises(OSError, match="again"), thread.before("call"):
+    with pytest.raises(OSError, match="again"), before(thread, "call"):
         raise OSError("again")
-    with thread.before("call", check=lambda key: NOT_HAPPENED) as third:
+    with before(thread, "call", check=lambda key: NOT_HAPPENED) as third:
         assert not third.done

@@ -3,14 +3,14 @@
 import pytest
 from tests.client.test_migrated_store import chain, save_first
 
-from stateward import MigrationFailed, Migrations, NoMigrationPath, State
-from stateward.testing import run_daemon
+from stateward import MigrationFailed, Migrations, NoMigrationPath, Question, State
 
 
 @pytest.fixture(scope="module")
-def daemon():
-    with run_daemon() as made:
-        yield made
+def daemon(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon
 
 
 @pytest.fixture
@@ -124,14 +124,16 @@ def test_migrate_saves_it_at_once(daemon, open_client, name):
         status="waiting",
         status_detail="for Bob",
         wait_id="w",
+        question=Question("How much?", {"type": "number"}),
         metrics={"tokens": 5},
         metadata={"m": 1},
         schema_version=1,
     )
     before = plain.checkpoint()
+    assert before.question.prompt == "How much?"
     made = client.thread("t").migrate()
     now = plain.checkpoint()
-    kept = ("status", "status_detail", "step", "wait_id", "metrics", "metadata")
+    kept = ("status", "status_detail", "step", "wait_id", "question", "metrics", "metadata")
     assert [getattr(now, each) for each in kept] == [getattr(before, each) for each in kept]
     assert (made.version, now.schema_version, now.labels) == (2, 3, {"stateward/migrated-from": "1"})
     assert plain.checkpoint(1) == before

@@ -36,7 +36,7 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     main(["--quick", "--rounds", "2", "--json", str(tmp_path / "b" / "b.json"), "--svg", str(tmp_path / "b" / "b.svg")])
     found = json.loads((tmp_path / "b" / "b.json").read_text())
     sections = {section["name"]: section["rows"] for section in found["sections"]}
-    assert sections.keys() == {*SECTIONS, "alone", *PARTS} - {"archive"}
+    assert sections.keys() == {*SECTIONS, "alone", "pipelined", *PARTS} - {"archive"}
     for name, rows in sections.items():
         ours = [row["figures"] for row in rows if row["contender"].startswith("stateward")]
         assert ours, f"no row of Stateward in {name}"

@@ -137,8 +137,10 @@ def test_a_wait_ends_with_what_is_there(place: Place) -> None:
     assert place_of(found) == (2, 2, 2, 0)
     assert data(read(place, from_index=1, wait=duration(60))) == [b"b"]
     call = waiting(place.wire, asked(place, from_index=2))
+    started = time.monotonic()
     cut = change(place, Edit(trim_log=TrimLog(log="events", from_index=1)))
     assert place_of(call.result()) == (2, 2, 1, cut)
+    assert time.monotonic() - started < PATIENCE_S / 2
 
 
 def test_a_wait_ends_with_the_thread(place: Place) -> None:
@@ -158,6 +160,26 @@ def test_a_wait_does_not_hold_up_the_stop() -> None:
         daemon.stop()
         assert time.monotonic() - started < PATIENCE_S / 2
         assert place_of(call.result()) == (1, 1, 1, 0)
+        wire.close()
+
+
+@pytest.mark.soak  # 200 MB go over the socket
+def test_an_entry_that_no_message_holds_is_refused() -> None:
+    """An entry beyond 60 MiB is STATE_TOO_LARGE with its size, and the entries around it can be read."""
+    with run_daemon(max_state_size="80MiB") as daemon:
+        wire = Wire(daemon.target)
+        diff = Diff(edits=[events(b"a", b"x" * (61 << 20), b"c")])
+        wire.save(SaveRequest(thread=THREAD, request_id="r", diff=diff))
+        request = ReadLogRequest(thread=THREAD, log="events", max_bytes=64 << 20)
+        assert place_of(wire.checkpoints.ReadLog(request)) == (0, 1, 3, 0)
+        found = refused(wire.checkpoints.ReadLog, ReadLogRequest(thread=THREAD, log="events", from_index=1))
+        assert (found.reason, int(found.metadata["limit_bytes"])) == ("STATE_TOO_LARGE", 60 << 20)
+        assert place_of(wire.checkpoints.ReadLog(ReadLogRequest(thread=THREAD, log="events", from_index=2))) == (
+            2,
+            3,
+            3,
+            0,
+        )
         wire.close()
 
 

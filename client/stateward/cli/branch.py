@@ -46,7 +46,7 @@ def branch(
     \b
     Examples:
       stateward branch booking-42 cheaper --at step:14 --set budget=300
-      stateward branch booking-42 retry --at 14 --set goal='{"city": "Rome"}' --unset plan
+      stateward branch booking-42 rome --at 14 --set goal='{"city": "Rome"}'
       stateward diff booking-42 main..cheaper
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     edits = read_slots(slots or ())

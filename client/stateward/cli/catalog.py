@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "diff": Entry("diff:diff", "Show what changed from one version to another."),
         "replay": Entry("replay:replay", "Walk a run step by step."),
         "watch": Entry("watch:watch", "Print changes as they come."),
+        "effects": Entry("effects:effects", "List what the tools of a thread did."),
         "tools": Entry("tools:tools", "Count which tools agents called, and which failed."),
         "failures": Entry("tools:failures", "Show where runs failed last."),
     },
@@ -40,6 +41,14 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "prune": Entry("prune:prune", "Remove old versions of a thread."),
         "migrate": Entry("migrate:migrate", "Bring threads to the schema of your program."),
         "rm": Entry("rm:rm", "Remove threads for good."),
+    },
+    "Answer": {
+        "waiting": Entry("waiting:waiting", "List who waits for what."),
+        "approve": Entry("approve:approve", "Say yes to what a thread asks."),
+        "reject": Entry("approve:reject", "Say no to what a thread asks."),
+        "answer": Entry("approve:answer", "Answer what a thread asks."),
+        "signal": Entry("approve:signal", "Send a thread's agent a message."),
+        "run": Entry("run:run", "Start an agent's command when a signal waits for it."),
     },
     "Move": {
         "import": Entry("import_:import_", "Import recorded runs, or exported versions."),

@@ -48,7 +48,7 @@ def diff(
     Examples:
       stateward diff booking-42 11 12
       stateward diff booking-42 before-dates
-      stateward diff booking-42 main..retry          the newest versions of two branches
+      stateward diff booking-42 main..retry      the ends of two branches
       stateward diff booking-42 0 1 --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if b is None and ".." in a:

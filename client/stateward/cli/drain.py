@@ -41,8 +41,10 @@ def drain(
 
     From the first moment on the daemon is not ready, and saves are refused; reads go on. It stays so after this
     command, also when that is interrupted, until `stateward drain --undo` or a restart. The exit code is 0 only when
-    nothing is on this machine alone, so that it may go; where it is not, draining again goes on. For an orchestrator's
-    preStop hook, and for people who empty a node.
+    nothing is on this machine alone, so that it may go; where it is not, draining again goes on.
+
+    For people who empty a node, and for hooks that run when its agents have ended: those that have not get ShuttingDown
+    for their last save. A daemon that is stopped with SIGTERM ships and gives up by itself.
 
     \b
     Examples:

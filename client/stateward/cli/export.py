@@ -91,7 +91,7 @@ def export(
       stateward export runs/run-7                         one run, to stdout
       stateward export --prefix runs/ -o runs.jsonl.gz
       stateward export --all --versions -o all.jsonl.gz   a backup
-      stateward export --trajectories --status completed --max-metric cost_usd=0.5 --since 7d > runs.jsonl
+      stateward export --trajectories --max-metric cost_usd=0.5 > runs.jsonl
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     chooses = {"--status": status, "--label": label, "--agent": agent, "--since": since, "--outcome": outcome,
                "--min-metric": min_metric, "--max-metric": max_metric}  # fmt: skip

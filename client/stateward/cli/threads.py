@@ -78,8 +78,8 @@ def threads(
     Examples:
       stateward threads
       stateward threads --status waiting --status failed
-      stateward threads --status failed --step 5 --since 24h --label team=sales
-      stateward threads --count                                        by status, from an index
+      stateward threads --status failed --step 5 --since 24h --label k=v
+      stateward threads --count
       stateward threads --label model=gpt-4o --prefix tau-bench/ --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if step is not None and (min_step is not None or max_step is not None):

@@ -91,7 +91,8 @@ def failures(
     Examples:
       stateward failures --since 24h
       stateward failures --agent booking --json
-      stateward failures booking-42                  then: stateward replay booking-42 --to VERSION
+      stateward failures booking-42
+      stateward replay booking-42 --to VERSION       how it came to that
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         found = client.failures(*names or (), agent=agent, **_filters(names, since, label))

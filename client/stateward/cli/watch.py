@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
-from stateward.cli.describe import checkpoint_as_json, status_word
+from stateward.cli.describe import checkpoint_as_json, plain, status_word
 from stateward.cli.output import clean, fail, is_terminal, note, print_line_of_json, say, size
 from stateward.cli.threads import read_labels
 from stateward.cli.times import clock_time
 from stateward.errors import ServerUnavailable
+from stateward.v1.effect_pb2 import EffectState
+from stateward.values import decode_leniently
 
 if TYPE_CHECKING:
     from stateward import Client, Event
@@ -118,6 +120,13 @@ def _describe(event: Event) -> str:
             return f"{len(what.versions):,} versions were pruned"
         case "deleted":
             return f"thread was deleted ({clean(what)})"
+        case "signal":
+            return f"signal {clean(what.name)} from {clean(what.sender) or 'somebody'}"
+        case "effect":
+            state = EffectState.Name(what.state).removeprefix("EFFECT_STATE_").lower().replace("_", " ")
+            return f"effect {clean(what.effect.key)} is {state}"
+        case "lease":
+            return f"lease: {clean(what.holder.name)} has it" if what.HasField("holder") else "lease: given back"
     return "something this command does not know"
 
 
@@ -141,6 +150,22 @@ def event_as_json(event: Event) -> dict[str, Any]:
             found |= {"labels": dict(what.labels), "agent": what.agent, "parent_thread": what.parent_thread}
         case "pruned":
             found["versions"] = list(what.versions)
+        case "signal":
+            found["signal"] = {
+                "id": what.id,
+                "name": what.name,
+                "sender": what.sender,
+                "wait_id": what.wait_id,
+                "payload": None if what.payload_value is None else plain(decode_leniently(what.payload_value)),
+            }
+        case "effect":
+            found["effect"] = {
+                "anchor": what.effect.anchor,
+                "key": what.effect.key,
+                "state": EffectState.Name(what.state).removeprefix("EFFECT_STATE_").lower(),
+            }
+        case "lease":
+            found["lease"] = {"holder": what.holder.name, "token": what.token}
         case "deleted":
             found["cause"] = what
     return found

@@ -42,6 +42,7 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
     """The number of a version; None = none was given, which means the newest. Asks the daemon about names only."""
     if text is None:
         return None
+    text.encode()  # bytes that are no UTF-8 are refused before anything is asked
     kind, separator, name = text.partition(":")
     if separator and kind == "step":
         return _find_step(thread, name, option)

@@ -15,7 +15,7 @@ from stateward.v1.lease_service_pb2 import (
     RenewLeaseRequest,
     RenewLeaseResponse,
 )
-from stateward_sidecar.errors import LeaseHeld
+from stateward_sidecar.errors import LeaseHeld, ShuttingDown
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
 
@@ -32,6 +32,14 @@ class Leasing:
         self._calls = calls
         self._leases = calls.store.leases
         self._waiting: dict[tuple[str, str], set[asyncio.Event]] = defaultdict(set)
+        self._is_stopping = False
+
+    def close(self) -> None:
+        """The daemon stops: who waits is told so at once."""
+        self._is_stopping = True
+        for waiting in self._waiting.values():
+            for freed in waiting:
+                freed.set()
 
     async def acquire(
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
@@ -48,6 +56,8 @@ class Leasing:
                     return await self._acquire(request, context)
                 except LeaseHeld as error:
                     left_s = until - loop.time()
+                    if self._is_stopping:
+                        raise ShuttingDown("the daemon is stopping; the lease was not granted") from None
                     if left_s <= 0:
                         raise
                     ends_in_s = float(error.metadata["remaining_s"]) + 0.001

@@ -17,7 +17,7 @@ import lmdb
 
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.lease_pb2 import Lease
-from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.writer_service_pb2 import (
     OpenWriter,
     WriteRequest,
@@ -40,6 +40,8 @@ from stateward_sidecar.telemetry import log
 
 # Frames of one stream that were taken and not answered; the client's next ones wait in gRPC's window.
 FRAMES_MAX = 256
+# A stream that breaks may look for a moment like one that was ended: gRPC tells that its client is gone by another way.
+GONE_S = 0.05
 # A lease is renewed after this part of its term.
 RENEWAL_SHARE = 0.3
 
@@ -54,7 +56,7 @@ class _Frame:
     future: asyncio.Future[SaveResponse] | None = None
     error: Exception | None = None
     is_archived: bool = False
-    is_reset: bool = False
+    reset: WriterReset | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class _Stream:
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
     last_number: int = 0
     before: _Frame | None = None  # since the last reset
+    queued: asyncio.Future[SaveResponse] | None = None  # the newest: when it is done, all before it are
 
 
 class WriterService:
@@ -84,6 +87,7 @@ class WriterService:
     def close(self) -> None:
         """The daemon stops: what was taken is answered, and nothing more is taken."""
         self._is_stopping = True
+        self._leasing.close()
         for taking in self._open:
             taking.cancel()
 
@@ -98,7 +102,9 @@ class WriterService:
         granted = await self._leasing.acquire(_lease_request(place), context)
         stream = _Stream(place, granted.lease.token, context)
         opened = WriterOpened(lease=granted.lease)
-        opened.version, opened.digest = self._head(place, granted)
+        opened.version, opened.digest = granted.version, granted.digest
+        if place.branch not in ("", MAIN):
+            opened.version, opened.digest = await self._calls.read(self._find_head, place)
         taking = asyncio.ensure_future(self._take_all(requests, stream))
         self._open.add(taking)
         keeping = asyncio.ensure_future(self._keep(place, granted.lease))
@@ -109,6 +115,7 @@ class WriterService:
                 stream.room.release()
             if not taking.cancelled():
                 taking.result()  # raises what ended the stream
+                await asyncio.sleep(GONE_S)  # cancelled meanwhile where it broke: the lease lives on
                 await self._leasing.release(place.namespace, place.thread, stream.token)
             elif self._is_stopping:
                 raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -117,11 +124,10 @@ class WriterService:
             taking.cancel()
             self._open.discard(taking)
 
-    def _head(self, place: OpenWriter, granted: AcquireLeaseResponse) -> tuple[int, bytes]:
-        if place.branch in ("", MAIN):
-            return granted.version, granted.digest
-        thread = self._store.threads.cached(place.namespace, place.thread)
-        branch = thread.branches.get(place.branch) if thread is not None else None
+    def _find_head(self, place: OpenWriter) -> tuple[int, bytes]:
+        with self._store.context.engine.read() as txn:
+            thread = self._store.threads.find(txn, place.namespace, place.thread)
+        branch = thread.branches.get(place.branch or MAIN) if thread is not None else None
         return (branch.version, branch.digest) if branch is not None else (0, b"")
 
     # -- taking frames ----------------------------------------------------------------------------------------------
@@ -134,13 +140,17 @@ class WriterService:
                 if kind == "save":
                     stream.taken.put_nowait(await self._take(request.save, stream))
                 elif kind == "reset":
-                    await self._settle(stream)
-                    stream.before = None
-                    stream.taken.put_nowait(_Frame(0, is_reset=True))
+                    stream.taken.put_nowait(await self._begin_anew(stream))
                 else:
                     raise InvalidField("frame", "must be save or reset after the first message")
         finally:
             stream.taken.put_nowait(None)
+
+    async def _begin_anew(self, stream: _Stream) -> _Frame:
+        await self._settle(stream)
+        stream.before = None
+        version, digest = await self._calls.read(self._find_head, stream.place)
+        return _Frame(0, reset=WriterReset(version=version, digest=digest))
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
         """Renews the lease as long as the stream lives; a client that hangs loses its connection, and so its stream."""
@@ -160,12 +170,13 @@ class WriterService:
             named = await self._saving.check(request)
             frame.is_archived = self._calls.holding.is_wanted(request.durability)
             save = self._saving.prepare_hot(request, named)
+            self._calls.holding.gate.check()
             is_held = self._calls.holding.is_held(place.namespace, place.thread)
             if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not is_held:
                 await self._take_slowly(frame, item, stream, before)
                 return frame
             frame.save = save
-            self._queue(frame, save, before)
+            self._queue(frame, save, stream, before)
         except (asyncio.CancelledError, InvalidFrame):
             raise
         except Exception as error:  # noqa: BLE001  (the answer to this frame)
@@ -174,13 +185,13 @@ class WriterService:
 
     async def _take_slowly(self, frame: _Frame, item: WriterSave, stream: _Stream, before: _Frame | None) -> None:
         """What is large, or not in memory, or may have to be fetched: with nothing else under way."""
-        await self._settle(stream, before)
+        await self._settle(stream)
         request, place = item.save, stream.place
         named = await self._saving.check(request)
 
         async def save_now() -> SaveResponse:
             frame.save = await self._saving.prepare(request, named)
-            self._queue(frame, frame.save, before)
+            self._queue(frame, frame.save, stream, before)
             assert frame.future is not None
             return await asyncio.shield(frame.future)
 
@@ -194,15 +205,23 @@ class WriterService:
         frame.future = asyncio.get_running_loop().create_future()
         frame.future.set_result(answer)
 
-    def _queue(self, frame: _Frame, save: SaveWrite, before: _Frame | None) -> None:
-        def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
+    def _queue(self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None) -> None:
+        def check_turn() -> None:
             if before is not None and (before.error is not None or (before.write and before.write.error is not None)):
                 raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
+            check_turn()
             return save.run(txn, batch)
 
+        def is_retry(txn: lmdb.Transaction, batch: Batch) -> bool:
+            check_turn()  # is what refuses it, also where there is no room for it
+            return save.is_retry(txn, batch)
+
         frame.write, frame.future = self._calls.submit(
-            run, None, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone
+            run, None, size_bytes=save.size_bytes, is_retry=is_retry, is_alone=save.is_alone
         )
+        stream.queued = frame.future
 
     @staticmethod
     def _check_frame(item: WriterSave, stream: _Stream) -> None:
@@ -219,23 +238,17 @@ class WriterService:
             raise InvalidField("save.lease_token", "is required on every frame")
 
     @staticmethod
-    async def _settle(stream: _Stream, frame: _Frame | None = None) -> None:
-        """Waits until a frame (unset: the newest) and all before it are written or refused."""
-        last = frame or stream.before
-        if last is not None and last.future is not None:
-            await asyncio.wait([last.future])
+    async def _settle(stream: _Stream) -> None:
+        """Waits until all that was queued is written or refused."""
+        if stream.queued is not None:
+            await asyncio.wait([stream.queued])
 
     # -- answering --------------------------------------------------------------------------------------------------
 
     async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
         place = stream.place
-        if frame.is_reset:
-            thread = self._store.threads.cached(place.namespace, place.thread)
-            branch = thread.branches.get(place.branch or MAIN) if thread is not None else None
-            reset = WriterReset()
-            if branch is not None:
-                reset.version, reset.digest = branch.version, branch.digest
-            return WriteResponse(reset=reset)
+        if frame.reset is not None:
+            return WriteResponse(reset=frame.reset)
         try:
             if frame.error is not None:
                 raise frame.error

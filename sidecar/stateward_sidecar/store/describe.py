@@ -84,10 +84,11 @@ def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bo
 
 
 def fingerprint(request: SaveRequest) -> bytes:
-    """Hash of everything in a save but its request id and durability: 8 bytes. Leaves the request as it was."""
-    request_id, durability = request.request_id, request.durability
-    request.ClearField("request_id")
-    request.ClearField("durability")
+    """Hash of what a save says: of everything but its request id, durability and lease token, as who repeats it after
+    a restart holds another lease. 8 bytes. Leaves the request as it was."""
+    request_id, durability, lease_token = request.request_id, request.durability, request.lease_token
+    for name in ("request_id", "durability", "lease_token"):
+        request.ClearField(name)
     data = request.SerializeToString(deterministic=True)
-    request.request_id, request.durability = request_id, durability
+    request.request_id, request.durability, request.lease_token = request_id, durability, lease_token
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()

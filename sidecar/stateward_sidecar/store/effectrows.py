@@ -56,7 +56,7 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
 
 
 def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
-    """Once for each thread in memory: a row that was lost or rolled back would make a tool run again. Raises Corrupt."""
+    """Once for each thread in memory: with a row lost or rolled back, a tool would run again. Raises Corrupt."""
     loaded = thread.thread if isinstance(thread, Draft) else thread
     if loaded.effects_checked or thread.floor_sequence:
         return

@@ -68,6 +68,8 @@ class Leases:
                 lease = draft.head.lease
                 if lease.HasField("holder"):
                     if lease.request_hash == request_hash:
+                        again = draft.identity.number, LEASE
+                        batch.after_commit.append(lambda: self._context.terms.begin(again, lease.token, lease.term_us))
                         return self._answer(draft, draft.head)
                     self._check_free(draft, lease, request)
                 record = LeaseRecord(

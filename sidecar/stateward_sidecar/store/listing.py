@@ -14,9 +14,9 @@ from heapq import merge
 
 import lmdb
 
-from stateward.v1.checkpoint_pb2 import Checkpoint, Status
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, Checkpoint, Status
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     CountThreadsRequest,
     CountThreadsResponse,
@@ -69,19 +69,20 @@ class Lister:
         start = b""
         if request.page_token:
             start = layout.updated_tail(second, number) + b"\0"
-        elif request.HasField("updated_before"):
-            start = layout.updated_tail(request.updated_before.ToMicroseconds() // SECOND_US, layout.NUMBER_MAX)
-        oldest = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else 0
+        wanted = _Wanted(request)
+        if wanted.before_us is not None and not start:
+            start = layout.updated_tail(wanted.before_us // SECOND_US, layout.NUMBER_MAX)
         in_vain = 0
         with context.engine.read() as txn:
             for looked_at, tail in enumerate(_tails(txn, keys, request.statuses, start), 1):
                 second, number = layout.unpack_updated(tail)
-                if second < oldest // SECOND_US:
+                if wanted.after_us is not None and second < wanted.after_us // SECOND_US:
                     return answer
                 if second <= cut_off or not request.page_token:
-                    view = self._readable_head(txn, number)
-                    if view is not None and _matches(view, request):
-                        answer.threads.append(view)
+                    thread = self._readable_head(txn, number)
+                    if thread is not None and wanted.fits(head := thread.head):
+                        view = view_head(thread.identity, head)
+                        answer.threads.append(add_archive(view, thread.archive, thread.archived_sequence))
                     else:
                         in_vain += 1
                 if _is_full(len(answer.threads), looked_at, request.page_size) or in_vain >= IN_VAIN_MAX:
@@ -95,23 +96,20 @@ class Lister:
         keys = self._context.keystore.namespace(request.namespace)
         if keys is None:
             return answer
-        bounds = ListThreadsRequest()
-        for field in ("updated_after", "updated_before"):
-            if request.HasField(field):
-                getattr(bounds, field).CopyFrom(getattr(request, field))
+        wanted = _Wanted(request)
         with self._context.engine.read() as txn:
             for status in Status.values()[1:]:
-                if count := self._count(txn, layout.status_prefix(keys.tag, keys.names.status(status)), bounds):
+                if count := self._count(txn, layout.status_prefix(keys.tag, keys.names.status(status)), wanted):
                     answer.counts.append(StatusCount(status=status, count=count))  # type: ignore[arg-type]
         return answer
 
-    def _count(self, txn: lmdb.Transaction, prefix: bytes, bounds: ListThreadsRequest) -> int:
+    def _count(self, txn: lmdb.Transaction, prefix: bytes, wanted: _Wanted) -> int:
         count, start, end, edges = 0, prefix, layout.after(prefix), []
-        if bounds.HasField("updated_before"):
-            edges.append(bounds.updated_before.ToMicroseconds() // SECOND_US)
+        if wanted.before_us is not None:
+            edges.append(wanted.before_us // SECOND_US)
             start = prefix + layout.updated_tail(edges[-1], layout.NUMBER_MAX)
-        if bounds.HasField("updated_after"):
-            edges.append(bounds.updated_after.ToMicroseconds() // SECOND_US)
+        if wanted.after_us is not None:
+            edges.append(wanted.after_us // SECOND_US)
             end = layout.after(prefix + layout.updated_tail(edges[-1], 0))
         cursor = txn.cursor()
         if not cursor.set_range(start):
@@ -123,8 +121,8 @@ class Lister:
                 break
             second, number = layout.unpack_updated(key)
             if second in edges:
-                view = self._readable_head(txn, number)
-                count += view is not None and _matches(view, bounds)
+                thread = self._readable_head(txn, number)
+                count += thread is not None and wanted.fits(thread.head)
             else:
                 count += 1
         return count
@@ -181,12 +179,10 @@ class Lister:
                     break
         return answer
 
-    def _readable_head(self, txn: lmdb.Transaction, number: int) -> ThreadMessage | None:
+    def _readable_head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """The same with nothing but the head."""
         try:
-            thread = self._threads.head(txn, number)
-            if thread is None:
-                return None
-            return add_archive(view_head(thread.identity, thread.head), thread.archive, thread.archived_sequence)
+            return self._threads.head(txn, number)
         except (Corrupt, KeyUnavailable) as error:
             log_damage("thread left out of a list", error)
             return None
@@ -233,17 +229,37 @@ def _is_full(found: int, looked_at: int, page_size: int) -> bool:
     return found >= (page_size or PAGE_SIZE) or looked_at >= ROWS_MAX
 
 
-def _matches(view: ThreadMessage, request: ListThreadsRequest) -> bool:
-    updated_us = view.update_time.ToMicroseconds()
-    return (
-        (not request.statuses or view.status in request.statuses)
-        and all(view.labels.get(key) == value for key, value in request.labels.items())
-        and view.thread.startswith(request.name_prefix)
-        and not (request.HasField("updated_after") and updated_us < request.updated_after.ToMicroseconds())
-        and not (request.HasField("updated_before") and updated_us >= request.updated_before.ToMicroseconds())
-        and not (request.HasField("min_step") and not (view.HasField("step") and view.step >= request.min_step))
-        and not (request.HasField("max_step") and not (view.HasField("step") and view.step <= request.max_step))
-    )
+class _Wanted:
+    """What threads are asked for, to be compared with many heads: a page may look at a hundred that do not fit."""
+
+    def __init__(self, request: ListThreadsRequest | CountThreadsRequest) -> None:
+        self.after_us = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else None
+        self.before_us = request.updated_before.ToMicroseconds() if request.HasField("updated_before") else None
+        self._statuses, self._labels, self._name_prefix = set[int](), dict[str, str](), ""
+        self._min_step: int | None = None
+        self._max_step: int | None = None
+        if isinstance(request, ListThreadsRequest):
+            self._statuses, self._labels = set(request.statuses), dict(request.labels)
+            self._name_prefix = request.name_prefix
+            self._min_step = request.min_step if request.HasField("min_step") else None
+            self._max_step = request.max_step if request.HasField("max_step") else None
+
+    def fits(self, head: ThreadHead) -> bool:
+        """Whether a thread is what is asked for."""
+        if self._statuses and (head.status or STATUS_RUNNING) not in self._statuses:
+            return False
+        if self._min_step is not None and not (head.HasField("step") and head.step >= self._min_step):
+            return False
+        if self._max_step is not None and not (head.HasField("step") and head.step <= self._max_step):
+            return False
+        if self.after_us is not None and head.update_time_us < self.after_us:
+            return False
+        if self.before_us is not None and head.update_time_us >= self.before_us:
+            return False
+        labels = head.options.labels
+        return all(labels.get(key) == value for key, value in self._labels.items()) and head.thread.startswith(
+            self._name_prefix
+        )
 
 
 def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:

@@ -69,7 +69,8 @@ class LogReader:
         log = _find_log(tree, request.log, version)
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
-        frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], request.max_bytes or PAGE_BYTES)
+        room_bytes = min(request.max_bytes or PAGE_BYTES, ENTRY_BYTES_MAX)
+        frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], room_bytes)
         if frames and len(frames[0]) > ENTRY_BYTES_MAX:
             text = f"entry {index} of log {request.log!r} has {len(frames[0])} bytes: hydrate it, with a projection"
             raise StateTooLarge(len(frames[0]), ENTRY_BYTES_MAX, text)

@@ -7,12 +7,11 @@ Lists are asked for over gRPC, by the stub. Rare statuses and steps are those of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 from tests.bench.field import Field
 from tests.bench.payload import Payload
-from tests.bench.peers.stateward import OPTIONS
+from tests.bench.peers.stateward import OPTIONS, STUB
 from tests.bench.report import Section
 from tests.bench.rounds import p50_ms, p99_ms, timed
 from tests.bench.sections import Effort
@@ -37,7 +36,8 @@ RARE_STEP = 1000
 NAMESPACE = "default"
 PENDING_MAX = 1000
 USUAL = (pb.STATUS_COMPLETED,) * 6 + (pb.STATUS_RUNNING,) * 3 + (pb.STATUS_FAILED,)
-STUB = "stateward"
+COUNTS, READ_ALL = "counts by status", "all with a label, page by page"
+NO_PAGES = (COUNTS, READ_ALL)
 
 
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
@@ -56,8 +56,8 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
                 _add(section, name, lambda request=request: stub.ListThreads(request), effort)
             counts = stub.CountThreads(CountThreadsRequest()).counts
             assert sum(each.count for each in counts) == threads
-            _add(section, "counts by status", lambda: stub.CountThreads(CountThreadsRequest()), effort)
-            _add(section, "all with a label, page by page", lambda: _read_all(stub), Effort(3))
+            _add(section, COUNTS, lambda: stub.CountThreads(CountThreadsRequest()), effort)
+            _add(section, READ_ALL, lambda: _read_all(stub), Effort(3))
     section.notes.append("what is rare belongs to the oldest threads; a label or a step is asked of each thread's head")
     yield section
 
@@ -70,7 +70,6 @@ def fill(daemon: Daemon, threads: int, message: bytes) -> int:
 
     clock = _Calendar()
     options = StoreOptions(daemon.data_dir, bytes.fromhex(daemon.key_file.read_text()), 4 << 30, 8 << 20, Limits())
-    _check_at_rest(daemon.data_dir)
     store = Store(options, lambda _: None, fail, clock)
     first_us, pending = clock.time_us - MONTH_US, list[Write]()
     store.start()
@@ -120,10 +119,6 @@ class _Calendar(Clock):
         return self.time_us
 
 
-def _check_at_rest(directory: Path) -> None:
-    assert directory.exists(), "the daemon must have made its directory, and the key file beside it"
-
-
 def _questions(newest_us: int, threads: int) -> Iterator[tuple[str, ListThreadsRequest, int]]:
     """What is asked, and how many threads the first page must have at least."""
     rare = min(RARE, 100)
@@ -157,4 +152,4 @@ def _read_all(stub: ThreadServiceStub) -> None:
 def _add(section: Section, name: str, call: Callable[[], object], effort: Effort) -> None:
     call()
     times = [timed(call) for _ in range(effort.rounds)]
-    section.add(STUB, name, p50_ms=p50_ms(times), p99_ms=p99_ms(times))
+    section.add(f"{STUB}: {name}", p50_ms=p50_ms(times), p99_ms=p99_ms(times))

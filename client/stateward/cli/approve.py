@@ -1,0 +1,202 @@
+"""`stateward approve`, `reject`, `answer` and `signal`: messages from people to agents."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import NamespaceOption, TargetOption, ThreadArgument
+from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
+from stateward.cli.output import CommandError, clean, note, say
+from stateward.errors import NotOwner, StaleAnswer
+from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
+
+if TYPE_CHECKING:
+    from stateward import Client
+
+INPUT_BYTES_MAX = 64 << 10
+
+WaitIdOption = Annotated[
+    str | None,
+    typer.Option("--wait-id", metavar="ID", help="The question that is meant; default: what the thread asks now."),
+]
+SenderOption = Annotated[
+    str | None, typer.Option("--as", metavar="SENDER", help="Who says it; default: the login name.")
+]
+JsonValueOption = Annotated[
+    str | None, typer.Option("--json", metavar="JSON", help="The value as JSON; - reads it from stdin.")
+]
+
+
+def approve(
+    context: typer.Context,
+    thread: ThreadArgument,
+    remark: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A word for the agent.")] = None,
+    wait_id: WaitIdOption = None,
+    sender: SenderOption = None,
+    archive: ArchiveOption = None,
+    key_file: KeyFileOption = None,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Say yes to what a thread asks.
+
+    The thread must be waiting for it still: an answer to a question that was asked anew, or was answered by somebody
+    else, is refused. With --archive no daemon need run: one is started for this command, takes the thread, archives the
+    answer and gives the thread up.
+
+    \b
+    Examples:
+      stateward approve booking-42 --note "but window seats"
+      stateward approve booking-42 --archive s3://bucket/agents --key-file KEY
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    _say(APPROVE, thread, remark, wait_id, sender, (context, target, namespace, archive, key_file))
+
+
+def reject(
+    context: typer.Context,
+    thread: ThreadArgument,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the agent.")] = None,
+    wait_id: WaitIdOption = None,
+    sender: SenderOption = None,
+    archive: ArchiveOption = None,
+    key_file: KeyFileOption = None,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Say no to what a thread asks, whatever form the answer should have.
+
+    \b
+    Examples:
+      stateward reject booking-42 --reason "too dear"
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    _say(REJECT, thread, reason, wait_id, sender, (context, target, namespace, archive, key_file))
+
+
+def answer(
+    context: typer.Context,
+    thread: ThreadArgument,
+    value: Annotated[
+        str | None, typer.Argument(metavar="[VALUE]", help="The answer, a text; - reads it from stdin.")
+    ] = None,
+    as_json: JsonValueOption = None,
+    wait_id: WaitIdOption = None,
+    sender: SenderOption = None,
+    archive: ArchiveOption = None,
+    key_file: KeyFileOption = None,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Answer what a thread asks. Where the question says which form the answer has, it is checked before it is sent.
+
+    \b
+    Examples:
+      stateward answer booking-42 "the early flight"
+      stateward answer booking-42 --json '{"seat": "12A", "meal": false}'
+      jq .choice page.json | stateward answer booking-42 --json -
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if value is None and as_json is None:
+        raise typer.BadParameter("give the answer as VALUE or with --json", param_hint="VALUE")
+    content = _read_value(value, as_json, "VALUE")
+    _say(ANSWER, thread, content, wait_id, sender, (context, target, namespace, archive, key_file))
+
+
+def signal(
+    context: typer.Context,
+    thread: ThreadArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is, such as cancel.")],
+    payload: Annotated[
+        str | None, typer.Argument(metavar="[PAYLOAD]", help="Its content, a text; - reads it from stdin.")
+    ] = None,
+    as_json: JsonValueOption = None,
+    wait_id: WaitIdOption = None,
+    sender: SenderOption = None,
+    archive: ArchiveOption = None,
+    key_file: KeyFileOption = None,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Send a thread's agent a message, whether it waits for one or not. It is kept until the agent is done with it.
+
+    \b
+    Examples:
+      stateward signal booking-42 cancel
+      stateward signal booking-42 price --json 1350
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    content = _read_value(payload, as_json, "PAYLOAD")
+    _say(name, thread, content, wait_id, sender, (context, target, namespace, archive, key_file), is_answer=False)
+
+
+def _say(
+    name: str, thread: str, content: Any, wait_id: str | None, sender: str | None, where: Any, *, is_answer: bool = True
+) -> None:
+    archive = where[3]
+    with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
+        warnings.simplefilter("always", SchemaNotChecked)
+        sender = _login_name() if sender is None else sender
+        try:
+            sent = _send(client, name, thread, content, wait_id, sender, is_answer, is_archived=archive is not None)
+        except AnswerRefused as error:
+            raise CommandError(f"nothing was sent: {error}; an answer that is no text is given with --json") from None
+        except StaleAnswer as error:
+            raise CommandError(f"{error.message}; `stateward waiting` says who waits for what") from None
+        except NotOwner as error:
+            if archive is None:
+                raise
+            raise CommandError(
+                f"{error.message}; leave --archive out and send it there, with --target or on that machine"
+            ) from None
+        if archive is not None:
+            client.thread(thread).detach()
+    for each in caught:
+        note(str(each.message))
+    what = f"question {clean(sent.wait_id)}" if sent.wait_id else "no question"
+    say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
+
+
+def _send(
+    client: Client, name: str, thread: str, content: Any, wait_id: str | None, sender: str, is_answer: bool,
+    *, is_archived: bool,
+) -> Signal:  # fmt: skip
+    durability = "archived" if is_archived else None
+    if not is_answer:
+        return client.send(thread, name, content, sender=sender, wait_id=wait_id or "", durability=durability)
+    if name == ANSWER:
+        return client.answer(thread, content, sender=sender, wait_id=wait_id, durability=durability)
+    decide = client.approve if name == APPROVE else client.reject
+    return decide(thread, content, sender=sender, wait_id=wait_id, durability=durability)
+
+
+def _read_value(text: str | None, as_json: str | None, what: str) -> Any:
+    """The text that was given, or the value that the JSON says; None = nothing was given."""
+    if text is not None and as_json is not None:
+        raise typer.BadParameter(f"give {what} or --json, not both", param_hint="--json")
+    if as_json is None:
+        return _read_input() if text == "-" else text
+    try:
+        return json.loads(_read_input() if as_json == "-" else as_json)
+    except ValueError as error:
+        raise CommandError(f"--json: this is no JSON: {error}") from None
+
+
+def _read_input() -> str:
+    data = sys.stdin.buffer.read(INPUT_BYTES_MAX + 1)
+    if len(data) > INPUT_BYTES_MAX:
+        raise CommandError(f"stdin has more than {INPUT_BYTES_MAX:,} bytes, which is what a signal may have")
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise CommandError("stdin is not UTF-8") from None
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return Path.home().name or "somebody"

@@ -1,0 +1,105 @@
+"""`stateward effects`: what the tools of a thread did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import plain, summarize
+from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.times import time_ago
+from stateward.effects import EffectState
+from stateward.values import RawValue
+
+if TYPE_CHECKING:
+    from stateward.effects import RecordedEffect
+
+VALUE_WIDTH, DETAIL_WIDTH = 80, 200
+COLUMNS = ("ANCHOR", "KEY", "NAME", "STATE", "BEGUN", "BY", "ATTEMPTS", "RESULT")
+
+
+def effects(
+    context: typer.Context,
+    thread: ThreadArgument,
+    anchor: Annotated[
+        str | None, typer.Option("--anchor", "-a", metavar="A", help="Only those of this anchor.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", metavar="NAME", help="Only of this name; repeatable.")
+    ] = None,
+    open_only: Annotated[
+        bool, typer.Option("--open", help="Only those that have not ended: in progress, or uncertain.")
+    ] = False,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """List what the tools of a thread did: recorded results, failures, and calls that nobody saw end.
+
+    A call is in progress until who made it ends it, dies or stops renewing it; it is shown as uncertain once somebody
+    has found that out and could not tell what became of it.
+
+    \b
+    Examples:
+      stateward effects booking-42
+      stateward effects booking-42 --open
+      stateward effects booking-42 --anchor cache/search --json
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        found = list(client.thread(thread).effects(anchor, names=name or ()))
+    if open_only:
+        found = [each for each in found if each.state not in (EffectState.DONE, EffectState.FAILED)]
+    if as_json:
+        print_json([_as_json(each) for each in found])
+    elif found:
+        columns, rows = filled(COLUMNS, [_row(each) for each in found], ("ANCHOR", "NAME", "BY", "RESULT"))
+        print_table(columns, rows, right=("ATTEMPTS",), below=("RESULT",))
+    elif is_terminal():
+        say(
+            f"thread {thread} has no such effects" if open_only or anchor or name else f"thread {thread} has no effects"
+        )
+
+
+def _row(each: RecordedEffect) -> tuple[str, ...]:
+    result = each.detail if each.stored_value is None else summarize(_value(each), VALUE_WIDTH)
+    return (
+        each.anchor,
+        each.key,
+        each.name,
+        _state(each),
+        time_ago(each.begin_time),
+        each.holder,
+        str(each.attempts),
+        shorten(result, DETAIL_WIDTH),
+    )
+
+
+def _as_json(each: RecordedEffect) -> dict[str, Any]:
+    return {
+        "anchor": each.anchor,
+        "key": each.key,
+        "name": each.name,
+        "state": _state(each),
+        "holder": each.holder,
+        "begin_time": each.begin_time.isoformat(),
+        "end_time": each.end_time.isoformat() if each.end_time else None,
+        "attempts": each.attempts,
+        "sequence": each.sequence,
+        "detail": each.detail,
+        "value": None if each.stored_value is None else plain(_value(each)),
+    }
+
+
+def _state(each: RecordedEffect) -> str:
+    return each.state.name.lower().replace("_", " ") if isinstance(each.state, EffectState) else str(each.state)
+
+
+def _value(each: RecordedEffect) -> Any:
+    """The result; as it is stored where its bytes are not what its media type says."""
+    try:
+        return each.value
+    except ValueError:
+        assert each.stored_value is not None
+        return RawValue(each.stored_value.media_type, each.stored_value.data)

@@ -1,0 +1,60 @@
+"""`stateward run`: starts an agent's command when there is something for it to do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateward.cli.connect import NamespaceOption, TargetOption, connect
+from stateward.cli.starter import Chosen, Pauses, Starter
+from stateward.cli.threads import read_labels
+
+
+def run(
+    context: typer.Context,
+    command: Annotated[
+        str, typer.Option("--on-signal", metavar="CMD", help="The command, for the shell: starts a thread's agent.")
+    ],
+    thread: Annotated[
+        list[str] | None, typer.Option("--thread", metavar="NAME", help="Only this thread; can be given again.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only threads with this label.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when one agent has ended and is done with its signals.")
+    ] = False,
+    poll_s: Annotated[
+        float,
+        typer.Option("--poll", metavar="SECONDS", min=0.1, help="How often to look for answers sent elsewhere."),
+    ] = 30.0,
+    pause_s: Annotated[
+        float,
+        typer.Option("--pause", metavar="SECONDS", min=0.01, help="First pause after a command that did not help."),
+    ] = 1.0,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Start the agent's command for each thread with signals that wait: now, and whenever one comes.
+
+    The command finds STATEWARD_THREAD, STATEWARD_NAMESPACE and STATEWARD_TARGET in its environment. It hydrates the
+    thread, finds the signals in `state.signals`, and acknowledges them in a save. One command runs for a thread at a
+    time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute.
+
+    SIGTERM is passed on to the commands, and this one ends after them. With an archive, answers that were sent through
+    another sidecar are found as well: every --poll seconds the waiting threads that were given up are looked at, and
+    those named with --thread.
+
+    \b
+    Examples:
+      stateward run --on-signal 'python agent.py'
+      stateward run --on-signal 'python agent.py' --thread booking-42 --once
+      stateward run --on-signal 'kubectl create job …' --label team=travel
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if not command.strip():
+        raise typer.BadParameter("it is empty", param_hint="--on-signal")
+    chosen = Chosen(frozenset(thread or ()), read_labels(label or ()))
+    with connect(context, target, namespace) as client:
+        client.server_info()  # from here on a daemon that is away is waited for
+        Starter(client, command, chosen, Pauses(poll_s=poll_s, first_s=pause_s), is_once=once).run()

@@ -1,0 +1,106 @@
+"""`stateward waiting`: who waits for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption
+from stateward.cli.describe import compact
+from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
+from stateward.cli.output import counted, fail, filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.ticker import Ticker
+from stateward.cli.times import time_ago
+from stateward.models import Status
+
+if TYPE_CHECKING:
+    from stateward import Client, ThreadInfo
+
+COLUMNS = ("NAMESPACE", "THREAD", "SINCE", "REASON", "ASKS", "ANSWER", "SIGNALS")
+PROMPT_WIDTH = 200
+
+
+def waiting(
+    context: typer.Context,
+    archive: ArchiveOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """List the threads that wait for somebody: for what, and since when they did not change.
+
+    With --archive, those of all sidecars that write to it, whether one of them runs or not; the bucket gets one request
+    for each thread, and without --namespace the threads of all namespaces are listed. A thread that has signals was
+    answered, and its agent has not taken them yet.
+
+    \b
+    Examples:
+      stateward waiting
+      stateward waiting --archive s3://bucket/agents --key-file KEY
+      stateward waiting --json | jq -r '.[] | select(.signals == 0).thread'
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    problems: list[str] = []
+    fallback = "default" if archive is None else EVERY_NAMESPACE
+    with (
+        Ticker("reading the archive" if archive else "asking") as ticker,
+        reach(context, target, namespace, archive, key_file, fallback=fallback) as client,
+    ):
+        found = list(client.waiting()) if archive is None else _listed(client, ticker, problems)
+    found.sort(key=lambda each: each.update_time)
+    if as_json:
+        print_json([_as_json(each) for each in found])
+    elif found:
+        columns, rows = filled(COLUMNS, list(map(_row, found)), optional=("REASON", "ANSWER", "SIGNALS"))
+        if archive is None or namespace:
+            columns, rows = columns[1:], [row[1:] for row in rows]
+        print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "ANSWER"))
+    elif is_terminal():
+        say("nobody waits")
+    for each in problems:
+        fail(each)
+    if problems:
+        fail(f"{counted(len(problems), 'thread')} of the archive could not be read")
+        raise typer.Exit(1)
+
+
+def _listed(client: Client, ticker: Ticker, problems: list[str]) -> list[ThreadInfo]:
+    found = []
+    with client.archive.list() as listing:
+        for count, each in enumerate(listing, 1):
+            ticker.say(counted(count, "thread"))
+            if each.problem:
+                problems.append(f"{each.thread.name}: {each.problem}" if each.thread is not None else each.problem)
+            elif each.thread is not None and each.thread.status == Status.WAITING:
+                found.append(each.thread)
+    return found
+
+
+def _row(info: ThreadInfo) -> tuple[str, ...]:
+    question = info.question
+    return (
+        info.namespace,
+        info.name,
+        time_ago(info.update_time),
+        info.status_detail,
+        "" if question is None else shorten(" ".join(question.prompt.split()), PROMPT_WIDTH),
+        "" if question is None or question.schema is None else compact(question.schema, PROMPT_WIDTH),
+        str(info.pending_signals or ""),
+    )
+
+
+def _as_json(info: ThreadInfo) -> dict[str, Any]:
+    question = info.question
+    return {
+        "namespace": info.namespace,
+        "thread": info.name,
+        "wait_id": info.wait_id,
+        "reason": info.status_detail,
+        "prompt": None if question is None else question.prompt,
+        "answer_schema": None if question is None else question.schema,
+        "since": info.update_time.isoformat(),
+        "signals": info.pending_signals,
+        "labels": dict(info.labels),
+        "owner_id": info.owner_id,
+    }

@@ -1,0 +1,96 @@
+"""A person decides: an agent asks on one machine, somebody approves where nothing runs, another machine goes on.
+
+    python examples/03_approval.py
+
+The agent asks whether it may book, and ends; its daemon stops, and that machine's disk is gone. The thread lies in the
+archive (here a directory, else s3://…), waiting and given up. `stateward waiting` and `approve` work on it with nothing
+but its URL and key. On a new machine, `stateward run` notices the answer and starts the agent, which finds its state
+and the answer, books, and acknowledges the answer in the same save.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stateward import Client, Status
+from stateward.testing import run_daemon
+
+THREAD = "booking-42"
+
+
+def agent() -> None:
+    """The agent's whole program: it is started twice, and knows nothing but what its thread holds."""
+    with Client() as client:
+        thread = client.thread(os.environ["STATEWARD_THREAD"])
+        state = thread.hydrate()
+        if state.version == 0:
+            state.slots["offer"] = {"hotel": "Lutetia", "price": 1200}
+            thread.ask(
+                state, "Book the Lutetia for 1,200 EUR?", {"type": "boolean"}, reason="costs money",
+                durability="archived",
+            )  # fmt: skip
+            return
+        answer = thread.answer_to(state.checkpoint.wait_id)
+        if answer is None:  # woken by another signal: goes on waiting
+            return
+        if answer.approved:
+            state.slots["booked"] = {**state.slots["offer"], "approved by": answer.sender, "note": answer.payload}
+        thread.save(state, status=Status.COMPLETED, ack=[answer], durability="archived")
+
+
+def stateward(*arguments: str) -> str:
+    """Runs the command."""
+    command = [sys.executable, "-m", "stateward.cli", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
+
+
+def main() -> int:
+    """Returns 0 if the answer was used on the second machine, exactly once."""
+    with tempfile.TemporaryDirectory(prefix="sw-example-") as directory:
+        return show(Path(directory))
+
+
+def show(directory: Path) -> int:
+    """The same, with the bucket and its key in this directory."""
+    key_file, archive = directory / "key", (directory / "bucket").as_uri()
+    me = [sys.executable, str(Path(__file__).resolve()), "agent"]
+
+    with run_daemon(key_file=key_file, archive=archive, owner_id="machine-a") as first:
+        environment = {**os.environ, "STATEWARD_TARGET": first.target, "STATEWARD_THREAD": THREAD}
+        subprocess.run(me, env=environment, check=True)  # noqa: S603
+        first.stop()
+    print("machine a: the agent asked and ended, the daemon stopped, the disk is gone")
+
+    there = ["--archive", archive, "--key-file", str(key_file)]
+    (question,) = json.loads(stateward("waiting", *there, "--json"))
+    print(f"no daemon: {question['thread']} waits ({question['reason']}): {question['prompt']}")
+    decided = stateward(
+        "approve", THREAD, *there, "--as", "ana", "--note", "quiet room", "--wait-id", question["wait_id"]
+    )
+    print(f"no daemon: {decided.strip()}")
+
+    with run_daemon(key_file=key_file, archive=archive, owner_id="machine-b") as second:
+        run = ["--target", second.target, "run", "--on-signal", shlex.join(me), "--thread", THREAD, "--once"]
+        stateward(*run)
+        with second.client() as client:
+            thread = client.thread(THREAD)
+            state, left = thread.hydrate(), thread.signals()
+        second.stop()
+    booked = state.slots.get("booked", {})
+    print(f"machine b: version {state.version} is {state.checkpoint.status.name.lower()}, booked: {booked}")
+    is_right = booked.get("approved by") == "ana" and state.version == 2 and not left
+    print("the answer was used once, and is acknowledged" if is_right else "this is not what was to be shown")
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["agent"]:
+        agent()
+    else:
+        sys.exit(main())

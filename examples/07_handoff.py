@@ -1,0 +1,105 @@
+"""Handoff: an agent leaves its work to another one, and of twenty that want it exactly one gets it.
+
+    python examples/07_handoff.py --takers 20
+
+A researcher finds things out, hands the rest of its plan to "writer" and ends. Twenty writers, each a process of its
+own, ask for work at the same moment. One takes the thread over. It is killed before it did anything, is started again
+under its name, and gets the same handoff; it finishes the pending steps from what that says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+
+from stateward import Client, HandoffTaken
+from stateward.testing import run_daemon
+
+
+def research(client: Client) -> None:
+    """The first agent."""
+    thread = client.thread("report-7")
+    state = thread.hydrate()
+    state.slots["facts"] = ["rivers are longer than roads", "roads are straighter"]
+    thread.handoff(
+        "writer",
+        "Two facts were found and checked; the report is not begun.",
+        pending_steps=["outline", "draft", "title"],
+        dependencies=["facts"],
+        state=state,
+        step=1,
+    )
+
+
+def write(target: str, name: str, start: Barrier | None, answer: Connection) -> None:
+    """One of those that want the work."""
+    with Client(target, holder=name) as client:
+        if start is not None:
+            client.server_info()  # connected before the race begins
+            start.wait()
+        try:
+            handoff = client.take_handoff("report-7")
+        except HandoffTaken as error:
+            answer.send(f"taken by {error.taken_by}")
+            return
+        answer.send("won")
+        if start is not None:
+            os.kill(os.getpid(), signal.SIGKILL)  # the machine of the winner has a bad day
+        thread = client.thread("report-7")
+        for number, step in enumerate(handoff.pending_steps, 2):
+            thread.update(
+                lambda state, step=step: state.logs["report"].append(f"{step}, from {len(state.slots['facts'])} facts"),
+                step=number,
+                status="completed" if step == handoff.pending_steps[-1] else "running",
+            )
+
+
+def race(target: str, takers: int) -> dict[str, str]:
+    """Lets them all ask at once; what each was told."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["stateward._sync", "stateward.testing"])
+    start, told = processes.Barrier(takers), {}
+    for number in range(takers):
+        here, there = processes.Pipe(duplex=False)
+        agent = processes.Process(target=write, args=(target, f"writer-{number}", start, there))
+        agent.start()
+        there.close()
+        told[f"writer-{number}"] = here, agent
+    answers = {name: here.recv() for name, (here, _) in told.items()}
+    for _, agent in told.values():
+        agent.join()
+    return answers
+
+
+def main() -> int:
+    """Hands over, races, finishes; 0 = one winner, and its work is done."""
+    parser = argparse.ArgumentParser(description="Hand work to one of many agents.")
+    parser.add_argument("--takers", type=int, default=20)
+    takers = parser.parse_args().takers
+    with run_daemon() as daemon:
+        with Client(daemon.target, holder="researcher") as client:
+            research(client)
+        answers = race(daemon.target, takers)
+        winners = [name for name, told in answers.items() if told == "won"]
+        print(f"{takers} writers asked, {len(winners)} got it")
+        losers_know = all(told in ("won", f"taken by {winners[0]}") for told in answers.values())
+
+        again, there = multiprocessing.Pipe(duplex=False)
+        write(daemon.target, winners[0], None, there)  # started again after its death, under the same name
+        print("started again, it got the same work" if again.recv() == "won" else "it lost the work")
+
+        with Client(daemon.target) as client:
+            state = client.thread("report-7").hydrate()
+            info = client.thread("report-7").get()
+            print(*state.logs["report"], sep="; ")
+        done = [line.partition(",")[0] for line in state.logs["report"]] == ["outline", "draft", "title"]
+        return 0 if len(winners) == 1 and losers_know and done and info.step == 4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The danger: a command that migrates the wrong things, or hides what it could not migrate."""
+
+import sys
+
+import pytest
+from tests.cli.conftest import environment, run
+
+from stateward.testing import run_daemon
+
+PROGRAM = """
+from stateward import Migrations
+
+class Registry:
+    migrations = Migrations(current="2")
+
+@Registry.migrations.step("1", "2")
+def rename(state):
+    state.slots["new"] = state.slots.pop("old")
+
+number = 7
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with run_daemon() as made:
+        yield made
+
+
+@pytest.fixture
+def command(daemon, tmp_path, monkeypatch, request):
+    """Runs it in a namespace of its own, from a directory that holds the program `shop<number>`."""
+    module = f"shop{abs(hash(request.node.nodeid)) % 10**9}"
+    (tmp_path / f"{module}.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with daemon.client(namespace=module) as client:
+
+        def call(*arguments, name="Registry.migrations"):
+            given = ["--target", daemon.target, "-n", module, *arguments]
+            return run("migrate", f"{module}:{name}", *given)
+
+        call.client = client
+        yield call
+
+
+def save(client, name, slot="old", schema=1):
+    thread = client.thread(name)
+    state = thread.hydrate()
+    state.slots[slot] = name
+    thread.save(state, schema_version=schema)
+
+
+def test_all_threads_of_the_namespace(command):
+    """A dry run says what would be and writes nothing; the run does it; another finds nothing to do."""
+    for number in range(3):
+        save(command.client, f"t{number}")
+    dry = command("--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert "3 branches would go from schema 1 to 2" in dry.out
+    assert command.client.thread("t0").get().version == 1
+    assert command("--json").json == {
+        "current": 2,
+        "dry_run": False,
+        "threads": 3,
+        "migrated": [{"from": 1, "to": 2, "branches": 3}],
+        "unchanged": 0,
+        "orphans": 0,
+        "failures": [],
+    }
+    assert dict(command.client.thread("t2").hydrate().slots) == {"new": "t2"}
+    assert command().out == "3 threads looked at, 3 branches had schema 2 already\n"
+
+
+def test_failures_are_said_and_end_with_1(command):
+    """What could not be migrated is named with its reason, on the terminal and as JSON; the rest is migrated."""
+    save(command.client, "good")
+    save(command.client, "odd", slot="other")
+    save(command.client, "future", schema=9)
+    answer = command("--thread", "odd", "-t", "future", "--json")
+    assert answer.code == 1
+    assert '"thread": "odd", "branch": "main", "kind": "MigrationFailed"' in answer.out
+    answer = command()
+    assert answer.code == 1
+    assert "1 branch went from schema 1 to 2" in answer.out
+    assert "failed: thread 'odd' version 1: the migration from 1 to 2 failed: KeyError" in answer.out
+    assert "has schema 9, and no migration leads from 9 to 2" in answer.out
+    assert answer.error == "2 branches could not be migrated and stay as before"
+
+
+@pytest.mark.parametrize(
+    ("place", "told", "code"),
+    [
+        ("nothing", "module:name", 2),
+        ("no_such_module:x", "No module named", 1),
+        ("json:nothing", "nothing", 1),
+        ("json:dumps", "not a stateward.Migrations", 1),
+    ],
+)
+def test_wrong_places(place, told, code):
+    """What is no Migrations object is said in one line, before any daemon is asked."""
+    answer = run("migrate", place, **environment())
+    assert answer.code == code
+    assert told in answer.error

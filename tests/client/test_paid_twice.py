@@ -1,0 +1,555 @@
+"""The danger: a tool that acts is called twice, or its result is lost, because somebody died in between."""
+
+import asyncio
+import functools
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+from tests.client.conftest import Driven
+
+from stateward import (
+    NOT_HAPPENED,
+    ClaimLost,
+    Effect,
+    EffectFailed,
+    EffectInProgress,
+    EffectState,
+    EffectUncertain,
+    Happened,
+    _effects,
+    _holder,
+)
+from stateward._effects import plan
+from stateward._operations import Call, Pause, ThreadRef, with_retries
+from stateward._tools import BlockingTools
+from stateward.effects import NotHappened
+from stateward.errors import InvalidField, ServerUnavailable
+from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW
+from stateward.v1.effect_service_pb2 import BeginEffectResponse
+
+
+class Killed(BaseException):
+    """Takes the place of SIGKILL: nothing that happens afterwards reaches the daemon. Real ones: examples/01."""
+
+
+class Bank:
+    """Counts what is really paid, by idempotency key."""
+
+    def __init__(self):
+        self.keys = []
+
+    def pay(self, idempotency_key):
+        self.keys.append(idempotency_key)
+        return {"receipt": len(self.keys)}
+
+    def pay_and_die(self, idempotency_key):
+        self.pay(idempotency_key)
+        raise Killed
+
+    def die(self, idempotency_key):
+        raise Killed
+
+    def find(self, key):
+        return {"receipt": self.keys.index(key) + 1} if key in self.keys else NOT_HAPPENED
+
+
+@pytest.fixture
+def bank():
+    return Bank()
+
+
+@pytest.fixture
+def target(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon.target
+
+
+@pytest.fixture
+def agent(target, open_client, name, monkeypatch):
+    """Starts the agent "worker" (again): what it did before was another process. Gives its thread."""
+    starts = iter(range(100))
+
+    def start(**options):
+        monkeypatch.setattr(_holder, "_incarnation", f"process-{next(starts)}")
+        return open_client(target, **{"holder": "worker", **options}).thread(name)
+
+    return start
+
+
+@pytest.fixture
+def thread(agent):
+    return agent()
+
+
+def only(thread):
+    """The one effect of a thread."""
+    (found,) = thread.effects()
+    return found
+
+
+# -- one agent ---------------------------------------------------------------------------------------------------------
+
+
+def test_called_once(thread, bank):
+    """The second call gets the recorded result, and the tool is not called."""
+    assert thread.effect("pay", bank.pay, name="pay") == {"receipt": 1}
+    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+    found = only(thread)
+    assert (found.key, found.name, found.state, found.value) == ("pay", "pay", EffectState.DONE, {"receipt": 1})
+    assert (found.holder, found.attempts, len(bank.keys)) == ("worker", 1, 1)
+    assert found.begin_time <= found.end_time
+
+
+def test_anchors_keep_keys_apart(thread, bank):
+    """The same key under another anchor is another effect."""
+    thread.effect("pay", bank.pay, anchor="a")
+    thread.effect("pay", bank.pay, anchor="b")
+    assert len(set(bank.keys)) == 2
+    assert [each.anchor for each in thread.effects("a")] == ["a"]
+    assert list(thread.effects("")) == []
+
+
+def test_how_a_tool_gets_its_key(thread):
+    """By name where it has such a parameter, else as its only required argument, else not at all."""
+    given = [
+        thread.effect("1", lambda *, idempotency_key: idempotency_key),
+        thread.effect("2", lambda amount=5, idempotency_key=None: [amount, idempotency_key]),
+        thread.effect("3", lambda word: word),
+        thread.effect("4", lambda order=7: order),
+        thread.effect("5", functools.partial(lambda order, word: [order, word], 8)),
+    ]
+    assert len(given[0]) == len(given[1][1]) == len(given[2]) == 32
+    assert (given[1][0], given[3], given[4][0]) == (5, 7, 8)
+
+
+@pytest.mark.parametrize("fn", [lambda a, b: None, lambda *, amount: None])
+def test_tools_that_want_more(thread, fn):
+    """A tool that needs more than the key is a mistake, found before anything is claimed."""
+    with pytest.raises(TypeError, match="lambda"):
+        thread.effect("pay", fn)
+    with pytest.raises(TypeError, match="no option terms"):
+        thread.effect("pay", lambda: None, terms=3)
+    assert thread.put_effects([Effect("other", 1)]) == 1
+    assert [each.key for each in thread.effects()] == ["other"]
+
+
+def test_failed(thread, bank):
+    """An error is raised on and recorded; the tool is called again only if that is said, and then as something new."""
+
+    def fail(key):
+        bank.pay(key)
+        raise ValueError("no money")
+
+    with pytest.raises(ValueError, match="no money"):
+        thread.effect("pay", fail)
+    with pytest.raises(EffectFailed, match="ValueError: no money") as caught:
+        thread.effect("pay", bank.pay)
+    assert (caught.value.key, caught.value.detail) == ("pay", "ValueError: no money")
+    assert thread.effect("pay", bank.pay, retry_failed=True) == {"receipt": 2}
+    assert bank.keys[0] != bank.keys[1]
+
+
+def test_errors_of_any_text(thread):
+    """What cannot be said in UTF-8, or is too long, does not keep an error from being recorded."""
+
+    def fail():
+        raise ValueError("\udcff" + "é" * 9000)
+
+    with pytest.raises(ValueError, match="é"):
+        thread.effect("pay", fail)
+    assert only(thread).detail.startswith("ValueError: \\udcffé")
+
+
+def test_a_tool_that_cannot_tell(thread, bank):
+    """A time-out that the tool turns into EffectUncertain is not taken for a failure."""
+
+    def time_out(key):
+        bank.pay(key)
+        raise EffectUncertain("no answer in time") from TimeoutError()
+
+    with pytest.raises(EffectUncertain, match="no answer in time"):
+        thread.effect("pay", time_out)
+    assert only(thread).state is EffectState.UNCERTAIN
+    assert thread.effect("pay", bank.pay, check=bank.find) == {"receipt": 1}
+    assert len(bank.keys) == 1
+
+
+def test_a_result_that_cannot_be_kept(thread, bank):
+    """The tool was called all the same: that is not forgotten, and the result is in the error."""
+
+    def pay(key):
+        bank.pay(key)
+        return {"receipt": object()}
+
+    with pytest.raises(TypeError, match="receipt") as caught:
+        thread.effect("pay", pay)
+    assert "object object" in caught.value.__notes__[0]
+    with pytest.raises(EffectUncertain):
+        thread.effect("pay", bank.pay)
+    assert len(bank.keys) == 1
+
+
+# -- killed, and started again -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tool", "paid_before"), [(Bank.pay_and_die, 1), (Bank.die, 0)])
+def test_killed_with_a_check(agent, bank, tool, paid_before):
+    """The check says whether the tool did its work before the agent died: paid once, whichever it was."""
+    with pytest.raises(Killed):
+        agent().effect("pay", functools.partial(tool, bank))
+    assert len(bank.keys) == paid_before
+    thread = agent()
+    assert thread.effect("pay", bank.pay, check=bank.find) == {"receipt": 1}
+    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+    assert (len(bank.keys), only(thread).attempts) == (1, 2)
+
+
+def test_killed_without_a_check(agent, bank):
+    """Where nobody can know, the tool is never called again by itself; later somebody may find out."""
+    with pytest.raises(Killed):
+        agent().effect("pay", bank.pay_and_die)
+    for _ in range(2):
+        with pytest.raises(EffectUncertain, match="check=") as caught:
+            agent().effect("pay", bank.pay)
+    assert (caught.value.key, caught.value.idempotency_key) == ("pay", bank.keys[0])
+    assert agent().effect("pay", bank.pay, check=lambda: "found by hand") == "found by hand"
+    assert len(bank.keys) == 1
+
+
+def test_killed_with_an_idempotent_tool(agent, bank):
+    """A tool that honours the key is called again with the same one."""
+    with pytest.raises(Killed):
+        agent().effect("pay", bank.pay_and_die)
+    assert agent().effect("pay", bank.pay, idempotent=True) == {"receipt": 2}
+    assert bank.keys[0] == bank.keys[1]
+
+
+def test_checks_that_do_not_know(agent, bank):
+    """A check that fails, or returns nothing, leaves it open: neither paid again nor called done."""
+    with pytest.raises(Killed):
+        agent().effect("pay", bank.pay_and_die)
+    thread = agent()
+    with pytest.raises(EffectUncertain, match="NOT_HAPPENED says no"):
+        thread.effect("pay", bank.pay, check=lambda key: None)
+    with pytest.raises(ZeroDivisionError):
+        thread.effect("pay", bank.pay, check=lambda key: 1 / 0)
+    with pytest.raises(TypeError, match="check"):
+        thread.effect("pay", bank.pay, check=lambda key, amount: 1)
+    assert thread.effect("pay", bank.pay, check=lambda key: Happened(None)) is None
+    assert (only(thread).state, len(bank.keys)) == (EffectState.DONE, 1)
+    assert isinstance({} or NOT_HAPPENED, NotHappened)
+
+
+def test_the_daemon_dies_too(agent, bank, real_daemon):
+    """A tool that works while the daemon is killed and started: its result is recorded afterwards."""
+
+    def pay(key):
+        real_daemon.kill()
+        real_daemon.start()
+        return bank.pay(key)
+
+    thread = agent()
+    assert thread.effect("pay", pay) == {"receipt": 1}
+    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+
+
+def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
+    """With durability="archived" another machine knows of the claim before the tool is called."""
+    first, second = (open_client(each.target).thread(name) for each in (pair.first, pair.second))
+    seen = []
+
+    def pay(key):
+        with pair.second.client() as other:
+            seen.extend(other.thread(name).effects())
+        return bank.pay(key)
+
+    assert first.effect("pay", pay, durability="archived") == {"receipt": 1}
+    assert [each.state for each in seen] == [EffectState.IN_PROGRESS]
+    first.detach()
+    assert second.effect("pay", bank.pay) == {"receipt": 1}
+
+
+# -- two at a time -----------------------------------------------------------------------------------------------------
+
+
+def hold(thread, bank, begun, end):
+    """A tool that waits in the middle, called on a thread of its own."""
+
+    def pay(key):
+        begun.set()
+        assert end.wait(30)
+        return bank.pay(key)
+
+    working = threading.Thread(target=lambda: thread.effect("pay", pay))
+    working.start()
+    assert begun.wait(30)
+    return working
+
+
+@pytest.mark.parametrize("holder", ["other", None, "worker"])
+def test_somebody_is_at_it(agent, target, open_client, name, bank, real_daemon, holder):
+    """Another agent, or another client of the same process under any name, waits for the result instead of paying."""
+    agent()
+    waiting = open_client(target, holder=holder).thread(name)
+    begun, end = threading.Event(), threading.Event()
+    with real_daemon.client(holder="worker") as client:
+        working = hold(client.thread(name), bank, begun, end)
+        with pytest.raises(EffectInProgress) as caught:
+            waiting.effect("pay", bank.pay, wait=0)
+        assert caught.value.holder == "worker"
+        threading.Timer(0.1, end.set).start()
+        assert waiting.effect("pay", bank.pay) == {"receipt": 1}
+        working.join()
+    assert len(bank.keys) == 1
+
+
+def test_claims_that_are_lost(agent, bank, real_daemon, name, monkeypatch):
+    """Who was overtaken while its tool worked learns it, with the result that is not recorded."""
+    thread = agent()
+
+    def pay(key):
+        monkeypatch.setattr(_holder, "_incarnation", "started again")
+        with real_daemon.client(holder="worker") as client:
+            assert client.thread(name).effect("pay", bank.pay, check=lambda key: "settled") == "settled"
+        return bank.pay(key)
+
+    with pytest.raises(ClaimLost) as caught:
+        thread.effect("pay", pay)
+    assert (caught.value.has_result, caught.value.result, caught.value.key) == (True, {"receipt": 1}, "pay")
+    assert only(thread).value == "settled"
+
+
+def test_claims_are_renewed(thread, bank, monkeypatch):
+    """While a tool works longer than its term its claim does not run out."""
+    renewals, renew = [], _effects.Claim.renew
+
+    def counted(claim):
+        yield from renew(claim)
+        renewals.append(claim.token)
+        if len(renewals) == 2:
+            enough.set()
+
+    enough = threading.Event()
+    monkeypatch.setattr(_effects.Claim, "renew", counted)
+    monkeypatch.setattr(_effects, "RENEWALS_PER_TERM", 2000)
+    assert thread.effect("pay", lambda key: enough.wait(20) and bank.pay(key)) == {"receipt": 1}
+    assert renewals[0] == renewals[1] > 0
+
+
+def test_forked_children_are_somebody_else():
+    """A child has an incarnation of its own, and not the name of its parent: it would free what that one holds."""
+    code = """if 1:
+        import os
+        from stateward._holder import Identity
+        before = Identity("worker")
+        parent = before.holder
+        assert Identity("worker").holder == parent and Identity().holder.incarnation == parent.incarnation
+        child = os.fork()
+        if child == 0:
+            own, mine = Identity("worker").holder, before.holder
+            ok = parent.name == own.name == "worker" and own.incarnation != parent.incarnation
+            os._exit(not (ok and mine.name != "worker" and mine.incarnation == own.incarnation))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and before.holder == parent
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    with pytest.raises(ValueError, match="256"):
+        _holder.Identity("é" * 129)
+
+
+def test_a_lost_answer(bank):
+    """A claim whose answer was lost is asked for again by the same id; asking who is at it takes a new one."""
+    identity = _holder.Identity().to_proto()
+    tools = BlockingTools(lambda operation: None)
+    steps = with_retries(
+        _effects.effect(ThreadRef("n", "t", "main"), identity, plan("k", bank.pay, {}), tools), lambda: 60.0
+    )
+    first = next(steps).request.request_id
+    assert isinstance(steps.throw(ServerUnavailable("away")), Pause)
+    assert steps.send(None).request.request_id == first
+    assert isinstance(steps.send(BeginEffectResponse(state=EFFECT_STATE_IN_PROGRESS)), Pause)
+    again = steps.send(None)
+    assert again.request.request_id != first
+    complete = steps.send(BeginEffectResponse(state=EFFECT_STATE_NEW, claim_token=7, idempotency_key="word"))
+    assert isinstance(complete, Call)
+    assert (complete.request.claim_token, bank.keys) == (7, ["word"])
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
+
+
+def test_reads_are_kept(thread):
+    """The same arguments in any order are read once; others, and other tools, by themselves."""
+    calls = []
+
+    def search(city, stars=0):
+        calls.append(city)
+        return [city, stars]
+
+    assert thread.cached("search", {"city": "Paris", "stars": 4}, search) == ["Paris", 4]
+    assert thread.cached("search", {"stars": 4, "city": "Paris"}, search) == ["Paris", 4]
+    assert thread.cached("search", ["Rome", 1], search) == ["Rome", 1]
+    assert thread.cached("search", "Oslo", search) == ["Oslo", 0]
+    assert thread.cached("other", "Oslo", lambda: "not called with it") == "not called with it"
+    assert calls == ["Paris", "Rome", "Oslo"]
+    assert {each.name for each in thread.effects("cache/search")} == {"search"}
+    with pytest.raises(TypeError, match="arguments of search"):
+        thread.cached("search", {"city": object()}, search)
+
+
+def test_reads_grow_old(thread):
+    """A result that is older than wanted is read anew."""
+    numbers = iter(range(10))
+    reads = [
+        thread.cached("clock", None, lambda: next(numbers), max_age=age) for age in (60, timedelta(hours=1), 0, None)
+    ]
+    assert reads == [0, 0, 1, 1]
+
+
+def test_reads_that_fail(thread):
+    """An error is raised and not kept, and neither is what cannot be stored."""
+    with pytest.raises(ZeroDivisionError):
+        thread.cached("read", 1, lambda: 1 / 0)
+    with pytest.raises(TypeError):
+        thread.cached("read", 1, object)
+    assert thread.cached("read", 1, lambda: "fine") == "fine"
+
+
+def test_reads_of_the_dead(agent):
+    """A read that nobody saw end is simply made again."""
+
+    def die():
+        raise Killed
+
+    with pytest.raises(Killed):
+        agent().cached("read", 1, die)
+    assert agent().cached("read", 1, lambda: "fine") == "fine"
+
+
+def test_reads_at_the_same_time(thread, real_daemon, name):
+    """Who comes second waits for the first, but not for ever."""
+    begun, end = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        return end.wait(30) and "first"
+
+    with real_daemon.client() as client:
+        found = []
+        working = threading.Thread(target=lambda: found.append(client.thread(name).cached("read", 1, slow)))
+        working.start()
+        assert begun.wait(30)
+        assert thread.cached("read", 1, lambda: "second", wait=0.05) == "second"
+        threading.Timer(0.05, end.set).start()
+        assert thread.cached("read", 1, lambda: "third") == "first"
+        working.join()
+    assert found == ["first"]
+
+
+# -- decorators --------------------------------------------------------------------------------------------------------
+
+
+def finished(thread, made):
+    """What a decorated function gave: its result, or one to be awaited."""
+    if isinstance(thread, Driven):
+        return thread._runner.run(made)
+    return asyncio.run(made) if asyncio.iscoroutine(made) else made
+
+
+def plain(fn):
+    return fn
+
+
+def as_coroutine(fn):
+    @functools.wraps(fn)
+    async def later(*args, **kwargs):
+        await asyncio.sleep(0)
+        return fn(*args, **kwargs)
+
+    return later
+
+
+@pytest.mark.parametrize("kind", [plain, as_coroutine])
+def test_decorators(thread, bank, kind):
+    """A decorated function, plain or not, is called once for each key, or for the same arguments."""
+    read = []
+
+    @thread.effectful(lambda order, amount=0: f"pay:{order}")
+    @kind
+    def pay(order, amount=0, idempotency_key=None):
+        return {"amount": amount, **bank.pay(idempotency_key)}
+
+    @thread.memoized(max_age=3600)
+    @kind
+    def look(city, stars=1):
+        read.append(city)
+        return f"{city} {stars}"
+
+    assert [finished(thread, pay(7, amount)) for amount in (1, 2)] == [{"amount": 1, "receipt": 1}] * 2
+    assert [finished(thread, made) for made in (look("Rome"), look(city="Rome", stars=1))] == ["Rome 1"] * 2
+    assert (len(bank.keys[0]), len(bank.keys), read) == (32, 1, ["Rome"])
+    assert {each.name for each in thread.effects()} == {"pay", "look"}
+    assert pay.__name__ == "pay"
+
+
+def test_coroutine_functions(thread, open_client):
+    """AsyncClient awaits them; a blocking client says that it cannot, and nothing has happened."""
+
+    async def pay(key):
+        return await asyncio.sleep(0, key)
+
+    if isinstance(thread, Driven):
+        assert len(thread.effect("pay", pay)) == 32
+        assert len(thread.effect("again", lambda key: asyncio.sleep(0, key))) == 32
+        return
+    with pytest.raises(TypeError, match="AsyncClient"):
+        thread.effect("pay", pay)
+    assert thread.effect("pay", lambda: "after all") == "after all"
+
+
+# -- without claims ----------------------------------------------------------------------------------------------------
+
+
+def test_recorded_without_a_claim(thread):
+    """Results that are put, or ride on a save, come back in their order; the first stays unless it is replaced."""
+    put = [Effect(str(number), {"n": number}, "c1", "channel", bytes([9 - number])) for number in range(3)]
+    assert thread.put_effects(put) == 3
+    assert thread.put_effects([put[0], Effect("new", 1, "c1")]) == 1
+    assert [each.key for each in thread.effects("c1", names=["channel"])] == ["2", "1", "0"]
+    state = thread.hydrate()
+    state.slots["goal"] = "x"
+    thread.save(state, effects=[Effect("0", "kept?", "c1"), Effect("1", "replaced", "c1", replace=True)])
+    assert {each.key: each.value for each in thread.effects("c1")} == {
+        "0": {"n": 0}, "1": "replaced", "2": {"n": 2}, "new": 1,
+    }  # fmt: skip
+    assert [each.value for each in thread.effects("c1", key="1", values=False)] == [None]
+    with pytest.raises(InvalidField):
+        thread.put_effects([])
+    with pytest.raises(TypeError, match="names"):
+        thread.effects("c1", names="channel")
+
+
+def test_effects_of_a_refused_save(thread):
+    """A save that is refused records nothing."""
+    stale = thread.hydrate()
+    thread.append("l", 1)
+    with pytest.raises(Exception, match="saved in between"):
+        thread.save(stale, effects=[Effect("e", 1)])
+    assert list(thread.effects()) == []
+
+
+def test_what_is_being_worked_on_is_not_put(agent):
+    """A result cannot be put where somebody is at it."""
+
+    def die():
+        raise Killed
+
+    thread = agent()
+    with pytest.raises(Killed):
+        thread.effect("pay", die)
+    with pytest.raises(ClaimLost) as caught:
+        thread.put_effects([Effect("pay", 1)])
+    assert not caught.value.has_result

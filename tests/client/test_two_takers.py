@@ -1,0 +1,180 @@
+"""The danger: work that is handed over is done by two agents, or by none."""
+
+import threading
+
+import pytest
+
+from stateward import HandoffTaken, NoHandoff, Status, ThreadNotFound
+from stateward.errors import LeaseHeld
+
+TAKERS = 20
+
+
+@pytest.fixture
+def target(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon.target
+
+
+@pytest.fixture
+def start(target, open_client, name):
+    """A client of an agent, in the namespace of the test."""
+    return lambda holder=None: open_client(target, namespace=name, holder=holder)
+
+
+@pytest.fixture
+def thread(start):
+    """The thread of the agent that hands over."""
+    return start("writer").thread("report")
+
+
+def test_handed_over(thread, start):
+    """All that the next agent must know travels with the state, and the state goes on from there."""
+    state = thread.hydrate()
+    state.slots["draft"] = "two pages"
+    made = thread.handoff(
+        "editor",
+        "written",
+        pending_steps=["check", "print"],
+        dependencies=["paper"],
+        data={"n": 1},
+        state=state,
+        step=4,
+    )
+    info = thread.get()
+    assert (info.status, info.wait_id, info.step, made.sender) == (Status.WAITING, made.id, 4, "writer")
+    editor = start("editor-1")
+    assert list(editor.handoffs("editor")) == list(editor.handoffs()) == [made]
+    assert list(editor.handoffs("printer")) == []
+    taken = editor.take_handoff("report")
+    assert (taken.summary, taken.pending_steps, taken.dependencies, taken.data) == (
+        "written", ("check", "print"), ("paper",), {"n": 1},
+    )  # fmt: skip
+    assert (taken.id, taken.thread, taken.taken_by, taken.time) == (made.id, "report", "editor-1", made.time)
+    assert taken.taken_time >= taken.time
+    after = editor.thread("report").hydrate()
+    assert (after.slots["draft"], after.checkpoint.status, after.checkpoint.step) == ("two pages", Status.RUNNING, 4)
+    assert list(editor.handoffs()) == []
+
+
+def test_handed_over_without_the_state(thread, start):
+    """An agent that holds no state hands over what is there; one that holds an old state is refused."""
+    old = thread.hydrate()
+    thread.append("l", 1)
+    with pytest.raises(Exception, match="saved in between"):
+        thread.handoff("editor", "old", state=old)
+    assert list(start().handoffs()) == []
+    made = thread.handoff("editor", "as it is")
+    assert start().take_handoff("report").id == made.id
+    assert list(thread.hydrate().logs["l"]) == [1]
+
+
+@pytest.mark.parametrize("what", [{"thread": "report"}, {"to": "editor"}])
+def test_one_of_many(thread, real_daemon, name, what):
+    """Of many takers at the same moment exactly one gets it, by whatever name they look for it."""
+    made = thread.handoff("editor", "for one of you")
+    ready, won, lost = threading.Barrier(TAKERS), [], []
+
+    def take(number):
+        with real_daemon.client(namespace=name) as client:
+            ready.wait()
+            try:
+                won.append(client.take_handoff(**what))
+            except HandoffTaken as error:
+                lost.append(error.taken_by)
+
+    takers = [threading.Thread(target=take, args=(number,)) for number in range(TAKERS)]
+    for each in takers:
+        each.start()
+    for each in takers:
+        each.join()
+    winners = [each for each in won if each is not None]
+    assert [each.id for each in winners] == [made.id]
+    assert len(won) + len(lost) == TAKERS
+    assert set(lost) <= {winners[0].taken_by}
+    assert thread.get().version == 2
+
+
+def test_taken_again_by_the_same(thread, start):
+    """Who took it and died before it did anything gets it again under its name; nobody else does."""
+    thread.handoff("editor", "for you")
+    first = start("editor-1").take_handoff(to="editor")
+    for take in ({"thread": "report"}, {"to": "editor"}):
+        assert start("editor-1").take_handoff(**take) == first
+    assert start().take_handoff("report", taker="editor-1") == first
+    for holder in ("editor-2", None):
+        with pytest.raises(HandoffTaken) as caught:
+            start(holder).take_handoff("report")
+        assert caught.value.taken_by == "editor-1"
+        assert start(holder).take_handoff(to="editor") is None
+    thread.append("l", "goes on")
+    assert start("editor-1").take_handoff("report") == first
+    assert start("editor-1").take_handoff(to="editor") is None
+
+
+def test_the_oldest_first(start):
+    """Work for one kind of agent is taken in the order in which it was handed over, and by that kind only."""
+    client = start()
+    for each in "abc":
+        client.thread(each).handoff("editor", each)
+    client.thread("d").handoff("printer:2", "d")
+    assert {each.thread for each in client.handoffs("editor")} == {"a", "b", "c"}
+    assert [client.take_handoff(to="editor").thread for _ in range(3)] == ["a", "b", "c"]
+    assert client.take_handoff(to="editor") is None
+    assert client.take_handoff(to="printer:2").thread == "d"
+
+
+def test_not_handed_over(thread, start):
+    """A thread that nobody handed over, or whose agent went on with it, is not taken."""
+    taker = start()
+    with pytest.raises(ThreadNotFound):
+        taker.take_handoff("report")
+    thread.save(thread.hydrate(), status="waiting", wait_id="something else")
+    with pytest.raises(NoHandoff):
+        taker.take_handoff("report")
+    thread.handoff("editor", "or not")
+    thread.append("l", "not")
+    with pytest.raises(NoHandoff, match="went on"):
+        taker.take_handoff("report")
+    assert taker.take_handoff(to="editor") is None
+    thread.update(lambda state: state.slots.__setitem__("handoff", "a slot of somebody's own"))
+    with pytest.raises(NoHandoff):
+        taker.take_handoff("report")
+
+
+def test_handed_on(thread, start):
+    """Who took it may hand it on, and so it goes through many hands."""
+    for number in range(3):
+        thread.handoff(f"agent-{number}", f"round {number}")
+        assert start(f"agent-{number}").take_handoff(to=f"agent-{number}").summary == f"round {number}"
+    assert thread.get().version == 6
+
+
+def test_the_lease_is_given_back(thread, start):
+    """Who hands over under a lease gives it back with the work, and not only when its term ends."""
+    with thread.lease(term=3600):
+        thread.handoff("editor", "under a lease")
+        assert start().take_handoff("report", wait=0).summary == "under a lease"
+
+
+def test_a_lease_in_the_way(thread, start, real_daemon, name):
+    """While somebody else holds the lease of the thread the taker waits for its end, and in the end says so."""
+    thread.handoff("editor", "later")
+    taker = start()
+    with real_daemon.client(namespace=name) as client, client.thread("report").lease() as lease:
+        with pytest.raises(LeaseHeld):
+            taker.take_handoff("report", wait=0)
+        threading.Timer(0.1, lease.release).start()
+        assert taker.take_handoff("report").summary == "later"
+
+
+def test_misuse(thread):
+    """What a handoff says itself cannot be given, and a branch that no list shows is not handed over."""
+    with pytest.raises(TypeError, match="status"):
+        thread.handoff("editor", "x", status="running")
+    with pytest.raises(ValueError, match="main"):
+        thread.branch("other").handoff("editor", "x")
+    for wrong in ({}, {"thread": "x", "to": "y"}):
+        with pytest.raises(TypeError, match="to="):
+            thread._client.take_handoff(**wrong)

@@ -1,0 +1,192 @@
+"""The danger: an answer that lands on another question than the person saw, has the wrong form, or wakes nobody."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from stateward import AnswerRefused, Client, Durability, SchemaNotChecked, StaleAnswer, Status, ThreadOptions
+from stateward.errors import NoArchive, ThreadNotFound
+
+SEAT = {"type": "object", "properties": {"seat": {"type": "string", "pattern": "^[0-9]+[A-F]$"}}, "required": ["seat"]}
+
+
+@pytest.fixture
+def server(real_daemon: Any) -> Any:
+    """The real daemon only: the fake knows no signals."""
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon
+
+
+def asked(client: Any, name: str, prompt: str = "ok?", schema: Any = None, **options: Any) -> str:
+    thread = client.thread(name)
+    wait_id: str = thread.ask(thread.hydrate(), prompt, schema, **options)
+    return wait_id
+
+
+def later(server: Any, client: Any, say: Any) -> threading.Timer:
+    """Somebody else says something when the wait has begun."""
+
+    def run() -> None:
+        with Client(server.target, namespace=client.namespace) as other:
+            say(other)
+
+    timer = threading.Timer(0.1, run)
+    timer.start()
+    return timer
+
+
+def test_asked_answered_and_done(client: Any, name: str) -> None:
+    """The agent ends after its question, finds the answer when it hydrates, and is done with it in the same save."""
+    thread = client.thread(name)
+    state = thread.hydrate()
+    state.slots["offer"] = 1200
+    wait_id = thread.ask(state, "Book it?", SEAT, reason="costs money", step=3)
+    assert (state.checkpoint.status, state.checkpoint.wait_id, state.checkpoint.step) == (Status.WAITING, wait_id, 3)
+    (info,) = client.waiting()
+    assert (info.name, info.wait_id, info.status_detail) == (name, wait_id, "costs money")
+    assert (info.question.prompt, info.question.schema) == ("Book it?", SEAT)
+    assert thread.checkpoint().question == state.checkpoint.question == info.question
+    assert thread.answer_to(wait_id) is None
+    sent = client.answer(name, {"seat": "12A"}, sender="ana")
+    assert next(iter(client.waiting())).pending_signals == 1
+
+    state = thread.hydrate()
+    assert state.signals == (sent,)
+    assert thread.signals() == [sent]
+    assert (sent.payload, sent.sender, sent.wait_id, sent.name) == ({"seat": "12A"}, "ana", wait_id, "answer")
+    assert thread.answer_to(wait_id) == sent
+    thread.save(state, ack=[sent])
+    assert (state.signals, thread.signals(), list(client.waiting())) == ((), [], [])
+    assert thread.get().question is None
+    assert thread.hydrate(version=1).signals == ()
+
+
+def test_the_page_of_an_old_question(client: Any, name: str) -> None:
+    """Who answers by the wait id that a page showed never answers what was asked after it, nor a second time."""
+    old = asked(client, name, "1,200?")
+    new = asked(client, name, "1,500?")
+    assert old != new
+    with pytest.raises(StaleAnswer):
+        client.approve(name, wait_id=old)
+    client.reject(name, "too dear", wait_id=new)
+    with pytest.raises(StaleAnswer):
+        client.approve(name)
+    thread = client.thread(name)
+    (found,) = thread.signals()
+    assert (found.name, found.payload, found.approved) == ("reject", "too dear", False)
+    thread.save(thread.hydrate(), ack=[found.id])
+    with pytest.raises(StaleAnswer, match="RUNNING"):
+        client.approve(name)
+
+
+def test_a_retry_by_another_process_is_answered(client: Any, name: str) -> None:
+    """With request id and wait id an answer can be sent again, also after the agent has used it."""
+    wait_id = asked(client, name)
+    sent = client.approve(name, wait_id=wait_id, request_id="r")
+    thread = client.thread(name)
+    thread.save(thread.hydrate(), ack=[sent])
+    assert client.approve(name, wait_id=wait_id, request_id="r") == sent
+
+
+def test_an_answer_of_the_wrong_form_is_not_sent(client: Any, name: str) -> None:
+    """What the schema refuses stays here and says why; a question that wants data cannot be approved, only rejected."""
+    asked(client, name, "Which seat?", SEAT)
+    for wrong in ("12A", {"seat": "99Z"}, {}, None):
+        with pytest.raises(AnswerRefused):
+            client.answer(name, wrong)
+    with pytest.raises(AnswerRefused, match=r"\['seat'\]"):
+        client.answer(name, {"seat": "99Z"})
+    with pytest.raises(AnswerRefused, match="cannot be approved"):
+        client.approve(name)
+    assert client.thread(name).signals() == []
+    assert client.reject(name).name == "reject"
+
+
+def test_a_yes_or_no_can_be_said_in_two_ways(client: Any, name: str) -> None:
+    """A question with a boolean schema takes an approval, and the answer True says the same."""
+    asked(client, name, schema={"type": "boolean"})
+    assert client.approve(name, "fine").approved
+    asked(client, name, schema={"type": "boolean"})
+    assert client.answer(name, True).approved
+
+
+def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jsonschema, or with a schema that is none, the answer goes, and who sends it is told."""
+    asked(client, name, schema=SEAT)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "jsonschema", None)
+        with pytest.warns(SchemaNotChecked, match=r"stateward\[schema\]"):
+            client.answer(name, "anything")
+    asked(client, name, schema={"type": "no such type"})
+    with pytest.warns(SchemaNotChecked, match="schema is wrong"):
+        client.answer(name, "anything")
+
+
+def test_an_agent_that_stays(server: Any, client: Any, name: str) -> None:
+    """It gets the answer when it comes, or was there already; TimeoutError where none comes."""
+    wait_id = asked(client, name)
+    thread = client.thread(name)
+    timer = later(server, client, lambda other: (other.send(name, "noise"), other.approve(name, "yes")))
+    found = thread.wait_for_answer(timeout=20)
+    timer.join()
+    assert (found.wait_id, found.payload, found.approved) == (wait_id, "yes", True)
+    assert thread.wait_for_answer(wait_id, timeout=20) == found
+    asked(client, name)
+    with pytest.raises(TimeoutError):
+        thread.wait_for_answer(timeout=0.05, look_again=0.02)
+
+
+def test_an_agent_does_not_wait_for_what_is_not_asked(server: Any, client: Any, name: str) -> None:
+    """A question that is withdrawn while its answer is waited for ends the wait, as does the end of the thread."""
+    with pytest.raises(ThreadNotFound):
+        client.thread(name).wait_for_answer(timeout=20)
+    wait_id = asked(client, name)
+    timer = later(server, client, lambda other: asked(other, name))
+    with pytest.raises(StaleAnswer):
+        client.thread(name).wait_for_answer(wait_id, timeout=20)
+    timer.join()
+    with pytest.raises(StaleAnswer):
+        client.thread(name).wait_for_answer(wait_id, timeout=20)
+    timer = later(server, client, lambda other: other.thread(name).delete())
+    with pytest.raises(ThreadNotFound):
+        client.thread(name).wait_for_answer(timeout=20)
+    timer.join()
+
+
+def test_who_waits_already_is_told_first(client: Any, name: str) -> None:
+    """A watcher that comes late is told what waits, each thread once, then what comes; only of the labels it wants."""
+    travel = ThreadOptions(labels={"team": "travel"})
+    for number in range(3):
+        asked(client, f"{name}-{number}", create=travel)
+    asked(client, f"{name}-other")
+    waited = [client.send(f"{name}-0", "a"), client.send(f"{name}-0", "b")]
+    client.send(f"{name}-other", "a")
+    with client.watch_signals(labels={"team": "travel"}) as wakes:
+        first = next(wakes)
+        assert (first.thread, first.signals) == (f"{name}-0", tuple(waited))
+        client.send(f"{name}-other", "b")
+        sent = client.send(f"{name}-2", "c", payload={"n": 1})
+        second = next(wakes)
+        assert (second.thread, second.signals) == (f"{name}-2", (sent,))
+        assert second.signals[0].payload == {"n": 1}
+        again = client.approve(f"{name}-0")
+        assert next(wakes).signals == (again,)
+
+
+def test_what_ask_says_itself(client: Any, name: str) -> None:
+    """Ask refuses what would make its question unseen, before anything is written."""
+    thread = client.thread(name)
+    with pytest.raises(TypeError, match="status"):
+        thread.ask(thread.hydrate(), "?", status="running")
+    with pytest.raises(ValueError, match="branch"):
+        thread.branch("side").ask(thread.hydrate(), "?")
+    with pytest.raises(NoArchive):
+        thread.ask(thread.hydrate(), "?", durability=Durability.ARCHIVED)
+    with pytest.raises(ThreadNotFound):
+        thread.get()
+    assert thread.ask(thread.hydrate(), "?", wait_id="mine") == "mine"

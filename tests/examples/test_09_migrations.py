@@ -1,0 +1,25 @@
+"""The danger: a migration beside agents at work that loses what they save, or leaves a thread behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(repository: Path, *options: str) -> str:
+    command = [sys.executable, repository / "examples" / "09_migrations.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_threads_are_migrated_while_the_daemon_serves(repository: Path) -> None:
+    """200 threads, an agent at work on some of them: all in the new schema, nothing lost, version 1 as it was."""
+    assert "200 of 200 threads hold what they should" in run(repository, "--threads", "200")
+
+
+@pytest.mark.soak
+def test_a_thousand_threads_are_migrated(repository: Path) -> None:
+    """The size that was promised."""
+    assert "1,000 of 1,000 threads hold what they should" in run(repository)
