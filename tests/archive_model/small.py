@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateward_sidecar.archive import ship
+from stateward_sidecar.archive import fold, ship
 from stateward_sidecar.store import snapshots
 
 SIZES = {
@@ -10,8 +10,9 @@ SIZES = {
     (ship, "TAIL_BYTES_MAX"): 2000,
     (ship, "INLINE_SNAPSHOT_BYTES_MAX"): 400,
     (ship, "IMAGE_BYTES_MAX"): 500,
-    (ship, "OBJECTS_SOFT_MAX"): 4,
-    (ship, "OBJECTS_MAX"): 8,
+    (fold, "OBJECTS_SOFT_MAX"): 4,
+    (fold, "OBJECTS_MAX"): 8,
+    (fold, "MERGED_BYTES_MAX"): 16 << 10,
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
 }

@@ -19,6 +19,7 @@ from stateward import (
     EffectState,
     EffectUncertain,
     Happened,
+    NotArchivedYet,
     _effects,
     _holder,
 )
@@ -258,17 +259,14 @@ def test_the_daemon_dies_too(agent, bank, real_daemon):
 
 
 def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
-    """With durability="archived" another machine knows of the claim before the tool is called."""
-    first, second = (open_client(each.target).thread(name) for each in (pair.first, pair.second))
-    seen = []
-
-    def pay(key):
-        with pair.second.client() as other:
-            seen.extend(other.thread(name).effects())
-        return bank.pay(key)
-
-    assert first.effect("pay", pay, durability="archived") == {"receipt": 1}
-    assert [each.state for each in seen] == [EffectState.IN_PROGRESS]
+    """With durability="archived" the tool is called only when another machine can know of the claim."""
+    first, second = (open_client(each.target, deadline=1).thread(name) for each in (pair.first, pair.second))
+    first.append("l", 1, durability="archived")
+    with pair.slow(), pytest.raises(NotArchivedYet):
+        first.effect("pay", bank.pay, durability="archived")
+    assert bank.keys == []
+    first.wait_archived(first.append("l", 2), timeout=30)
+    assert first.effect("pay", bank.pay, durability="archived") == {"receipt": 1}
     first.detach()
     assert second.effect("pay", bank.pay) == {"receipt": 1}
 

@@ -31,7 +31,8 @@ from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
-from stateward_sidecar.store.thread import Identity, Thread, rows
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.store.views import add_archive, view_head
 

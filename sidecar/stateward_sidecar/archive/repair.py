@@ -25,13 +25,14 @@ from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fleet import Fleet, object_refs
+from stateward_sidecar.archive.fold import GARBAGE_MAX
 from stateward_sidecar.archive.heads import FORMAT, HEAD_MAGIC, LINEAGE_KEPT, WRITE_ID_BYTES, open_head, seal_head
 from stateward_sidecar.archive.inspect import flaws_of
 from stateward_sidecar.archive.judge import Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place, namespace_key
 from stateward_sidecar.archive.settle import Settler
-from stateward_sidecar.archive.ship import GARBAGE_MAX, Shipper
+from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists

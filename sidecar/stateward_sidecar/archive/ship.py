@@ -21,10 +21,8 @@ from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_IMAGE,
-    OBJECT_KIND_INDEX,
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
-    ArchiveIndex,
     Garbage,
     ObjectRef,
     PackedRow,
@@ -35,8 +33,9 @@ from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
 from stateward_sidecar.archive.heads import bare, follow, seal_head, seal_image, wrote
-from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, pack_snapshot
+from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
@@ -44,7 +43,6 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Moment, Shipment
-from stateward_sidecar.telemetry import log
 
 KIB = 1 << 10
 # Above the first, a pack is uploaded in the background; above the second, before HEAD.
@@ -52,9 +50,6 @@ TAIL_SOFT_BYTES, TAIL_BYTES_MAX = 12 * KIB, 24 * KIB
 INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
 IMAGE_BYTES_MAX = 12 * KIB
 IMAGE_GRACE_S = 30.0
-OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
-# A pack that is merged of small ones.
-MERGED_BYTES_MAX = 4 << 20
 # Threads of which the tail and the small snapshot stay in memory, some 40 KiB each.
 WARM_MAX = 128
 # Nobody works on such a thread at present: whoever does next shall not have to wait.
@@ -107,7 +102,7 @@ class Shipper:
         pieces = self._snapshots(hold, head, moment)
         self._describe(hold, head, moment)
         self._unlink(hold, head, moment)
-        self._fold(hold, head, moment, tail)
+        fold(desk, hold, head, moment, tail)
         del head.tail[:]
         head.tail.extend(row.record for row in tail)
         head.ClearField("snapshot_version")
@@ -185,7 +180,7 @@ class Shipper:
         head.expire_second = expire_second(thread)
         image = seal_image(identity.cipher, identity.uid, moment.image)
         if head.HasField("image_object"):
-            self._discard(head, head.image_object)
+            discard(head, head.image_object)
             head.ClearField("image_object")
         head.image = image
         if len(image) > IMAGE_BYTES_MAX:
@@ -299,7 +294,7 @@ class Shipper:
                     is_gone = ref.first_version in thread.pruned and ref.first_version not in thread.snapshots
                 if is_gone and len(head.garbage) < GARBAGE_MAX:
                     head.objects.remove(ref)
-                    self._discard(head, ref)
+                    discard(head, ref)
         due = [item for item in head.garbage if item.time_us <= self._due_us(head, item)]
         if due:
             desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
@@ -318,81 +313,6 @@ class Shipper:
         with suppress(StatewardError):  # what stays is found by ``stateward archive gc``
             for ref in refs:
                 self._desk.wire.delete(hold.place.object(ref))
-
-    @staticmethod
-    def _discard(head: ArchiveHead, ref: ObjectRef) -> None:
-        if len(head.garbage) < GARBAGE_MAX:
-            head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
-
-    def _fold(self, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow]) -> None:
-        """Keeps HEAD small: older references go into an index, and where all are new, small packs into a large one."""
-        if len(head.objects) <= OBJECTS_SOFT_MAX:
-            return
-        desk, thread = self._desk, moment.thread
-        main = thread.branches.get("main")
-        base = main.snapshot_version if main is not None else 0
-        needed = {
-            version for ref in head.objects if is_pack(ref) and ref.last_version >= base for version in ref.dictionaries
-        } | {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
-        old = [
-            ref for ref in head.objects
-            if ref.last_version < base and (is_pack(ref) or ref.first_version not in needed)
-        ]  # fmt: skip
-        if len(old) >= OBJECTS_SOFT_MAX // 2:
-            index = ArchiveIndex(objects=old)
-            if head.HasField("index"):
-                index.previous.CopyFrom(head.index)
-            data = pack_index(index)
-            ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
-            ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
-            ref.last_version = max(head.index.last_version, *(item.last_version for item in old))
-            ref.last_sequence = max(head.index.last_sequence, *(item.last_sequence for item in old))
-            desk.wire.put(hold.place.object(ref), data)
-            if hold.indexed_snapshots is not None:
-                hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
-            elif not head.HasField("index"):
-                hold.indexed_snapshots = {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
-            head.index.CopyFrom(ref)
-            for item in old:
-                head.objects.remove(item)
-        if len(head.objects) > OBJECTS_SOFT_MAX:
-            self._merge(hold, head, moment)
-
-    def _merge(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
-        """Joins the oldest small packs into one, read from this disk."""
-        desk, thread = self._desk, moment.thread
-        packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
-        chosen: list[ObjectRef] = []
-        for ref in packs:
-            if ref.size_bytes > MERGED_BYTES_MAX // 8 or (
-                chosen and ref.first_sequence != chosen[-1].last_sequence + 1
-            ):
-                if len(chosen) >= OBJECTS_SOFT_MAX // 2:
-                    break
-                chosen = []
-                continue
-            chosen.append(ref)
-            if sum(item.size_bytes for item in chosen) > MERGED_BYTES_MAX // 2:
-                break
-        if len(chosen) < OBJECTS_SOFT_MAX // 2 or len(head.garbage) + len(chosen) > GARBAGE_MAX:
-            if len(head.objects) > OBJECTS_MAX:
-                log.debug("HEAD has many references", uid=thread.identity.uid_text, objects=len(head.objects))
-            return
-        rows, headers = list[PackedRow](), []
-        for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
-            rows += shipment.rows
-            headers += shipment.headers
-        if not headers:
-            return
-        ref, data = pack_entries(desk.names, head.epoch, rows, headers)
-        desk.wire.put(hold.place.object(ref), data)
-        at = list(head.objects).index(chosen[0])
-        kept = [item for item in head.objects if item not in chosen]
-        kept.insert(at, ref)
-        del head.objects[:]
-        head.objects.extend(kept)
-        for item in chosen:
-            self._discard(head, item)
 
 
 def _joined(shipments: Iterable[Shipment]) -> list[Shipment]:

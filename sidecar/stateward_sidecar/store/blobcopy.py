@@ -8,7 +8,8 @@ from stateward_sidecar.store.blobread import BlobReader, elsewhere
 from stateward_sidecar.store.blobrows import get_blob, list_blobs
 from stateward_sidecar.store.blobwrite import Sealing
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Thread
 
 
 def require_blobs(context: Context, source: Thread, digests: set[bytes] | None = None) -> None:

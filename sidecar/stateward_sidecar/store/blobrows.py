@@ -19,7 +19,8 @@ from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.thread import Identity, rows
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import rows
 
 
 def blob_key(identity: Identity, sha256: bytes) -> bytes:

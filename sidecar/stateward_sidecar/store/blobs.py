@@ -30,9 +30,10 @@ from stateward_sidecar.store.blobread import BlobReader, elsewhere
 from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
-from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
 

@@ -27,8 +27,9 @@ from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.thread import Identity, Thread
+from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
 

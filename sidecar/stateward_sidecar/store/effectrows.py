@@ -19,7 +19,8 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
-from stateward_sidecar.store.thread import Draft, Identity, Thread, rows
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Draft, Thread, rows
 
 OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 

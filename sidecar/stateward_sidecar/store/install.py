@@ -23,20 +23,12 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import index_effect
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.signals import drop_signals, put_signals
-from stateward_sidecar.store.thread import (
-    MAIN,
-    Draft,
-    Identity,
-    Thread,
-    delete_row,
-    write_archive_row,
-    write_head,
-    write_row,
-)
+from stateward_sidecar.store.thread import MAIN, Draft, Thread, delete_row, write_archive_row, write_head, write_row
 from stateward_sidecar.store.threads import Threads
 
 HISTORY_BYTES = 1 << 20

@@ -23,8 +23,9 @@ from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.thread import Draft, Identity, write_head
+from stateward_sidecar.store.thread import Draft, write_head
 
 SECOND_US = 1_000_000
 _NO_DIGEST = b"\0" * DIGEST_BYTES

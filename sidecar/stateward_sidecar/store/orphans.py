@@ -15,8 +15,9 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second
-from stateward_sidecar.store.thread import Draft, Identity, Thread, rows, write_archive_row, write_head
+from stateward_sidecar.store.thread import Draft, Thread, rows, write_archive_row, write_head
 from stateward_sidecar.store.threads import Threads
 
 

@@ -19,7 +19,8 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.thread import Identity, Thread, load_thread, rows
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads
 
 # Bytes of entries that one transaction reads.

@@ -18,7 +18,8 @@ from stateward_sidecar.codec.state import EMPTY, StateTree, from_snapshot
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.cache import Cache
-from stateward_sidecar.store.thread import Draft, Identity, Thread, rows
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Draft, Thread, rows
 
 Versions = Thread | Draft
 Held = dict[int, Dictionary]

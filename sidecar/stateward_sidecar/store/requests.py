@@ -14,7 +14,7 @@ import lmdb
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt, RequestIdReused
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.thread import Identity
+from stateward_sidecar.store.identity import Identity
 
 HASH_BYTES = 8
 

@@ -15,10 +15,10 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import (
     UID_BYTES,
     Draft,
-    Identity,
     Thread,
     head_uid,
     load_archive_row,

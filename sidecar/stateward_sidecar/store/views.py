@@ -16,8 +16,9 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US, expire_second
-from stateward_sidecar.store.thread import MAIN, Identity, Thread
+from stateward_sidecar.store.thread import MAIN, Thread
 
 
 def view_entry(thread: Thread, entry: Entry) -> Checkpoint:

@@ -1,0 +1,103 @@
+"""Keeping HEAD small: older references go into an index, small packs become a large one.
+
+Part of a ship: what is made here is put before the HEAD that names it, and what it replaces is garbage from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_INDEX,
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveHead,
+    ArchiveIndex,
+    Garbage,
+    ObjectRef,
+    PackedRow,
+)
+from stateward_sidecar.archive.desk import Desk, Hold
+from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.store.outbox import Moment
+from stateward_sidecar.telemetry import log
+
+OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
+# A pack that is merged of small ones.
+MERGED_BYTES_MAX = 4 << 20
+
+
+def discard(head: ArchiveHead, ref: ObjectRef) -> None:
+    """Notes what no HEAD names from this one on; it is deleted when no reader can follow an older one any more."""
+    if len(head.garbage) < GARBAGE_MAX:
+        head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
+
+
+def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow]) -> None:
+    """Keeps HEAD small: older references go into an index, and where all are new, small packs into a large one."""
+    if len(head.objects) <= OBJECTS_SOFT_MAX:
+        return
+    thread = moment.thread
+    main = thread.branches.get("main")
+    base = main.snapshot_version if main is not None else 0
+    needed = {
+        version for ref in head.objects if is_pack(ref) and ref.last_version >= base for version in ref.dictionaries
+    } | {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    old = [
+        ref for ref in head.objects
+        if ref.last_version < base and (is_pack(ref) or ref.first_version not in needed)
+    ]  # fmt: skip
+    if len(old) >= OBJECTS_SOFT_MAX // 2:
+        index = ArchiveIndex(objects=old)
+        if head.HasField("index"):
+            index.previous.CopyFrom(head.index)
+        data = pack_index(index)
+        ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
+        ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
+        ref.last_version = max(head.index.last_version, *(item.last_version for item in old))
+        ref.last_sequence = max(head.index.last_sequence, *(item.last_sequence for item in old))
+        desk.wire.put(hold.place.object(ref), data)
+        if hold.indexed_snapshots is not None:
+            hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
+        elif not head.HasField("index"):
+            hold.indexed_snapshots = {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
+        head.index.CopyFrom(ref)
+        for item in old:
+            head.objects.remove(item)
+    if len(head.objects) > OBJECTS_SOFT_MAX:
+        _merge(desk, hold, head, moment)
+
+
+def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+    """Joins the oldest small packs into one, read from this disk."""
+    thread = moment.thread
+    packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
+    chosen: list[ObjectRef] = []
+    for ref in packs:
+        if ref.size_bytes > MERGED_BYTES_MAX // 8 or (chosen and ref.first_sequence != chosen[-1].last_sequence + 1):
+            if len(chosen) >= OBJECTS_SOFT_MAX // 2:
+                break
+            chosen = []
+            continue
+        chosen.append(ref)
+        if sum(item.size_bytes for item in chosen) > MERGED_BYTES_MAX // 2:
+            break
+    if len(chosen) < OBJECTS_SOFT_MAX // 2 or len(head.garbage) + len(chosen) > GARBAGE_MAX:
+        if len(head.objects) > OBJECTS_MAX:
+            log.debug("HEAD has many references", uid=thread.identity.uid_text, objects=len(head.objects))
+        return
+    rows, headers = list[PackedRow](), []
+    for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
+        rows += shipment.rows
+        headers += shipment.headers
+    if not headers:
+        return
+    ref, data = pack_entries(desk.names, head.epoch, rows, headers)
+    desk.wire.put(hold.place.object(ref), data)
+    at = list(head.objects).index(chosen[0])
+    kept = [item for item in head.objects if item not in chosen]
+    kept.insert(at, ref)
+    del head.objects[:]
+    head.objects.extend(kept)
+    for item in chosen:
+        discard(head, item)
