@@ -156,6 +156,25 @@ def test_a_command_that_does_not_help_is_tried_again(stateward, client, agent, t
     assert "ended with 7" in said[0]
 
 
+def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent, tmp_path):
+    """No more than --at-most commands run at a time, and every thread has its turn."""
+    log = tmp_path / "log"
+    for name in ("a", "b", "c"):
+        client.thread(name).append("l", 1)
+        client.send(name, "go")
+    command = (
+        f"mkdir {tmp_path}/alone || exit 9; sleep 0.05; echo $STATEWARD_THREAD >> {log}; rmdir {tmp_path}/alone; exit 1"
+    )
+    arguments = ["--target", daemon.target, "-n", client.namespace, "run", "--on-signal", command, "--at-most", "1"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments, "--pause", "0.01"], env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        eventually(lambda: log.exists() and set(log.read_text().split()) == {"a", "b", "c"}, 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert "ended with 9" not in process.stderr.read()
+
+
 def test_an_answer_sent_elsewhere_is_noticed(pair, namespace, agent):
     """A watcher on another machine looks at the waiting threads it knows, and starts the agent there."""
     with pair.first.client(namespace=namespace) as first, pair.second.client(namespace=namespace) as second:

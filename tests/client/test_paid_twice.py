@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import subprocess
 import sys
 import threading
@@ -20,8 +21,12 @@ from stateward import (
     EffectUncertain,
     Happened,
     NotArchivedYet,
+    _async_effects,
+    _async_handoff,
     _effects,
     _holder,
+    _sync_effects,
+    _sync_handoff,
 )
 from stateward._effects import plan
 from stateward._operations import Call, Pause, ThreadRef, with_retries
@@ -551,3 +556,23 @@ def test_what_is_being_worked_on_is_not_put(agent):
     with pytest.raises(ClaimLost) as caught:
         thread.put_effects([Effect("pay", 1)])
     assert not caught.value.has_result
+
+
+def test_both_clients_have_it():
+    """The blocking and the asyncio parts have the same methods with the same parameters, all of them described."""
+    twins = [
+        (_sync_effects.ThreadEffects, _async_effects.AsyncThreadEffects),
+        (_sync_handoff.ThreadHandoff, _async_handoff.AsyncThreadHandoff),
+        (_sync_handoff.ClientHandoffs, _async_handoff.AsyncClientHandoffs),
+    ]
+    for pair_of in twins:
+        blocking, asynchronous = (
+            {
+                name: list(inspect.signature(each).parameters)
+                for name, each in vars(kind).items()
+                if not name.startswith("_")
+            }
+            for kind in pair_of
+        )
+        assert blocking == asynchronous
+        assert all(getattr(kind, name).__doc__ for kind in pair_of for name in blocking)

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from stateward import AnswerRefused, Client, Durability, SchemaNotChecked, StaleAnswer, Status, ThreadOptions
+from stateward._signals import SignalReader
 from stateward.errors import NoArchive, ThreadNotFound
+from stateward.v1.signal_pb2 import Signal
+from stateward.v1.signal_service_pb2 import ListSignalsResponse
+from stateward.v1.thread_service_pb2 import Event, ListThreadsResponse, WatchResponse
 
 SEAT = {"type": "object", "properties": {"seat": {"type": "string", "pattern": "^[0-9]+[A-F]$"}}, "required": ["seat"]}
 
@@ -176,6 +180,22 @@ def test_who_waits_already_is_told_first(client: Any, name: str) -> None:
         assert second.signals[0].payload == {"n": 1}
         again = client.approve(f"{name}-0")
         assert next(wakes).signals == (again,)
+
+
+def test_a_signal_between_watch_and_list_is_told_once() -> None:
+    """What came after the watch began and before the list was made is in both, and is told once."""
+    sent, new = (Signal(signal_id=each, name="n", sequence=at) for at, each in enumerate(("a", "b"), 1))
+    reader = SignalReader("ns", None)
+    steps = reader.waiting()
+    assert next(steps).method == "ListThreads"
+    assert steps.send(ListThreadsResponse(threads=[{"thread": "t", "pending_signals": 1}])).method == "ListSignals"
+    with pytest.raises(StopIteration) as ended:
+        steps.send(ListSignalsResponse(signals=[sent]))
+    assert [each.id for wake in ended.value.value for each in wake.signals] == ["a"]
+    told = reader.take(
+        WatchResponse(events=[Event(thread="t", signal=sent), Event(thread="t", signal=new)], cursor="c")
+    )
+    assert [each.id for wake in told for each in wake.signals] == ["b"]
 
 
 def test_what_ask_says_itself(client: Any, name: str) -> None:

@@ -10,6 +10,9 @@ from stateward.cli.connect import NamespaceOption, TargetOption, connect
 from stateward.cli.starter import Chosen, Pauses, Starter
 from stateward.cli.threads import read_labels
 
+# While the daemon is away, SIGTERM waits for the look that is under way.
+PATIENCE_S = 5.0
+
 
 def run(
     context: typer.Context,
@@ -25,6 +28,9 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="End when one agent has ended and is done with its signals.")
     ] = False,
+    at_most: Annotated[
+        int, typer.Option("--at-most", metavar="N", min=1, help="How many commands may run at a time.")
+    ] = 16,
     poll_s: Annotated[
         float,
         typer.Option("--poll", metavar="SECONDS", min=0.1, help="How often to look for answers sent elsewhere."),
@@ -55,6 +61,7 @@ def run(
     if not command.strip():
         raise typer.BadParameter("it is empty", param_hint="--on-signal")
     chosen = Chosen(frozenset(thread or ()), read_labels(label or ()))
-    with connect(context, target, namespace) as client:
+    with connect(context, target, namespace, retry_timeout_s=PATIENCE_S) as client:
         client.server_info()  # from here on a daemon that is away is waited for
-        Starter(client, command, chosen, Pauses(poll_s=poll_s, first_s=pause_s), is_once=once).run()
+        pauses = Pauses(poll_s=poll_s, first_s=pause_s)
+        Starter(client, command, chosen, pauses, at_most=at_most, is_once=once).run()

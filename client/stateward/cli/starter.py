@@ -26,8 +26,6 @@ from stateward.models import Access, Status
 
 if TYPE_CHECKING:
     from stateward import Client
-    from stateward._sync_io import Stream
-    from stateward.signals import Wake
 
 PAUSE_MAX_S = 60.0
 # How long commands may take to end after SIGTERM, before they are killed.
@@ -73,15 +71,18 @@ class Agent:
 class Starter:
     """Starts commands until it is told to end."""
 
-    def __init__(self, client: Client, command: str, chosen: Chosen, pauses: Pauses, *, is_once: bool) -> None:
+    def __init__(
+        self, client: Client, command: str, chosen: Chosen, pauses: Pauses, *, at_most: int, is_once: bool
+    ) -> None:
         self._client = client
         self._command = command
         self._chosen = chosen
         self._pauses = pauses
+        self._at_most = at_most
         self._is_once = is_once
         self._agents: dict[str, Agent] = {}
+        self._queued: dict[str, None] = {}  # threads for which no more commands could be started, in order
         self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may put
-        self._stream: Stream[Wake] | None = None
         self._is_over = False
         self._failure: StatewardError | None = None
 
@@ -152,8 +153,8 @@ class Starter:
         """What fails for a while is done again, at the next look."""
         try:
             look()
-        except (Unavailable, OwnershipLost) as error:
-            note(f"{error.message}; trying again")
+        except StatewardError as error:  # one thread that cannot be read stops no other one
+            note(f"{error.message}; trying again at the next look")
 
     def _look(self, name: str) -> None:
         """Has a thread's command started if signals wait and it does not run."""
@@ -190,6 +191,9 @@ class Starter:
         if not oldest:
             self._agents.pop(name, None)
             return
+        if self._is_full():
+            self._queued[name] = None
+            return
         agent = self._agents.setdefault(name, Agent())
         if agent.told != oldest:
             agent.told, agent.failures = oldest, 0
@@ -216,7 +220,7 @@ class Starter:
         agent.process = None
         try:
             oldest = self._oldest(name)
-        except (Unavailable, OwnershipLost):
+        except StatewardError:
             oldest = agent.told  # not known: as if nothing was done
         if oldest == agent.told:
             pause_s = min(self._pauses.first_s * 2**agent.failures, PAUSE_MAX_S)
@@ -229,6 +233,13 @@ class Starter:
             self._guarded(partial(self._start_if_needed, name))
         else:
             del self._agents[name]
+        while self._queued and not self._is_full() and not self._is_over:
+            waiting = next(iter(self._queued))
+            del self._queued[waiting]
+            self._look(waiting)
+
+    def _is_full(self) -> bool:
+        return sum(each.process is not None for each in self._agents.values()) >= self._at_most
 
     def _end_agents(self) -> None:
         """Passes SIGTERM on to what runs, and waits for it."""
