@@ -90,3 +90,21 @@ def test_a_batch_does_not_disturb_single_saves_beside_it(place: Place) -> None:
     assert codes == [grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION] * 30
     assert threads(place) == sorted([THREAD, *(f"single-{number}" for number in range(30))])
     assert place.wire.findings(place.namespace) == []
+
+
+def test_a_refused_batch_leaves_nothing_to_its_neighbours(place: Place) -> None:
+    """Saves that are committed in the same moment never build on what a refused batch had begun."""
+    calls = []
+    for number in range(60):
+        item = place.request(expected_version=None, request_id=f"r{number}")
+        calls.append((item, place.wire.checkpoints.Save.future(item)))
+        begun = place.request(expected_version=None, request_id=f"begun {number}", diff=appends("never"))
+        wrong = place.request(thread=f"other {number}", expected_version=9)
+        batch = place.wire.checkpoints.BatchSave.future(c.BatchSaveRequest(saves=[begun, wrong]))
+        calls.append((None, batch))
+    for item, call in calls:
+        assert (call.exception() is None) == (item is not None)
+    state = place.state()
+    assert [value.data for value in state.logs["messages"].entries] == [b"first", b"second"] + [b"third"] * 60
+    assert place.thread().version == 62
+    assert place.wire.findings() == []
