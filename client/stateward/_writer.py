@@ -23,11 +23,12 @@ from typing import Any, Final
 from stateward._collected import Collected
 from stateward._leases import Claim, release
 from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._ownership import attach
 from stateward._reading import hydrate
 from stateward._retry import Retry
 from stateward._saving import PreparedSave, SaveOptions, _creation, _learn_numbers, _read_checkpoint, _save_request
 from stateward._uploads import learn_support, write_blobs
-from stateward.errors import BY_REASON, LeaseHeld, NotArchivedYet, ServerUnavailable, StatewardError
+from stateward.errors import BY_REASON, LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -115,6 +116,8 @@ class Writing:
     claim: Claim
     patience_s: Callable[[], float]
     deadline_s: float
+    takes_over: bool = False
+    """Whether the thread is taken from the sidecar that holds it."""
     token: int = 0
     """That of the lease; 0 = it was never held."""
     head: tuple[int, bytes] = (0, b"")
@@ -145,10 +148,15 @@ class Writing:
 
     def open(self) -> Steps:
         """Takes the lease. Raises LeaseHeld, or what else is in the way."""
+        may_attach = self.takes_over
         while True:
             try:
                 yield from self._dial(self.claim)
             except StatewardError as error:
+                if isinstance(error, NotOwner) and may_attach:
+                    may_attach = False
+                    yield Run(attach(self.ref, take_over=True, read_only=False, wait_s=None))
+                    continue
                 delay_s = self._retry.delay_after(error)
                 if delay_s is None:
                     raise
@@ -257,6 +265,7 @@ class Writing:
         state, ref = frame.state, self.ref
         origin = Origin(ref.namespace, ref.thread, ref.branch)
         state.rebase(collected, checkpoint, origin, whole=frame.request.overwrite)
+        state.acknowledge(frame.request.ack_signals)
         state.read_blobs_through(ref.blobs)
         state.keep_blobs(collected.blobs)
 

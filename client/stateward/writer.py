@@ -28,7 +28,8 @@ class WriterShell:
         check_times(term, wait)
         self._client = client
         self._claim = Claim(client._identity.holder, term, wait, take_over, create)
-        self._writing = Writing(ref, self._claim, client._patience_s, client._settings.deadline_s)
+        settings = client._settings
+        self._writing = Writing(ref, self._claim, client._patience_s, settings.deadline_s, settings.take_over)
         self._pid = os.getpid()
         self._is_closed = False
 

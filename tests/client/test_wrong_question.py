@@ -198,6 +198,18 @@ def test_a_signal_between_watch_and_list_is_told_once() -> None:
     assert [each.id for wake in told for each in wake.signals] == ["b"]
 
 
+def test_a_writer_acknowledges_too(server: Any, name: str) -> None:
+    """A save over a writer's stream is done with signals as any other one is."""
+    with Client(server.target, namespace=name) as client:
+        asked(client, name)
+        client.approve(name)
+        thread = client.thread(name)
+        state = thread.hydrate()
+        with thread.writer() as writer:
+            writer.save(state, ack=state.signals)
+        assert (state.signals, thread.signals()) == ((), [])
+
+
 def test_what_ask_says_itself(client: Any, name: str) -> None:
     """Ask refuses what would make its question unseen, before anything is written."""
     thread = client.thread(name)
