@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC
+from types import SimpleNamespace
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from stateward import Blob, Log, RawValue, State, Text, values
 from stateward._operations import Await, Call, Pause, ThreadRef, with_retries
 from stateward._saving import SaveOptions, _bare_request
+from stateward.effects import Effect
 from stateward.errors import Unavailable
 from stateward.models import Durability, Status, ThreadOptions, read_time
+from stateward.signals import Question
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import state_pb2
+from stateward.v1 import signal_pb2, state_pb2
 
 ODD_JSON = [
     *(b'{"a":1,"a":2}', b"123456789012345678901234567890", b"9" * 5000, b"1.0", b"-0.0", b"1e400", b"-0", b"true"),
@@ -114,6 +117,10 @@ def test_every_option_is_sent():
         "create": ThreadOptions(agent="z"),
         "overwrite": True,
         "wait_id": "w",
+        "lease": SimpleNamespace(token=7),
+        "effects": [Effect("k", "v")],
+        "question": Question("sure?", {"type": "boolean"}),
+        "ack": ["s1"],
     }
     assert given.keys() == SaveOptions.__annotations__.keys()
     expected = checkpoints.SaveRequest(
@@ -133,6 +140,10 @@ def test_every_option_is_sent():
         create=ThreadOptions(agent="z").to_proto(),
         overwrite=True,
         wait_id="w",
+        lease_token=7,
+        effects=[Effect("k", "v").to_proto()],
+        question=signal_pb2.Question(prompt="sure?", answer_schema='{"type": "boolean"}'),
+        ack_signals=["s1"],
     )
     assert _bare_request(ThreadRef("n", "t", "main"), given) == expected
     nothing = _bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))

@@ -399,13 +399,13 @@ def test_a_full_disk_makes_no_hole() -> None:
     with run_daemon(map_size="4MiB", sweep_interval=0) as daemon:
         wire = Wire(daemon.target)
         stream = Agent(wire, "", "one", "full").open()
-        for _ in range(150):
-            stream.send(diff=appends(os.urandom(16_000).hex()))
+        for _ in range(120):
+            stream.send(diff=appends(os.urandom(40_000).hex()))
             stream.send(diff=appends("small"))
-        found = stream.answers(300)
+        found = stream.answers(240)
         written = [each for each in found if isinstance(each, int)]
         assert written == list(range(1, len(written) + 1))
-        assert 0 < len(written) < 300
+        assert 0 < len(written) < 240
         assert found[len(written)] == "DISK_FULL"
         assert set(found[len(written) + 1 :]) == {"WRITER_ABORTED"}
         stream.reset()
