@@ -47,7 +47,7 @@ def agent() -> None:
 def stateward(*arguments: str) -> str:
     """Runs the command."""
     command = [sys.executable, "-m", "stateward.cli", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def show(directory: Path) -> int:
 
     with run_daemon(key_file=key_file, archive=archive, owner_id="machine-a") as first:
         environment = {**os.environ, "STATEWARD_TARGET": first.target, "STATEWARD_THREAD": THREAD}
-        subprocess.run(me, env=environment, check=True)  # noqa: S603
+        subprocess.run(me, env=environment, check=True)
         first.stop()
     print("machine a: the agent asked and ended, the daemon stopped, the disk is gone")
 

@@ -90,8 +90,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, run_daemon() as daemon:
         hotel = Path(folder, "bookings")
         command = [sys.executable, __file__, daemon.target, str(hotel)]
-        first = subprocess.run([*command, "dies"], check=False)  # noqa: S603
-        second = subprocess.run(command, check=False)  # noqa: S603
+        first = subprocess.run([*command, "dies"], check=False)
+        second = subprocess.run(command, check=False)
         bookings = hotel.read_text().split()
         with Client(daemon.target) as client:
             agent = AgentState(client.thread("trip-to-paris").hydrate())

@@ -53,7 +53,7 @@ def run_agent(target: str, *, is_first: bool) -> None:
 def interrupt_and_carry_on(client: Client) -> bool:
     """Two processes, one run."""
     command = [sys.executable, __file__, "agent", client.target]
-    first = subprocess.Popen(  # noqa: S603  this file
+    first = subprocess.Popen(
         [*command, "first"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert first.stdin is not None
@@ -69,7 +69,7 @@ def interrupt_and_carry_on(client: Client) -> bool:
     paused = thread.checkpoint()
     print(f"SIGTERM in step {INTERRUPTED_STEP}: ended by signal {-code}, saved as {paused.status!r} {paused.step}")
 
-    second = subprocess.run([*command, "second"], capture_output=True, text=True, check=True)  # noqa: S603  this file
+    second = subprocess.run([*command, "second"], capture_output=True, text=True, check=True)
     charged = "".join([*lines, second.stdout]).count("charged with")
     state, end = thread.hydrate(), thread.checkpoint()
     kept = [entry["step"] for entry in state.logs["messages"]]
