@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from stateward import _ownership, _reading, _saving, _sync, _threads, _uploads, values
+from stateward import _reading, _saving, _sync, _threads, _uploads, values
 from stateward._async_archive import AsyncArchive
 from stateward._async_boards import AsyncClientBoards
 from stateward._async_cadence import AsyncThreadCadence
@@ -20,6 +20,7 @@ from stateward._async_drain import AsyncClientDrain
 from stateward._async_effects import AsyncThreadEffects
 from stateward._async_handoff import AsyncClientHandoffs, AsyncThreadHandoff
 from stateward._async_io import AsyncStream, Connection, drive
+from stateward._async_keeping import AsyncThreadKeeping
 from stateward._async_leases import AsyncClientLocks, AsyncThreadLeasing
 from stateward._async_merging import AsyncThreadMerging
 from stateward._async_migrations import AsyncThreadMigration
@@ -36,7 +37,7 @@ from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
 from stateward.changes import Change
 from stateward.events import Event, HistoryEntry
-from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Tag, ThreadInfo, ThreadOptions
+from stateward.models import Checkpoint, Durability, PruneResult, Tag, ThreadInfo, ThreadOptions
 from stateward.state import State
 
 if TYPE_CHECKING:
@@ -46,8 +47,14 @@ T = TypeVar("T")
 
 
 @documented_as(_sync.Client)
-class AsyncClient(AsyncClientHandoffs,
-    AsyncClientLocks, AsyncSignalling, AsyncClientDrain, AsyncClientBoards, AsyncQueries, ClientShell[Connection]
+class AsyncClient(
+    AsyncClientHandoffs,
+    AsyncClientLocks,
+    AsyncSignalling,
+    AsyncClientDrain,
+    AsyncClientBoards,
+    AsyncQueries,
+    ClientShell[Connection],
 ):
     """A connection to the daemon beside this process, for one namespace.
 
@@ -181,13 +188,16 @@ class AsyncThreadBlobs:
 
 
 @documented_as(_sync.Thread)
-class AsyncThread(AsyncThreadHandoff, AsyncThreadCadence,
+class AsyncThread(
+    AsyncThreadHandoff,
+    AsyncThreadCadence,
     AsyncThreadWriting,
     AsyncThreadLeasing,
     AsyncThreadEffects,
     AsyncAsking,
     AsyncThreadMerging,
     AsyncThreadMigration,
+    AsyncThreadKeeping,
     AsyncFinishing,
     ThreadShell["AsyncClient"],
 ):
@@ -327,20 +337,6 @@ class AsyncThread(AsyncThreadHandoff, AsyncThreadCadence,
             logs=logs,
         )
         return self._client._watch(reader)
-
-    async def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
-        return await self._run(_threads.wait_durable(self._ref, sequence, durability))
-
-    async def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:  # noqa: ASYNC109  as in the blocking twin
-        return await self._run(_threads.wait_archived(self._ref, what, timeout))
-
-    async def attach(
-        self, *, take_over: bool = False, read_only: bool = False, wait: float | None = None
-    ) -> ThreadInfo:
-        return await self._run(_ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait))
-
-    async def detach(self) -> ThreadInfo:
-        return await self._run(_ownership.detach(self._ref))
 
     async def _run(self, operation: Operation[T]) -> T:
         return await self._client._run(operation)

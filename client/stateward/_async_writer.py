@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stateward import _async_io, _sync_writer
 from stateward._channel import explain, grpc
+from stateward._frames import END, Dial, Put, Run, Step, Steps, Take
 from stateward._operations import ThreadRef
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
-from stateward._writer import END, Dial, Put, Run, Step, Steps, Take
 from stateward.errors import Internal, ServerUnavailable
 from stateward.models import Checkpoint, ThreadOptions
 from stateward.state import State

@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from stateward import _ownership, _reading, _saving, _threads, _uploads, values
+from stateward import _reading, _saving, _threads, _uploads, values
 from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
@@ -26,6 +26,7 @@ from stateward._sync_drain import ClientDrain
 from stateward._sync_effects import ThreadEffects
 from stateward._sync_handoff import ClientHandoffs, ThreadHandoff
 from stateward._sync_io import Connection, Stream, drive
+from stateward._sync_keeping import ThreadKeeping
 from stateward._sync_leases import ClientLocks, ThreadLeasing
 from stateward._sync_merging import ThreadMerging
 from stateward._sync_migrations import ThreadMigration
@@ -36,7 +37,7 @@ from stateward._threads import OptionChanges, ThreadFilters
 from stateward.admin import ServerInfo, Stats, VerifyProgress
 from stateward.changes import Change
 from stateward.events import Event, HistoryEntry
-from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Tag, ThreadInfo, ThreadOptions
+from stateward.models import Checkpoint, Durability, PruneResult, Tag, ThreadInfo, ThreadOptions
 from stateward.state import State
 
 if TYPE_CHECKING:
@@ -198,13 +199,16 @@ class ThreadBlobs:
         return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
 
 
-class Thread(ThreadHandoff, ThreadCadence,
+class Thread(
+    ThreadHandoff,
+    ThreadCadence,
     ThreadWriting,
     ThreadLeasing,
     ThreadEffects,
     Asking,
     ThreadMerging,
     ThreadMigration,
+    ThreadKeeping,
     Finishing,
     ThreadShell["Client"],
 ):
@@ -392,30 +396,6 @@ class Thread(ThreadHandoff, ThreadCadence,
             logs=logs,
         )
         return self._client._watch(reader)
-
-    def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
-        """Waits until a place in the journal has reached a level, for up to the client's deadline."""
-        return self._run(_threads.wait_durable(self._ref, sequence, durability))
-
-    def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:
-        """Waits until a version, or a place in the journal, is in the archive, with all before it.
-
-        NotArchivedYet after `timeout` seconds; None = the client's deadline. Waiting again is fine.
-        """
-        return self._run(_threads.wait_archived(self._ref, what, timeout))
-
-    def attach(self, *, take_over: bool = False, read_only: bool = False, wait: float | None = None) -> ThreadInfo:
-        """Makes this sidecar the owner of a thread that is in the archive; NotOwner where another one holds it.
-
-        Writes do that by themselves where the thread is free: detached, or not changed for the lease time. `wait` waits
-        so many seconds for that, at most an hour. `take_over` does not ask: for who knows that the other machine is
-        dead. `read_only` takes a copy of what is archived, whoever holds it. NoArchive where the daemon has none.
-        """
-        return self._run(_ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait))
-
-    def detach(self) -> ThreadInfo:
-        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once."""
-        return self._run(_ownership.detach(self._ref))
 
     def _run(self, operation: Operation[T]) -> T:
         return self._client._run(operation)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stateward import _sync_io
 from stateward._channel import explain, grpc
+from stateward._frames import END, Dial, Put, Run, Step, Steps, Take
 from stateward._operations import ThreadRef
 from stateward._saving import SaveOptions
-from stateward._writer import END, Dial, Put, Run, Step, Steps, Take
 from stateward.errors import ServerUnavailable
 from stateward.models import Checkpoint, ThreadOptions
 from stateward.state import State

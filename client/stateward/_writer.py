@@ -16,11 +16,12 @@ stream, so sending never waits for more than room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from stateward._collected import Collected
+from stateward._frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
 from stateward._leases import Claim, release
 from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
 from stateward._ownership import attach
@@ -28,11 +29,10 @@ from stateward._reading import hydrate
 from stateward._retry import Retry
 from stateward._saving import PreparedSave, SaveOptions, _creation, _learn_numbers, _read_checkpoint, _save_request
 from stateward._uploads import learn_support, write_blobs
-from stateward.errors import BY_REASON, LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
+from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import error_reason_pb2
 from stateward.v1 import writer_service_pb2 as writers
 
 FRAMES_MAX = 128
@@ -43,63 +43,6 @@ NO_DIGEST = b"\0" * 16
 """Digest of a version that is not answered yet."""
 ANSWER_S = 45.0
 """How long an answer may take at least: one that waits for the archive takes the daemon up to 30 s."""
-END: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Dial:
-    """Opens a stream, in place of the one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Sends a message on the open stream; None = there will be no more. What fails shows at the next Take."""
-
-    message: writers.WriteRequest | None
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Waits for the next message for at most so many seconds. Answered with it, or END."""
-
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Runs an operation. Answered with its result."""
-
-    operation: Operation[Any]
-
-
-Step = Dial | Put | Take | Run | Pause
-Steps = Generator[Step, Any, Any]
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """A save on its way."""
-
-    number: int
-    request: checkpoints.SaveRequest
-    state: State
-    collected: Collected | None
-    """Set where the state is moved on by the answer; None = it was moved on already."""
-    expected: Checkpoint
-    """What it becomes, as far as that is known before the answer."""
-    size_bytes: int
-    checkpoint: Checkpoint | None = None
-    error: StatewardError | None = None
-    late: NotArchivedYet | None = None
-    is_done: bool = False
-
-    def result(self) -> Checkpoint:
-        """What was written. Raises what refused it, or NotArchivedYet."""
-        error = self.error or self.late
-        if error is not None:
-            raise error
-        assert self.checkpoint is not None
-        return self.checkpoint
 
 
 @dataclass(slots=True)
@@ -237,7 +180,7 @@ class Writing:
         self._unanswered.append(frame)
         self._unanswered_bytes += frame.size_bytes
         if self.is_open:
-            yield Put(_message(frame))
+            yield Put(message_of(frame))
         return frame
 
     def _has_room(self) -> bool:
@@ -319,7 +262,7 @@ class Writing:
         if self._reset is not None:  # nothing was refused on this one
             self._reset.is_done, self._reset = True, None
         for frame in list(self._unanswered):
-            yield Put(_message(frame))
+            yield Put(message_of(frame))
 
     def _give_up(self, error: StatewardError) -> Steps:
         """After an error that does not pass: every frame learns what became of it."""
@@ -440,18 +383,6 @@ class Writing:
         return True
 
 
-def _message(frame: Frame) -> writers.WriteRequest:
-    return writers.WriteRequest(save=writers.WriterSave(frame=frame.number, save=frame.request))
-
-
 def _save_once(request: checkpoints.SaveRequest) -> Operation[checkpoints.SaveResponse]:
     response: checkpoints.SaveResponse = yield Call("Save", request)
     return response
-
-
-def error_of(refused: writers.WriterRefused) -> StatewardError:
-    """The exception for a frame that was refused."""
-    name = error_reason_pb2.ErrorReason.Name(refused.reason) if refused.reason else ""
-    reason = name.removeprefix("ERROR_REASON_")
-    kind = BY_REASON.get(reason, StatewardError)
-    return kind(refused.message, reason=reason, metadata=dict(refused.metadata))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from stateward._frames import Frame
 from stateward._leases import TERM_S, Claim, check_times
 from stateward._operations import ThreadRef
-from stateward._writer import Frame, Writing
+from stateward._writer import Writing
 from stateward.errors import StatewardError
 from stateward.models import Checkpoint, ThreadOptions
 

@@ -1,0 +1,87 @@
+"""The steps that a writer's stream is made of, and the saves on their way through it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stateward._collected import Collected
+from stateward._operations import Operation, Pause
+from stateward.errors import BY_REASON, NotArchivedYet, StatewardError
+from stateward.models import Checkpoint
+from stateward.state import State
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import error_reason_pb2
+from stateward.v1 import writer_service_pb2 as writers
+
+END: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Opens a stream, in place of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Sends a message on the open stream; None = there will be no more. What fails shows at the next Take."""
+
+    message: writers.WriteRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Waits for the next message for at most so many seconds. Answered with it, or END."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs an operation. Answered with its result."""
+
+    operation: Operation[Any]
+
+
+Step = Dial | Put | Take | Run | Pause
+Steps = Generator[Step, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A save on its way."""
+
+    number: int
+    request: checkpoints.SaveRequest
+    state: State
+    collected: Collected | None
+    """Set where the state is moved on by the answer; None = it was moved on already."""
+    expected: Checkpoint
+    """What it becomes, as far as that is known before the answer."""
+    size_bytes: int
+    checkpoint: Checkpoint | None = None
+    error: StatewardError | None = None
+    late: NotArchivedYet | None = None
+    is_done: bool = False
+
+    def result(self) -> Checkpoint:
+        """What was written. Raises what refused it, or NotArchivedYet."""
+        error = self.error or self.late
+        if error is not None:
+            raise error
+        assert self.checkpoint is not None
+        return self.checkpoint
+
+
+def message_of(frame: Frame) -> writers.WriteRequest:
+    """The message for a frame."""
+    return writers.WriteRequest(save=writers.WriterSave(frame=frame.number, save=frame.request))
+
+
+def error_of(refused: writers.WriterRefused) -> StatewardError:
+    """The exception for a frame that was refused."""
+    name = error_reason_pb2.ErrorReason.Name(refused.reason) if refused.reason else ""
+    reason = name.removeprefix("ERROR_REASON_")
+    kind = BY_REASON.get(reason, StatewardError)
+    return kind(refused.message, reason=reason, metadata=dict(refused.metadata))
