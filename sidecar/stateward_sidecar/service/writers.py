@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import grpc.aio
 import lmdb
@@ -57,6 +58,12 @@ class _Frame:
     error: Exception | None = None
     is_archived: bool = False
     reset: WriterReset | None = None
+
+    def let_go(self) -> None:
+        """Answered: the next frame only asks whether this one was written, and must not keep all before it alive."""
+        self.save = self.future = None
+        if self.write is not None:
+            self.write.run, self.write.is_retry, self.write.result = _never, None, None
 
 
 @dataclass(slots=True)
@@ -112,6 +119,7 @@ class WriterService:
             yield WriteResponse(opened=opened)
             while (frame := await stream.taken.get()) is not None:
                 yield await self._answer(frame, stream)
+                frame.let_go()
                 stream.room.release()
             if not taking.cancelled():
                 taking.result()  # raises what ended the stream
@@ -269,6 +277,10 @@ class WriterService:
             unforeseen = StatewardError("the server failed in an unforeseen way; its log has more")
             return WriteResponse(refused=_refused(frame.number, unforeseen))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
+
+
+def _never(*_: object) -> NoReturn:
+    raise AssertionError("an answered frame is not run again")
 
 
 class InvalidFrame(InvalidField):
