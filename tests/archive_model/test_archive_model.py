@@ -253,4 +253,4 @@ def run(examples: int, steps: int = 30) -> None:
 
 def test_two_sidecars_agree_with_the_truth() -> None:
     """Whatever happens to two sidecars and their bucket, no promise is broken and HEAD names one history."""
-    run(100)
+    run(60)

@@ -175,8 +175,8 @@ def test_clients_find_a_daemon_that_came_back() -> None:
 
 @pytest.mark.slow
 def test_answered_saves_survive_kills_and_none_is_applied_twice(tmp_path: Path, repository: Path) -> None:
-    """After twenty kills every answered save is there unaltered, exactly once, and versions have no hole."""
-    run_campaign(tmp_path, repository, kills=20, seed=20)
+    """After twelve kills every answered save is there unaltered, exactly once, and versions have no hole."""
+    run_campaign(tmp_path, repository, kills=12, seed=20)
 
 
 @pytest.mark.soak

@@ -156,8 +156,9 @@ def check_naive(daemon: Daemon, runs: Iterable[Run], budget_bytes: Callable[[Run
 
 @pytest.mark.slow
 def test_a_naive_client_is_stored_as_small_and_read_as_exactly(daemon: Daemon) -> None:
-    """Full states sent after every step are kept as differences, and every version is what was sent."""
-    runs = load_runs()
+    """Full states sent after every step are kept as differences, and every version is what was sent. A third of the
+    runs."""
+    runs = load_runs()[::3]
     large = [run for run in runs if run.source == "vorflux-coding"]
     share = NAIVE_MIB * 2**20 / len(large)
     check_naive(daemon, runs, lambda run: share if run in large else float("inf"))

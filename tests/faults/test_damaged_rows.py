@@ -9,7 +9,7 @@ from tests.faults.rig import HEALTHY, Judge, Made, kind, read_rows, victims
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.errors import StartError
 
-# Two thousand restarts.
+# A thousand restarts, and three times as many for `soak`.
 pytestmark = pytest.mark.slow
 
 KINDS = ["D", "E", "K", "L", "N", "S", "TA", "TB", "TC", "TE", "TG", "TI", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W"]
@@ -29,6 +29,12 @@ def places(size: int) -> list[int]:
     return sorted({*range(min(size, 5)), *range(5, min(size, 80), 5), size // 2, size - 1})
 
 
+@pytest.fixture(params=[1, pytest.param(6, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def many(request: pytest.FixtureRequest) -> int:
+    """How many rows of a kind are damaged beside the last one; each costs a restart for each place in it."""
+    return int(request.param)
+
+
 def some(judge: Judge, which: str, count: int = 6) -> list[tuple[bytes, bytes]]:
     """Rows of a kind, from the first to the last, at most about so many."""
     rows = [(key, value) for key, value in judge.rows.items() if kind(key) == which]
@@ -36,9 +42,9 @@ def some(judge: Judge, which: str, count: int = 6) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("which", KINDS)
-def test_a_flipped_bit_is_found(made: Made, judge: Judge, which: str) -> None:
+def test_a_flipped_bit_is_found(made: Made, judge: Judge, which: str, many: int) -> None:
     """One bit anywhere in a row: its thread reads right or is CORRUPT by name; what is felt, Verify finds."""
-    for key, value in some(judge, which):
+    for key, value in some(judge, which, many):
         for place in places(len(value)):
             changed = bytearray(value)
             changed[place] ^= 1 << (place * 5 + 1) % 8
@@ -48,9 +54,9 @@ def test_a_flipped_bit_is_found(made: Made, judge: Judge, which: str) -> None:
 
 
 @pytest.mark.parametrize("which", KINDS)
-def test_a_row_of_another_length_is_found(made: Made, judge: Judge, which: str) -> None:
+def test_a_row_of_another_length_is_found(made: Made, judge: Judge, which: str, many: int) -> None:
     """A row that lost its end, or has more than it had, is found as a flipped bit is."""
-    for key, value in some(judge, which):
+    for key, value in some(judge, which, many):
         cuts = [value[:size] for size in sorted({0, 1, len(value) // 2, len(value) - 1}) if size < len(value)]
         for changed in (*cuts, value + b"\0"):
             judged = judge.judge(victims(made, key, value), {key: changed})

@@ -408,7 +408,7 @@ def run_machine(examples: int, steps: int) -> None:
 @pytest.mark.slow
 def test_the_daemon_agrees_with_plain_dicts() -> None:
     """Whatever is done in whatever order, with crashes in between: answers, states and errors are the model's."""
-    run_machine(examples=30, steps=40)
+    run_machine(examples=20, steps=30)
 
 
 @pytest.mark.soak
