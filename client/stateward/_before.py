@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stateward import _saving, values
-from stateward._effects import Claim, describe
+from stateward._effects import Claim, await_archived, describe
 from stateward._operations import Call, Operation, ThreadRef, duration_s, new_request_id
 from stateward._saving import SaveOptions
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
@@ -67,6 +67,7 @@ class RiskyStep:
         if not answer.claim_token:
             raise EffectInProgress(f"step {key!r} has been begun by {recorded.holder!r}", metadata=self._facts)
         self._claim = Claim(self._ref, "", key, answer.claim_token, self._claim.term_s)
+        yield from await_archived(self._claim, answer)
         if state_now is not EffectState.UNCERTAIN:
             return False
         if not has_check:

@@ -49,6 +49,7 @@ class CachePlan:
                 "term": options.get("term", TERM_S),
                 "wait": options.get("wait", WAIT_S),
                 "retry_failed": True,
+                "durability": "committed",  # a read may be made twice
             },
         )
 

@@ -52,8 +52,8 @@ class EffectOptions(TypedDict, total=False):
     wait: float
     """For how many seconds to wait where somebody else is at it."""
     durability: Durability | str | None
-    """ "archived": the claim is in the archive before the tool is called, so that no other machine calls it again when
-    this one is lost."""
+    """What the claim has reached before the tool is called. None = all there is: with an archive, it is archived, so
+    that no other machine calls the tool again when this one is lost. "committed" saves a request to the bucket."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class Plan:
             max_age=None if max_age is None else duration_s(max_age.total_seconds()),
             retry_failed=self.retry_failed,
             lease_token=ref.held.token,
+            durability=self.durability,  # type: ignore[arg-type]
         )
 
 
@@ -148,12 +149,7 @@ def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operatio
         raise EffectInProgress(f"{what} has been begun by {recorded.holder!r}, and not ended", metadata=facts)
     claim = Claim(ref, plan.anchor, plan.key, begun.claim_token, plan.term_s)
     is_new = state == EffectState.NEW
-    if plan.durability == Durability.ARCHIVED:
-        try:
-            yield from _threads.wait_archived(ref, recorded.sequence, None)
-        except StatewardError:
-            yield from claim.give_back(EffectState.NEW if is_new else EffectState.UNCERTAIN)
-            raise
+    yield from await_archived(claim, begun)
     if not is_new:
         if plan.check is not None:
             found = yield from _check(claim, tools, plan.check(begun.idempotency_key), what, facts)
@@ -168,6 +164,17 @@ def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operatio
             )
     outcome = yield from claim.call(tools, plan.call(begun.idempotency_key))
     return (yield from _complete(claim, outcome))
+
+
+def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
+    """Waits until a claim is as durable as it has to be; else gives it back and raises NotArchivedYet."""
+    if begun.durability >= begun.wanted:
+        return
+    try:
+        yield from _threads.wait_archived(claim.ref, begun.effect.sequence, None)
+    except StatewardError:
+        yield from claim.give_back(EffectState(begun.state))
+        raise
 
 
 def begin(request: service.BeginEffectRequest, wait_s: float) -> Operation[service.BeginEffectResponse]:

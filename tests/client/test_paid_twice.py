@@ -264,14 +264,14 @@ def test_the_daemon_dies_too(agent, bank, real_daemon):
 
 
 def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
-    """With durability="archived" the tool is called only when another machine can know of the claim."""
+    """With an archive, the tool is called only when another machine can know of the claim."""
     first, second = (open_client(each.target, deadline=1).thread(name) for each in (pair.first, pair.second))
     first.append("l", 1, durability="archived")
     with pair.slow(), pytest.raises(NotArchivedYet):
-        first.effect("pay", bank.pay, durability="archived")
+        first.effect("pay", bank.pay)
     assert bank.keys == []
     first.wait_archived(first.append("l", 2), timeout=30)
-    assert first.effect("pay", bank.pay, durability="archived") == {"receipt": 1}
+    assert first.effect("pay", bank.pay) == {"receipt": 1}
     first.detach()
     assert second.effect("pay", bank.pay) == {"receipt": 1}
 

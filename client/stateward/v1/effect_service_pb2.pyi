@@ -47,20 +47,22 @@ class BeginEffectRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
-    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability")
+    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted")
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     state: _effect_pb2.EffectState
     claim_token: int
     effect: _effect_pb2.RecordedEffect
     retry_after: _duration_pb2.Duration
     idempotency_key: str
     durability: _checkpoint_pb2.Durability
-    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    wanted: _checkpoint_pb2.Durability
+    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., wanted: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
 
 class CompleteEffectRequest(_message.Message):
     __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "renew")

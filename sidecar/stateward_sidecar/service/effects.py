@@ -38,7 +38,8 @@ class EffectService:
         check.check_durability(request.durability)
         holding = self._calls.holding
         strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
-        is_archived = holding.is_wanted(request.durability or strongest)
+        wanted = request.durability or strongest
+        is_archived = holding.is_wanted(wanted)
 
         async def begin() -> BeginEffectResponse:
             return await self._calls.write(self._effects.begin(request), context, size_bytes=ENTRY_BYTES)
@@ -48,6 +49,7 @@ class EffectService:
             answer.durability, _ = await holding.archived(
                 request.namespace, request.thread, answer.effect.sequence, context
             )
+        answer.wanted = wanted
         return answer
 
     async def complete_effect(
