@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,15 +62,19 @@ def weed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def moto_url() -> Iterator[str]:
-    """The S3 endpoint of moto."""
-    from moto.server import ThreadedMotoServer
+    """The S3 endpoint of moto. One request at a time: it compares and writes in two steps."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    make_s3_bucket(f"http://{host}:{port}", "stateward")
-    yield f"http://{host}:{port}"
-    server.stop()
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    make_s3_bucket(url, "stateward")
+    yield url
+    server.shutdown()
+    serving.join()
+    server.server_close()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
 SOCKET_PATH_BYTES_MAX = 107
 PORT_MAX = 65535
+LAST_ANSWERS_S = 0.02
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What a message may have beyond the largest state: names, metadata, labels.
 MESSAGE_SLACK_BYTES = 1 << 20
@@ -124,6 +125,7 @@ class Server:
         await self._health.enter_graceful_shutdown()
         # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel.
         await self._calls.drain(grace_s)
+        await asyncio.sleep(LAST_ANSWERS_S)  # what was answered last is on its way
         await self._server.stop(None)
 
     async def set_ready(self, is_ready: bool) -> None:
@@ -235,9 +237,12 @@ def _unary(
 ) -> Callable[..., Awaitable[Message | bytes]]:
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | bytes:
         try:
-            with calls:
-                return await verb(_parse(request_class, data), context)
-        except Exception as error:  # noqa: BLE001  (the boundary)
+            with calls:  # until the refusal has left, too: a stop waits for it
+                try:
+                    return await verb(_parse(request_class, data), context)
+                except Exception as error:  # noqa: BLE001  (the boundary)
+                    await _abort(context, error, name)
+        except Exception as error:  # noqa: BLE001  (refused at the door)
             await _abort(context, error, name)
 
     return handle
@@ -249,8 +254,11 @@ def _taking(
     async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Message:
         try:
             with calls:
-                return await verb(_parse_all(request_class, stream), context)
-        except Exception as error:  # noqa: BLE001  (the boundary)
+                try:
+                    return await verb(_parse_all(request_class, stream), context)
+                except Exception as error:  # noqa: BLE001  (the boundary)
+                    await _abort(context, error, name)
+        except Exception as error:  # noqa: BLE001  (refused at the door)
             await _abort(context, error, name)
 
     return handle
@@ -267,9 +275,12 @@ def _streaming(
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
             with calls:
-                async for answer in verb(_parse(request_class, data), context):
-                    yield answer
-        except Exception as error:  # noqa: BLE001  (the boundary)
+                try:
+                    async for answer in verb(_parse(request_class, data), context):
+                        yield answer
+                except Exception as error:  # noqa: BLE001  (the boundary)
+                    await _abort(context, error, name)
+        except Exception as error:  # noqa: BLE001  (refused at the door)
             await _abort(context, error, name)
 
     return handle
@@ -281,9 +292,12 @@ def _exchanging(
     async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
             with calls:
-                async for answer in verb(_parse_all(request_class, stream), context):
-                    yield answer
-        except Exception as error:  # noqa: BLE001  (the boundary)
+                try:
+                    async for answer in verb(_parse_all(request_class, stream), context):
+                        yield answer
+                except Exception as error:  # noqa: BLE001  (the boundary)
+                    await _abort(context, error, name)
+        except Exception as error:  # noqa: BLE001  (refused at the door)
             await _abort(context, error, name)
 
     return handle
