@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.archive_model import small
@@ -11,6 +12,7 @@ from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
 from stateward_sidecar.archive import judge
+from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
@@ -130,6 +132,25 @@ def test_an_orphan_of_a_copy_is_read_from_its_beginning(history: Rules) -> None:
     history.flush(0, (), NONE, takes=False)
     save(history, 1, archived=False)
     assert history.orphans
+
+
+def test_a_head_that_was_away_for_a_moment_is_not_lost(history: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory was being mounted again when HEAD was asked for: the thread is shipped, and no alarm is given."""
+    save(history, 0, archived=False)
+    history.crash(0)
+    real, asked = Fetcher.look, []
+
+    def look(fetcher: Fetcher, *args: Any, **options: Any) -> Any:
+        asked.append(args)
+        return None if len(asked) == 1 else real(fetcher, *args, **options)
+
+    monkeypatch.setattr(Fetcher, "look", look)
+    history.ship(0, NONE)
+    thread = history.sidecars[0].find("a")
+    assert thread is not None
+    assert thread.archive is not None
+    assert not thread.archive.rolled_back
+    assert thread.archived_sequence == thread.head.tip_sequence
 
 
 # -- the machine is able to find -----------------------------------------------------------------------------------

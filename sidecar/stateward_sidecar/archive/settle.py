@@ -47,6 +47,10 @@ class Settler:
             log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
         if verdict is Verdict.MISSING:
             desk.wire.check_there()
+            # The archive is there now; it may not have been when HEAD was asked for: a directory that is mounted again.
+            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+            if seen is not None:
+                return self.settle(thread, known, place, seen)
         if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
             return self._roll_back(thread, known, place, seen)
         assert seen is not None
