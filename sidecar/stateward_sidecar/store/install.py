@@ -147,8 +147,11 @@ class Installer:
             sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
             draft.pruned = Ranges.from_message(image.pruned)
         here = {row.sequence for row in image.signals}
-        sums.update(drop_signals(txn, draft, head, draft.thread.signals.keys() - here))
+        gone_signals = draft.thread.signals.keys() - here
+        sums.update(drop_signals(txn, draft, head, gone_signals))
         sums.update(put_signals(txn, draft, head, image.signals))
+        draft.signals.update(dict.fromkeys(gone_signals))
+        draft.signals.update((row.sequence, row) for row in image.signals)
         for blob in image.blobs:
             put_blob(txn, identity, blob)
         if head.options.HasField("retention"):

@@ -345,13 +345,16 @@ class SaveWrite:
                 txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
-        if request.ack_signals:
-            sums.update(drop_signals(txn, draft, head, acknowledged(draft, request.ack_signals)))
+        acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
+        if acked:
+            sums.update(drop_signals(txn, draft, head, acked))
+            head.pending_signals -= len(acked)
         if self.branch == MAIN:
             describe_main(head, request, header)
         index_expiry(txn, identity.number, old_head, head)
         commit_entry(self._context, txn, batch, draft, entry, sums)
         draft.branches[self.branch] = moved
+        draft.signals.update(dict.fromkeys(acked))
         draft.states[made.version] = made.tree
         self._threads.keep_draft(batch, draft)
         cache, number = self._context.cache, identity.number

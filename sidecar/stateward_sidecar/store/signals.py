@@ -71,7 +71,9 @@ class Signals:
                 record=record, sequence=put.header.sequence, create_time_us=put.header.create_time_us
             )
             sums = put_signals(txn, draft, put.head, [row])
+            put.head.pending_signals += 1
             commit_entry(self._context, txn, batch, draft, put, sums)
+            draft.signals[row.sequence] = row
             self._threads.keep_draft(batch, draft)
             return _answer(draft.thread, row, replayed=False)
 
@@ -100,25 +102,17 @@ def check_answer(draft: Draft, request: SendSignalRequest) -> None:
 def put_signals(
     txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]
 ) -> dict[bytes, int]:
-    """Puts the rows of signals. Returns their parts of the sum."""
-    sums: dict[bytes, int] = {}
-    for row in added:
-        sums.update([write_row(txn, draft, head, draft.identity.keys.signal(row.sequence), row)])
-        draft.signals[row.sequence] = row
-    head.pending_signals = len(draft.all_signals())
-    return sums
+    """Puts the rows of signals. Returns their parts of the sum; the draft takes them once nothing more can fail."""
+    keys = draft.identity.keys
+    return dict(write_row(txn, draft, head, keys.signal(row.sequence), row) for row in added)
 
 
 def drop_signals(
     txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]
 ) -> dict[bytes, int]:
-    """Removes the rows of signals. Returns their parts of the sum."""
-    sums: dict[bytes, int] = {}
-    for sequence in sequences:
-        sums.update([delete_row(txn, draft, head, draft.identity.keys.signal(sequence))])
-        draft.signals[sequence] = None
-    head.pending_signals = len(draft.all_signals())
-    return sums
+    """Removes the rows of signals. As ``put_signals``."""
+    keys = draft.identity.keys
+    return dict(delete_row(txn, draft, head, keys.signal(sequence)) for sequence in sequences)
 
 
 def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
