@@ -55,11 +55,11 @@ class Frame:
     number: int
     request: checkpoints.SaveRequest
     state: State
-    collected: Collected | None
-    """Set where the state is moved on by the answer; None = it was moved on already."""
-    expected: Checkpoint
-    """What it becomes, as far as that is known before the answer."""
     size_bytes: int
+    collected: Collected | None = None
+    """Set where the state is moved on by the answer; None = it was moved on already."""
+    expected: Checkpoint | None = None
+    """Where it was moved on: what it becomes, as far as that is known before the answer."""
     checkpoint: Checkpoint | None = None
     error: StatewardError | None = None
     late: NotArchivedYet | None = None
@@ -76,7 +76,11 @@ class Frame:
 
 def message_of(frame: Frame) -> writers.WriteRequest:
     """The message for a frame."""
-    return writers.WriteRequest(save=writers.WriterSave(frame=frame.number, save=frame.request))
+    message = writers.WriteRequest()
+    item = message.save
+    item.frame, item.awaited = frame.number, frame.collected is not None
+    item.save.CopyFrom(frame.request)
+    return message
 
 
 def error_of(refused: writers.WriterRefused) -> StatewardError:

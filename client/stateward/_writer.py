@@ -80,7 +80,7 @@ class Writing:
     """Whether versions can be told in advance: versions of all branches share their numbers, so only an answer shows
     where they are."""
     _tip: Checkpoint | None = None
-    """What the newest frame becomes."""
+    """What the newest frame becomes, where its state was moved on already."""
     _was_told: bool = False
 
     def __post_init__(self) -> None:
@@ -169,14 +169,16 @@ class Writing:
             self.check()
         request, collected = yield from self._prepare(PreparedSave(self.ref, state, options))
         self._number += 1
-        answer = checkpoints.SaveResponse(version=self._next_version(), parent_version=state.version, digest=NO_DIGEST)
-        expected = _read_checkpoint(request, answer)
-        frame = Frame(self._number, request, state, None if is_early else collected, expected, request.ByteSize())
+        frame = Frame(self._number, request, state, request.ByteSize())
         if is_early:
-            self._move(frame, collected, expected)
+            answer = checkpoints.SaveResponse(
+                version=self._next_version(), parent_version=state.version, digest=NO_DIGEST
+            )
+            frame.expected = _read_checkpoint(request, answer)
+            self._move(frame, collected, frame.expected)
         else:
-            state.saving = True
-        self._tip = expected
+            frame.collected, state.saving = collected, True
+        self._tip = frame.expected
         self._unanswered.append(frame)
         self._unanswered_bytes += frame.size_bytes
         if self.is_open:
@@ -321,8 +323,6 @@ class Writing:
             self._move(frame, frame.collected, checkpoint)
         elif frame.state.checkpoint is frame.expected:
             frame.state.checkpoint = checkpoint
-        if self._tip is frame.expected:
-            self._tip = checkpoint
         self.head, self._is_numbered = (checkpoint.version, checkpoint.digest), True
         if response.durability < frame.request.durability:
             frame.late = NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])

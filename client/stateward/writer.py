@@ -72,7 +72,9 @@ class HandleShell:
     @property
     def version(self) -> int:
         """The number of the version: the one it is to have, until it is answered."""
-        return (self._frame.checkpoint or self._frame.expected).version
+        known = self._frame.checkpoint or self._frame.expected
+        assert known is not None  # a handle is of a frame that was sent ahead
+        return known.version
 
     @property
     def done(self) -> bool:

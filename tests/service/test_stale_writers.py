@@ -68,6 +68,9 @@ class Agent:
 class Stream:
     """A writer's stream, frame by frame."""
 
+    awaited: Callable[[int], bool] = staticmethod(lambda number: False)
+    """Which frames say that nothing follows before their answer; it is only a hint, so they may say it wrongly."""
+
     def __init__(self, agent: Agent, **fields: Any) -> None:
         self.agent, self.number, self.sent = agent, 0, []
         self._queue: queue.SimpleQueue[w.WriteRequest | None] = queue.SimpleQueue()
@@ -84,12 +87,16 @@ class Stream:
         given = {"lease_token": self.token, "request_id": new_id(), "diff": appends(str(self.number)), **fields}
         save = SaveRequest(**given)
         self.sent.append(save)
-        self._queue.put(w.WriteRequest(save=w.WriterSave(frame=self.number, save=save)))
+        self._put(save)
         return save
 
     def resend(self, save: SaveRequest) -> None:
         self.number += 1
-        self._queue.put(w.WriteRequest(save=w.WriterSave(frame=self.number, save=save)))
+        self._put(save)
+
+    def _put(self, save: SaveRequest) -> None:
+        item = w.WriterSave(frame=self.number, save=save, awaited=self.awaited(self.number))
+        self._queue.put(w.WriteRequest(save=item))
 
     def reset(self) -> None:
         self._queue.put(w.WriteRequest(reset=w.ResetWriter()))
@@ -133,6 +140,13 @@ def read(answer: w.WriteResponse) -> Any:
 def make(wire: Wire, place: Place) -> Callable[[str], Agent]:
     """Agents on the thread of the test."""
     return lambda name: Agent(wire, place.namespace, name)
+
+
+@pytest.fixture(params=["pipelined", "awaited", "mixed"])
+def hints(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What frames say of those after them: the truth, the opposite, and now this, now that."""
+    kinds = {"pipelined": lambda number: False, "awaited": lambda number: True, "mixed": lambda number: number % 3 > 0}
+    monkeypatch.setattr(Stream, "awaited", staticmethod(kinds[request.param]))
 
 
 def messages(wire: Wire, agent: Agent) -> list[str]:
@@ -215,6 +229,7 @@ def test_a_save_is_repeated_under_another_lease(make: Callable[[str], Agent], wi
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("hints")
 def test_nothing_lands_on_a_hole(make: Callable[[str], Agent], wire: Wire) -> None:
     """One refused frame in the middle: those before it are written, those after it are not, until the reset."""
     stream = make("one").open()
@@ -235,6 +250,7 @@ def test_nothing_lands_on_a_hole(make: Callable[[str], Agent], wire: Wire) -> No
     assert messages(wire, stream.agent) == ["first", "second", "1", "2", "3", "4", "after"]
 
 
+@pytest.mark.usefixtures("hints")
 @pytest.mark.parametrize(
     "wrong",
     [{"request_id": ""}, {"lease_token": 0}, {"lease_token": 77}, {"thread": "other"}, {"diff": sets("", "x")}],
@@ -257,6 +273,7 @@ def test_a_frame_refused_before_its_turn_makes_a_hole_too(make: Callable[[str], 
     stream.end()
 
 
+@pytest.mark.usefixtures("hints")
 def test_large_frames_keep_their_place(make: Callable[[str], Agent], wire: Wire) -> None:
     """Frames that go another way (large, or with effects) stand in the log where they were sent."""
     stream, expected = make("one").open(), ["first", "second"]
@@ -272,6 +289,7 @@ def test_large_frames_keep_their_place(make: Callable[[str], Agent], wire: Wire)
     assert sorted(each.effect.key for each in found) == ["e10", "e16", "e22", "e4"]
 
 
+@pytest.mark.usefixtures("hints")
 def test_who_is_replaced_writes_no_more(make: Callable[[str], Agent], wire: Wire) -> None:
     """A takeover in mid-stream: the next frame is LEASE_HELD, also after a reset."""
     stream = make("one").open()
@@ -304,6 +322,7 @@ def test_a_broken_stream_keeps_its_lease(make: Callable[[str], Agent], wire: Wir
     assert two.take() > stream.token
 
 
+@pytest.mark.usefixtures("hints")
 def test_a_frame_number_that_does_not_rise_ends_the_stream(make: Callable[[str], Agent]) -> None:
     """Answers could not be told apart: what was taken is answered, then INVALID_FIELD."""
     stream = make("one").open()
@@ -326,10 +345,12 @@ def mortal() -> Iterator[Daemon]:
         yield running
 
 
+@pytest.mark.usefixtures("hints")
 def test_a_killed_daemon_loses_no_answer_and_writes_nothing_twice(mortal: Daemon) -> None:
     """Killed with frames under way: what was answered is there, what is sent again is there once, in order."""
     wire = Wire(mortal.target)
-    one = Agent(wire, "", "one", "killed")
+    name = f"killed-{new_id()}"
+    one = Agent(wire, "", "one", name)
     stream = one.open()
     for number in range(200):
         stream.send(expected_version=number)
@@ -338,7 +359,7 @@ def test_a_killed_daemon_loses_no_answer_and_writes_nothing_twice(mortal: Daemon
     mortal.start()
     wire.close()
     one.wire = wire = Wire(mortal.target)
-    kept = wire.thread("", "killed").version
+    kept = wire.thread("", name).version
     assert answered == list(range(1, 21))
     assert kept >= 20
     again = one.open(request_id=stream.request_id)
@@ -367,10 +388,12 @@ def test_a_restart_gives_the_full_term_again(mortal: Daemon) -> None:
     wire.close()
 
 
+@pytest.mark.usefixtures("hints")
 def test_a_stop_does_not_wait_for_writers(mortal: Daemon) -> None:
     """What was taken is answered; open streams, and calls that wait for a lease, end with SHUTTING_DOWN at once."""
     wire = Wire(mortal.target)
-    one, two, ends = Agent(wire, "", "one", "stop"), Agent(wire, "", "two", "stop"), []
+    name, ends = f"stop-{new_id()}", []
+    one, two = Agent(wire, "", "one", name), Agent(wire, "", "two", name)
     stream = one.open()
     waiting = threading.Thread(target=lambda: ends.append(two.refused(wait={"seconds": 60})))
     waiting.start()
@@ -390,7 +413,7 @@ def test_a_stop_does_not_wait_for_writers(mortal: Daemon) -> None:
     versions = [each for each in found if isinstance(each, int)]
     assert versions == list(range(1, len(versions) + 1))
     assert set(found[len(versions) :]) <= {"SHUTTING_DOWN", "WRITER_ABORTED"}
-    assert wire.thread("", "stop").version >= len(versions)
+    assert wire.thread("", name).version >= len(versions)
     wire.close()
 
 

@@ -93,8 +93,12 @@ class Calls:
         frees_space: bool = False,
         is_alone: bool = False,
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+        at_once: bool = False,
     ) -> tuple[Write, asyncio.Future[T]]:
-        """Queues a write. Small ones are committed in the order in which they come here."""
+        """Queues a write. Small ones are committed in the order in which they come here.
+
+        ``at_once``: nothing more comes from where it comes from, so it may be committed before this returns.
+        """
         remaining = context.time_remaining() if context is not None else None
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
         if remaining is not None and remaining <= 0:
@@ -109,7 +113,7 @@ class Calls:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
         if is_small and (writer.is_quick or self.gather.has_work):
-            self.gather.add(write)
+            self.gather.add(write, at_once=at_once)
         else:
             writer.submit(write)
         return write, future

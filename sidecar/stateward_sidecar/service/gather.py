@@ -43,8 +43,10 @@ class Gather:
         """Whether writes wait here."""
         return bool(self._writes)
 
-    def add(self, write: Write) -> None:
-        """Takes a write, to be committed soon."""
+    def add(self, write: Write, *, at_once: bool = False) -> None:
+        """Takes a write, to be committed soon; ``at_once``: now, unless there is a sign of others."""
+        if at_once and not self._writes and not self._ready and self._writer.is_free and self._writer.run_now([write]):
+            return
         if not self._writes:
             self._until = self._loop.time() + PATIENCE_S
             self._idle_turns = 0

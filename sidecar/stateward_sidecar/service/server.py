@@ -286,15 +286,31 @@ def _streaming(
     return handle
 
 
+class Exchange:
+    """Both directions of a call. One reads and one writes at a time."""
+
+    def __init__(self, request_class: type[Message], context: grpc.aio.ServicerContext) -> None:
+        self._request_class = request_class
+        self._context = context
+
+    async def read(self) -> Message | None:
+        """The next message; None after the last one."""
+        data = await self._context.read()
+        return None if data is grpc.aio.EOF else _parse(self._request_class, data)
+
+    async def write(self, answer: Message) -> None:
+        """Sends a message."""
+        await self._context.write(answer)
+
+
 def _exchanging(
-    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _Guard
-) -> Callable[..., AsyncIterator[Message]]:
-    async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
+    verb: Callable[..., Awaitable[None]], request_class: type[Message], name: str, calls: _Guard
+) -> Callable[..., Awaitable[None]]:
+    async def handle(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
         try:
             with calls:
                 try:
-                    async for answer in verb(_parse_all(request_class, stream), context):
-                        yield answer
+                    await verb(Exchange(request_class, context), context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, name)
         except Exception as error:  # noqa: BLE001  (refused at the door)

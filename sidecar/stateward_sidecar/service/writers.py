@@ -3,15 +3,16 @@
 Frames are made ready and queued in their order, each without waiting for the one before; answers leave in the same
 order. A frame is written only if the one before it was: that is looked at when its turn comes, in the writer, so
 nothing lands on a hole, whatever made the earlier one fail.
+
+A frame whose client waits for it is committed at once where nobody else writes, and answered by the task that took it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import grpc.aio
 import lmdb
@@ -47,6 +48,18 @@ GONE_S = 0.05
 RENEWAL_SHARE = 0.3
 
 
+class Exchange(Protocol):
+    """Both directions of the stream. One reads and one writes at a time."""
+
+    async def read(self) -> WriteRequest | None:
+        """The next message; None after the last one."""
+        ...
+
+    async def write(self, answer: WriteResponse) -> None:
+        """Sends a message."""
+        ...
+
+
 @dataclass(slots=True)
 class _Frame:
     """A frame that was taken, on its way to its answer."""
@@ -58,6 +71,11 @@ class _Frame:
     error: Exception | None = None
     is_archived: bool = False
     reset: WriterReset | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it can be answered without waiting."""
+        return self.error is not None or (not self.is_archived and self.future is not None and self.future.done())
 
     def let_go(self) -> None:
         """Answered: the next frame only asks whether this one was written, and must not keep all before it alive."""
@@ -72,9 +90,11 @@ class _Stream:
 
     place: OpenWriter
     token: int
+    exchange: Exchange
     context: grpc.aio.ServicerContext
     taken: asyncio.Queue[_Frame | None] = field(default_factory=asyncio.Queue)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
+    in_line: int = 0  # taken, and answered after one another by the task that waits for them
     last_number: int = 0
     before: _Frame | None = None  # since the last reset
     queued: asyncio.Future[SaveResponse] | None = None  # the newest: when it is done, all before it are
@@ -98,28 +118,28 @@ class WriterService:
         for taking in self._open:
             taking.cancel()
 
-    async def write(
-        self, requests: AsyncIterator[WriteRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[WriteResponse]:
-        first = await anext(requests, None)
+    async def write(self, exchange: Exchange, context: grpc.aio.ServicerContext) -> None:
+        first = await exchange.read()
         if first is None or first.WhichOneof("frame") != "open":
             raise InvalidField("open", "is required in the first message")
         place = first.open
         _check_open(place)
         granted = await self._leasing.acquire(_lease_request(place), context)
-        stream = _Stream(place, granted.lease.token, context)
+        stream = _Stream(place, granted.lease.token, exchange, context)
         opened = WriterOpened(lease=granted.lease)
         opened.version, opened.digest = granted.version, granted.digest
         if place.branch not in ("", MAIN):
             opened.version, opened.digest = await self._calls.read(self._find_head, place)
-        taking = asyncio.ensure_future(self._take_all(requests, stream))
+        await exchange.write(WriteResponse(opened=opened))
+        if self._is_stopping:
+            raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
+        taking = asyncio.ensure_future(self._take_all(stream))
         self._open.add(taking)
         keeping = asyncio.ensure_future(self._keep(place, granted.lease))
         try:
-            yield WriteResponse(opened=opened)
             while (frame := await stream.taken.get()) is not None:
-                yield await self._answer(frame, stream)
-                frame.let_go()
+                await self._reply(frame, stream)
+                stream.in_line -= 1
                 stream.room.release()
             if not taking.cancelled():
                 taking.result()  # raises what ended the stream
@@ -140,17 +160,22 @@ class WriterService:
 
     # -- taking frames ----------------------------------------------------------------------------------------------
 
-    async def _take_all(self, requests: AsyncIterator[WriteRequest], stream: _Stream) -> None:
+    async def _take_all(self, stream: _Stream) -> None:
         try:
-            async for request in requests:
+            while (request := await stream.exchange.read()) is not None:
                 kind = request.WhichOneof("frame")
-                await stream.room.acquire()
                 if kind == "save":
-                    stream.taken.put_nowait(await self._take(request.save, stream))
+                    frame = await self._take(request.save, stream)
                 elif kind == "reset":
-                    stream.taken.put_nowait(await self._begin_anew(stream))
+                    frame = await self._begin_anew(stream)
                 else:
                     raise InvalidField("frame", "must be save or reset after the first message")
+                if frame.is_done and not stream.in_line:
+                    await self._reply(frame, stream)
+                else:
+                    await stream.room.acquire()
+                    stream.in_line += 1
+                    stream.taken.put_nowait(frame)
         finally:
             stream.taken.put_nowait(None)
 
@@ -184,7 +209,7 @@ class WriterService:
                 await self._take_slowly(frame, item, stream, before)
                 return frame
             frame.save = save
-            self._queue(frame, save, stream, before)
+            self._queue(frame, save, stream, before, at_once=item.awaited)
         except (asyncio.CancelledError, InvalidFrame):
             raise
         except Exception as error:  # noqa: BLE001  (the answer to this frame)
@@ -213,7 +238,9 @@ class WriterService:
         frame.future = asyncio.get_running_loop().create_future()
         frame.future.set_result(answer)
 
-    def _queue(self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None) -> None:
+    def _queue(
+        self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None, *, at_once: bool = False
+    ) -> None:
         def check_turn() -> None:
             if before is not None and (before.error is not None or (before.write and before.write.error is not None)):
                 raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
@@ -227,7 +254,7 @@ class WriterService:
             return save.is_retry(txn, batch)
 
         frame.write, frame.future = self._calls.submit(
-            run, None, size_bytes=save.size_bytes, is_retry=is_retry, is_alone=save.is_alone
+            run, None, size_bytes=save.size_bytes, is_retry=is_retry, is_alone=save.is_alone, at_once=at_once
         )
         stream.queued = frame.future
 
@@ -237,9 +264,10 @@ class WriterService:
             raise InvalidFrame("save.frame", f"{item.frame} does not rise: the one before was {stream.last_number}")
         stream.last_number = item.frame
         request, place = item.save, stream.place
-        for name in ("namespace", "thread", "branch"):
-            if getattr(request, name) not in ("", getattr(place, name)):
-                raise InvalidField(f"save.{name}", "is the stream's; leave it empty")
+        if request.namespace or request.thread or request.branch:
+            for name in ("namespace", "thread", "branch"):
+                if getattr(request, name) not in ("", getattr(place, name)):
+                    raise InvalidField(f"save.{name}", "is the stream's; leave it empty")
         if not request.request_id:
             raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
         if not request.lease_token:
@@ -252,6 +280,10 @@ class WriterService:
             await asyncio.wait([stream.queued])
 
     # -- answering --------------------------------------------------------------------------------------------------
+
+    async def _reply(self, frame: _Frame, stream: _Stream) -> None:
+        await stream.exchange.write(await self._answer(frame, stream))
+        frame.let_go()
 
     async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
         place = stream.place
