@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from hashlib import sha256
 from typing import Any
 
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
-from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion
+from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, content_of, digest_of
 
 from stateward import Client
 from stateward._channel import bind_methods, grpc
@@ -155,7 +154,7 @@ class Comparison(RuleBasedStateMachine):
         """Puts edits into a save: moved to where they fit, or as they are."""
         for edit in edits:
             if edit.HasField("splice_slot"):  # is refused without a digest, whatever is stored
-                edit.splice_slot.base_sha256 = sha256(state.slots.get(edit.splice_slot.slot, b"")).digest()
+                edit.splice_slot.base_sha256 = digest_of(state.slots.get(edit.splice_slot.slot, b""))
         request.diff.edits.extend(state.fit(edits) if fits else edits)
         request.diff.SetInParent()
 
@@ -194,7 +193,8 @@ class Comparison(RuleBasedStateMachine):
             name: (log.first_index, [entry.data for entry in log.entries], log.rewritten_version)
             for name, log in found.logs.items()
         }
-        assert {"slots": {name: slot.data for name, slot in found.slots.items()}, "logs": logs} == state.visible()
+        slots = {name: content_of(slot) for name, slot in found.slots.items()}
+        assert {"slots": slots, "logs": logs} == state.visible()
         assert not found.partial
 
     @invariant()

@@ -12,8 +12,21 @@ from stateward.v1 import diff_pb2, state_pb2
 MEDIA_TYPE = "text/plain"
 
 
+INT64 = range(-(1 << 63), 1 << 63)
+
+
 class Conflict(Exception):
     """An edit does not fit."""
+
+
+def content_of(value: state_pb2.Value) -> bytes | int:
+    """What a value holds: bytes, or a number."""
+    return value.number if value.WhichOneof("content") == "number" else value.data
+
+
+def digest_of(content: bytes | int) -> bytes:
+    """SHA-256 of bytes, or of a number's digits."""
+    return sha256(content if isinstance(content, bytes) else str(content).encode()).digest()
 
 
 @dataclass
@@ -33,7 +46,7 @@ class PlainLog:
 class PlainState:
     """Slots, logs, and where the indexes of deleted logs go on."""
 
-    slots: dict[str, bytes] = field(default_factory=dict)
+    slots: dict[str, bytes | int] = field(default_factory=dict)
     logs: dict[str, PlainLog] = field(default_factory=dict)
     retired: dict[str, int] = field(default_factory=dict)
 
@@ -79,14 +92,18 @@ class PlainState:
             setattr(change, trim, log.first + getattr(change, trim) % (len(log.entries) + 1))
         elif kind == "splice_slot":
             old = self.slots.get(change.slot, b"")
-            change.base_sha256 = sha256(old).digest()
+            change.base_sha256 = digest_of(old)
+            if isinstance(old, int):
+                return
             splice = change.splices[0]
             splice.offset %= len(old) + 1
             splice.delete = min(splice.delete, len(old) - splice.offset)
+        elif kind == "set_slot" and change.HasField("expected_sha256"):
+            change.expected_sha256 = digest_of(self.slots[change.slot]) if change.slot in self.slots else b""
 
     def replaced_by(self, given: state_pb2.State, version: int) -> PlainState:
         """The state after a full state was saved on top of this one."""
-        state = PlainState({name: value.data for name, value in given.slots.items()}, {}, dict(self.retired))
+        state = PlainState({name: content_of(value) for name, value in given.slots.items()}, {}, dict(self.retired))
         for name, old in self.logs.items():
             if name not in given.logs:
                 state.retired[name] = old.next
@@ -106,7 +123,17 @@ class PlainState:
         return self.logs[name]
 
     def _set_slot(self, edit: diff_pb2.SetSlot, version: int) -> None:
-        self.slots[edit.slot] = edit.value.data
+        if edit.HasField("expected_sha256"):
+            held = self.slots.get(edit.slot)
+            if edit.expected_sha256 != (b"" if held is None else digest_of(held)):
+                raise Conflict
+        self.slots[edit.slot] = content_of(edit.value)
+
+    def _add_number(self, edit: diff_pb2.AddNumber, version: int) -> None:
+        held = self.slots.get(edit.slot, 0)
+        if not isinstance(held, int) or held + edit.delta not in INT64:
+            raise Conflict
+        self.slots[edit.slot] = held + edit.delta
 
     def _delete_slot(self, edit: diff_pb2.DeleteSlot, version: int) -> None:
         if edit.slot not in self.slots:
@@ -115,7 +142,7 @@ class PlainState:
 
     def _splice_slot(self, edit: diff_pb2.SpliceSlot, version: int) -> None:
         old = self.slots.get(edit.slot)
-        if old is None or (edit.base_sha256 and sha256(old).digest() != edit.base_sha256):
+        if not isinstance(old, bytes) or (edit.base_sha256 and digest_of(old) != edit.base_sha256):
             raise Conflict
         new, end = b"", 0
         for splice in edit.splices:

@@ -41,12 +41,22 @@ def value(data: bytes) -> state_pb2.Value:
     return state_pb2.Value(media_type=MEDIA_TYPE, data=data)
 
 
+def number(value: int) -> state_pb2.Value:
+    return state_pb2.Value(number=value)
+
+
 def _edit(**edit: Any) -> diff_pb2.Edit:
     return diff_pb2.Edit(**edit)
 
 
 LOG_NAMES, SLOT_NAMES, INDEX = st.sampled_from(LOGS), st.sampled_from(SLOTS), st.integers(0, 12)
-SET_SLOT = st.builds(lambda n, d: _edit(set_slot=diff_pb2.SetSlot(slot=n, value=value(d))), SLOT_NAMES, DATA)
+NUMBER = st.one_of(st.integers(-3, 3), st.sampled_from((-(1 << 63), (1 << 63) - 1)))
+VALUES = st.one_of(DATA.map(value), DATA.map(value), NUMBER.map(number))
+EXPECTED = st.sampled_from((None, None, b"", b"\1" * 32))  # moved to what the slot holds where edits are to fit
+SET_SLOT = st.builds(
+    lambda n, v, e: _edit(set_slot=diff_pb2.SetSlot(slot=n, value=v, expected_sha256=e)), SLOT_NAMES, VALUES, EXPECTED
+)
+ADD_NUMBER = st.builds(lambda n, d: _edit(add_number=diff_pb2.AddNumber(slot=n, delta=d)), SLOT_NAMES, NUMBER)
 DELETE_SLOT = st.builds(lambda n: _edit(delete_slot=diff_pb2.DeleteSlot(slot=n)), SLOT_NAMES)
 APPEND = st.builds(
     lambda n, d, at: _edit(append=diff_pb2.Append(log=n, entries=map(value, d), at_index=at)),
@@ -73,14 +83,16 @@ SPLICE = st.builds(
     st.integers(0, 8),
     SHORT,
 )
-FREE_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT), max_size=4)
-ANY_EDITS = st.lists(st.one_of(SET_SLOT, APPEND, APPEND, DELETE_SLOT, REPLACE, TRIM, DELETE_LOG, SPLICE), max_size=5)
+FREE_EDITS = st.lists(st.one_of(SET_SLOT, ADD_NUMBER, APPEND, APPEND, DELETE_SLOT), max_size=4)
+ANY_EDITS = st.lists(
+    st.one_of(SET_SLOT, ADD_NUMBER, APPEND, APPEND, DELETE_SLOT, REPLACE, TRIM, DELETE_LOG, SPLICE), max_size=5
+)
 STATES = st.builds(
     lambda slots, logs: state_pb2.State(
-        slots={name: value(data) for name, data in slots.items()},
+        slots=slots,
         logs={name: state_pb2.Log(entries=map(value, entries)) for name, entries in logs.items()},
     ),
-    st.dictionaries(SLOT_NAMES, DATA, max_size=2),
+    st.dictionaries(SLOT_NAMES, VALUES, max_size=2),
     st.dictionaries(LOG_NAMES, st.lists(DATA, max_size=6), max_size=2),
 )
 LOG_ENDS = st.dictionaries(LOG_NAMES, st.one_of(st.none(), INDEX))  # how much of each log a projection shows

@@ -309,7 +309,9 @@ class Machine(Comparison):
         expected = thread.versions[version].state
         assert state.partial
         assert {slot: state.slots.raw(slot).data for slot in state.slots} == {
-            slot: data for slot, data in expected.slots.items() if slot in slots
+            slot: content if isinstance(content, bytes) else str(content).encode()
+            for slot, content in expected.slots.items()
+            if slot in slots
         }
         for log, last in logs.items():
             plain = expected.logs.get(log)
