@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from stateward.errors import NoHandoff as NoHandoff
     from stateward.errors import NotArchivedYet as NotArchivedYet
     from stateward.errors import NotOwner as NotOwner
+    from stateward.errors import SchemaMismatch as SchemaMismatch
     from stateward.errors import ServerUnavailable as ServerUnavailable
     from stateward.errors import StaleAnswer as StaleAnswer
     from stateward.errors import StatewardError as StatewardError
@@ -121,6 +122,7 @@ _HOMES = {
         "NoHandoff",
         "NotArchivedYet",
         "NotOwner",
+        "SchemaMismatch",
         "ServerUnavailable",
         "StaleAnswer",
         "StatewardError",
@@ -211,6 +213,7 @@ __all__ = [
     "RiskyStep",
     "SaveHandle",
     "SaveOptions",
+    "SchemaMismatch",
     "SchemaNotChecked",
     "ServerInfo",
     "ServerUnavailable",

@@ -70,7 +70,7 @@ def hand_over(
         edit.slot = SLOT
         stored = yield from store_values(ref, [values.encode(handoff.to_slot(), f"slots.{SLOT}")], options)
         edit.value.CopyFrom(stored[0])
-        yield from merge(request)
+        yield from merge(ref, request)
     if ref.held.token:
         yield from _leases.release(ref, ref.held.token)
         ref.held.token = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from enum import Enum
 from hashlib import sha256
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from stateward import values
 from stateward._operations import Operation, ThreadRef
 from stateward._saving import SaveOptions, begin_merge, merge, store_values
+from stateward._slots import Slots
 from stateward.models import Checkpoint
 
 
@@ -26,16 +28,22 @@ ANY, ABSENT = Expected.ANY, Expected.ABSENT
 
 def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[Checkpoint]:
     """Adds to the number in a slot, which is made with 0 if missing."""
+    _require_kept(ref, slot)
+    try:
+        delta = operator.index(delta)
+    except TypeError:
+        raise TypeError(f"delta: {delta!r} is no whole number") from None
     if not values.INT64_MIN <= delta <= values.INT64_MAX:
         raise ValueError(f"delta: {delta} is too large for a number, which has 64 bits")
     request = yield from begin_merge("increment", ref, options)
     edit = request.diff.edits.add().add_number
     edit.slot, edit.delta = slot, delta
-    return (yield from merge(request))
+    return (yield from merge(ref, request))
 
 
 def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions) -> Operation[Checkpoint]:
     """Sets one slot, if it holds what is expected."""
+    _require_kept(ref, slot)
     request = yield from begin_merge("set_slot", ref, options)
     edit = request.diff.edits.add().set_slot
     edit.slot = slot
@@ -43,7 +51,15 @@ def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: Save
     if expected is not ANY:
         edit.expected_sha256 = _digest(slot, expected)
     edit.value.CopyFrom((yield from store_values(ref, [encoded], options))[0])
-    return (yield from merge(request))
+    return (yield from merge(ref, request))
+
+
+def _require_kept(ref: ThreadRef, slot: str) -> None:
+    """ValueError for a slot that is declared to stay in this process: here it could only be saved."""
+    declared = Slots()
+    declared._keep_out(ref.ephemeral)
+    if declared._is_ephemeral(slot):
+        raise ValueError(f"slot {slot!r} is ephemeral: this client was told never to save it")
 
 
 def _digest(slot: str, expected: Any) -> bytes:

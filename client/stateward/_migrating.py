@@ -1,23 +1,28 @@
 """Operations that bring states to another schema: one as it is read, a thread, and the threads of a namespace.
 
-A version that does not say its schema has that of its parent: an append made without migrations changes no shape. So
-the schema of a head is that of its nearest ancestor which says one.
+A version that does not say its schema has that of its parent, the daemon sees to it: an append made without migrations
+changes no shape. And what is only added to a head must have its schema: an append that was prepared before somebody
+migrated the thread is refused (SchemaMismatch), and prepared again.
+
+A migration is saved on top of what it read, or made again. After a few lost races it takes the thread's lease.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stateward import values
+from stateward._migration_lease import Patience, hold
 from stateward._operations import Call, Operation, Pause, ThreadRef
-from stateward._reading import hydrate_stored, list_checkpoints
+from stateward._reading import get_checkpoint, hydrate_stored
 from stateward._saving import SaveOptions, save
-from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
-from stateward.models import Checkpoint, Status
+from stateward._windows import LABEL as TRIMMED
+from stateward.errors import LeaseHeld, NotFound, SchemaMismatch, ThreadNotFound, VersionMismatch, VersionNotFound
+from stateward.models import Checkpoint, Lease, Status
 from stateward.signals import Question
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
@@ -28,9 +33,12 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 20
 """How often a thread is tried that others save to meanwhile."""
-PAGE_SIZE = 1000
+RACES_MAX = 3
+"""How many of these races are lost before the thread's lease is taken, for which all others wait."""
 LABEL = "stateward/migrated-from"
 """Label of a version that a migration made; its value is the schema before."""
+LABELS_MAX = 64
+"""So many a version may have."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ def bring_up(
     if state.checkpoint is None:
         state.schema_version = migrations.current
         return state
-    found = yield from _find_schema(migrations, ref, _Link.of(state.checkpoint))
+    found = _schema_of(migrations, state.checkpoint)
     if found != migrations.current:
         migrations._require_path(ref.thread, state.version, found)
         if state.partial:
@@ -70,6 +78,29 @@ def prepare_append(migrations: Migrations, ref: ThreadRef) -> Operation[int]:
     return migrations.current
 
 
+def prepare_reading(migrations: Migrations, ref: ThreadRef, version: int | None) -> Operation[None]:
+    """Sees to it that entries of a log, which are read without the rest of the state, are of the current schema: by
+    migrating the head, as an append does. SchemaMismatch where another version is to be read (`version`, or the one
+    that a branch begins from which is not there yet) and has another schema."""
+    if version is None:
+        try:
+            yield from migrate(migrations, ref)
+            return
+        except NotFound:
+            if ref.at is None:
+                return  # there is nothing to be read
+            version = ref.at
+    checkpoint = yield from get_checkpoint(replace(ref, branch=""), version, None, None)
+    found = _schema_of(migrations, checkpoint)
+    if found != migrations.current:
+        raise SchemaMismatch(
+            f"thread {ref.thread!r} version {version} has schema {found}, and its entries are wanted in "
+            f"{migrations.current}: a migration needs the whole state; hydrate that version, or read its entries as "
+            "they are, with migrations=False",
+            metadata={"thread": ref.thread, "schema": str(found), "asked": str(migrations.current)},
+        )
+
+
 def migrate_here(ref: ThreadRef) -> Operation[Checkpoint | None]:
     """`migrate` with the migrations of the handle."""
     if ref.migrations is None:
@@ -79,25 +110,41 @@ def migrate_here(ref: ThreadRef) -> Operation[Checkpoint | None]:
 
 def migrate(migrations: Migrations, ref: ThreadRef, *, dry_run: bool = False) -> Operation[Migrated]:
     """Saves a branch's head in the current schema, on top of what it was made from; again from the start when
-    somebody saved in between."""
-    for attempt in range(1, ATTEMPTS + 1):
-        head = yield from _read_head(ref)
-        found = yield from _find_schema(migrations, ref, _Link.of(head))
-        if found == migrations.current:
-            return Migrated(found)
-        migrations._require_path(ref.thread, head.version, found)
-        state = yield from hydrate_stored(ref)
-        if state.digest == head.digest:
-            migrations._apply(ref.thread, state, found, must_fit=True)
-            if dry_run:
-                return Migrated(found)
-            try:
-                return Migrated(found, (yield from save(ref, state, _options(head, found))))
-            except VersionMismatch:
-                if attempt == ATTEMPTS:
-                    raise
-        yield Pause(random.uniform(0, min(0.01 * 2**attempt, 1.0)))  # noqa: S311  spreads, hides nothing
-    raise VersionMismatch(f"thread {ref.thread!r} was saved by others at each of {ATTEMPTS} attempts to migrate it")
+    somebody saved in between, and under the thread's lease when that happened too often. Waits for another migration;
+    LeaseHeld where anybody else holds the lease."""
+    patience, races = Patience(), 0
+    while True:
+        try:
+            if races < RACES_MAX or ref.held.token or dry_run:
+                return (yield from _migrate_once(migrations, ref, None, dry_run))
+            return (yield from hold(ref, lambda lease: _migrate_once(migrations, ref, lease, dry_run)))
+        except LeaseHeld as error:
+            yield from patience.wait(error)
+        except VersionMismatch:
+            races += 1
+            if races == ATTEMPTS:
+                raise
+            yield Pause(random.uniform(0, min(0.01 * 2**races, 1.0)))  # noqa: S311  spreads, hides nothing
+
+
+def _migrate_once(migrations: Migrations, ref: ThreadRef, lease: Lease | None, dry_run: bool) -> Operation[Migrated]:
+    """One attempt, under this lease if there is one. VersionMismatch where somebody saved in between."""
+    head = yield from _read_head(ref)
+    found = _schema_of(migrations, head)
+    if found == migrations.current:
+        return Migrated(found)
+    migrations._require_path(ref.thread, head.version, found)
+    # What is only tried may be outdated when it is done.
+    state = yield from hydrate_stored(ref, head.version if dry_run else None)
+    if state.digest != head.digest:
+        raise VersionMismatch(f"thread {ref.thread!r} was saved by others at each attempt to migrate it")
+    migrations._apply(ref.thread, state, found, must_fit=True)
+    if dry_run:
+        return Migrated(found)
+    options = _options(head, found)
+    if lease is not None:
+        options["lease"] = lease
+    return Migrated(found, (yield from save(ref, state, options)))
 
 
 def _options(head: checkpoint_pb2.Checkpoint, found: int) -> SaveOptions:
@@ -111,8 +158,15 @@ def _options(head: checkpoint_pb2.Checkpoint, found: int) -> SaveOptions:
         "metadata": metadata,
         "wait_id": head.wait_id,
         "question": Question.from_proto(head.question) if head.HasField("question") else None,
-        "labels": {LABEL: str(found)},
+        "labels": _labels(head, found),
     }
+
+
+def _labels(head: checkpoint_pb2.Checkpoint, found: int) -> dict[str, str]:
+    """Those of the head, and what was migrated. Where the head is full, the last one in alphabetical order goes; and a
+    version that trims nothing must not say that it did."""
+    kept = sorted(name for name in head.labels if name != LABEL and not name.startswith(TRIMMED))
+    return {**{name: head.labels[name] for name in kept[: LABELS_MAX - 1]}, LABEL: str(found)}
 
 
 def _read_head(ref: ThreadRef) -> Operation[checkpoint_pb2.Checkpoint]:
@@ -121,61 +175,6 @@ def _read_head(ref: ThreadRef) -> Operation[checkpoint_pb2.Checkpoint]:
     return response.checkpoint
 
 
-@dataclass(frozen=True)
-class _Link:
-    """What finding a schema needs to know of a version."""
-
-    version: int
-    parent: int
-    schema: int
-
-    @classmethod
-    def of(cls, checkpoint: Any) -> _Link:
-        return cls(checkpoint.version, checkpoint.parent_version, checkpoint.schema_version)
-
-
-def _find_schema(migrations: Migrations, ref: ThreadRef, link: _Link) -> Operation[int]:
-    """The schema of a version: its own word, else that of its nearest ancestor with one, else what `migrations` take
-    for it. Ancestors that were pruned say nothing."""
-    if link.schema:
-        return link.schema
-    pages = _Ancestors(ref, link)
-    while (page := pages.request()) is not None:
-        schema = pages.look_at((yield Call("ListCheckpoints", page)))
-        if schema:
-            return schema
-    return migrations.unsaid
-
-
-class _Ancestors:
-    """Walks from a version back along its parents, over pages of all versions, newest first."""
-
-    def __init__(self, ref: ThreadRef, link: _Link) -> None:
-        self._wanted = link.parent
-        self._request = list_checkpoints(ref.namespace, ref.thread, before=link.version, page_size=PAGE_SIZE)
-        self._more = link.parent > 0
-
-    def request(self) -> checkpoints.ListCheckpointsRequest | None:
-        """For the next page; None at the end."""
-        return self._request if self._more else None
-
-    def look_at(self, page: checkpoints.ListCheckpointsResponse) -> int:
-        """The first schema that is said on this page; 0 = none."""
-        self._request.page_token = page.next_page_token
-        self._more = bool(page.next_page_token)
-        for link in self._line(page):
-            if link.schema:
-                return link.schema
-        return 0
-
-    def _line(self, page: checkpoints.ListCheckpointsResponse) -> Iterator[_Link]:
-        for link in map(_Link.of, page.checkpoints):
-            if link.version < self._wanted:  # pruned: the line is broken
-                self._more = False
-                return
-            if link.version == self._wanted:
-                yield link
-                self._wanted = link.parent
-                if not link.parent:
-                    self._more = False
-                    return
+def _schema_of(migrations: Migrations, checkpoint: Any) -> int:
+    """The schema of a version: what it or one that it was made from said, else what `migrations` take for it."""
+    return checkpoint.schema_version or migrations.unsaid

@@ -3,7 +3,9 @@
 What is kept stands on a branch of the same thread, "projections/<branch>": the value in the slot "projections/<name>",
 and how far it got in "places/<name>". On a branch of its own, because every save moves the head it is made on: kept on
 the writer's branch it would make the writer's next save a VersionMismatch, however it is written. It holds nothing that
-cannot be folded again, so whoever loses a race for it, or may not write the thread, keeps nothing and says nothing.
+cannot be folded again, so whoever loses a race for it, or may not write the thread, or finds a daemon that is stopping,
+keeps nothing and says nothing. Nor is anything kept where that would change more than this branch: it would take a
+thread from another sidecar, and put off the end of one that is finished.
 """
 
 from __future__ import annotations
@@ -11,21 +13,28 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._logpages import decode_entries, page_request, read_page
+from stateward._logpages import decode_entries, page_request, prepare_reading, read_page
 from stateward._operations import Await, Operation, ThreadRef
 from stateward._reading import hydrate
 from stateward._saving import begin_merge, merge, store_values
-from stateward.errors import EditConflict, Exhausted, NotFound, OwnershipLost
+from stateward._threads import get_thread
+from stateward._timelimit import limited
+from stateward.errors import DeadlineExceeded, EditConflict, Exhausted, NotFound, OwnershipLost, Unavailable
+from stateward.models import Access, Status
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 Reducer = Callable[[Any, Any], Any]
 # A log that is rewritten again and again while it is folded is then read at one version.
 RESTARTS_MAX = 3
+# For each call that keeps a fold, with all that are tried again: its value is there, and somebody waits for it.
+KEEP_S = 2.0
+ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 
 @dataclass
@@ -62,12 +71,14 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
     except NotFound:
         return copy.deepcopy(initial)
     if projection is not None and (fold is not before or fold.index != known):
-        yield from _keep(store, log, projection, fold, kept.digest)
+        with suppress(EditConflict, OwnershipLost, Exhausted, NotFound, Unavailable, DeadlineExceeded):
+            yield from limited(_keep(store, log, projection, fold, kept.digest), lambda: KEEP_S)
     return fold.value
 
 
 def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) -> Operation[Fold]:
     """Folds what is new; from the start again, as another Fold, where what was folded has changed since."""
+    yield from prepare_reading(ref, None)
     request = page_request(ref, log, fold.index, None)
     restarts = 0
     while True:
@@ -102,16 +113,16 @@ def _read(store: ThreadRef, log: str, name: str) -> Operation[Kept]:
 
 
 def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:
-    place = {"log": log, "index": fold.index, "version": fold.version}
     encoded = values.encode_slot(fold.value, f"projection {name}")
-    try:
-        request = yield from begin_merge("replay", store, {})
-        taken = yield from store_values(store, [encoded, values.encode(place, "")], {})
-        for slot, value in zip((f"projections/{name}", f"places/{name}"), taken, strict=True):
-            edit = request.diff.edits.add().set_slot
-            edit.slot = slot
-            edit.value.CopyFrom(value)
-        request.diff.edits[1].set_slot.expected_sha256 = digest
-        yield from merge(request)
-    except (EditConflict, OwnershipLost, Exhausted):
+    info = yield from get_thread(store)
+    if info.access == Access.REMOTE or info.status in ENDED:
         return
+    place = {"log": log, "index": fold.index, "version": fold.version}
+    request = yield from begin_merge("replay", store, {})
+    taken = yield from store_values(store, [encoded, values.encode(place, "")], {})
+    for slot, value in zip((f"projections/{name}", f"places/{name}"), taken, strict=True):
+        edit = request.diff.edits.add().set_slot
+        edit.slot = slot
+        edit.value.CopyFrom(value)
+    request.diff.edits[1].set_slot.expected_sha256 = digest
+    yield from merge(store, request)

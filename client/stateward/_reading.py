@@ -162,6 +162,8 @@ def read_state(
         },
         checkpoint=Checkpoint.from_proto(checkpoint),
         partial=partial,
+        asked_slots=set(asked.slots),
+        asked_logs={each.log for each in asked.logs},
         origin=Origin(checkpoint.namespace, checkpoint.thread, checkpoint.branch),
         pinned=pinned,
     )

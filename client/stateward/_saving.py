@@ -12,11 +12,12 @@ from typing import Any, Protocol, TypedDict
 from stateward import values
 from stateward._collected import Collected
 from stateward._log import Log
+from stateward._migration_lease import Patience
 from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._reading import hydrate, hydrate_stored
 from stateward._uploads import learn_support, write_blobs
 from stateward.effects import Effect
-from stateward.errors import NotArchivedYet, VersionMismatch
+from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
 from stateward.models import (
     Checkpoint,
     Durability,
@@ -31,6 +32,9 @@ from stateward.signals import Question, Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
+
+MERGES_MAX = 10
+"""How often an addition is prepared anew because its thread was migrated meanwhile."""
 
 
 class HeldToken(Protocol):
@@ -239,10 +243,10 @@ def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Sav
         branch=request.branch,
         checkpoint_id=request.checkpoint_id,
         digest=response.digest,
-        status=read_member(Status, request.status) or Status.RUNNING,
+        status=read_member(Status, request.status or response.status) or Status.RUNNING,
         status_detail=request.status_detail,
         step=request.step if request.HasField("step") else None,
-        schema_version=request.schema_version,
+        schema_version=request.schema_version or response.schema_version,
         labels=read_map(request.labels),
         metrics=read_map(request.metrics),
         create_time=read_time(response.create_time),
@@ -250,7 +254,7 @@ def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Sav
         stored_bytes=response.stored_bytes,
         sequence=response.sequence,
         durability=read_member(Durability, response.durability),
-        wait_id=request.wait_id,
+        wait_id=request.wait_id or response.wait_id,
         replayed=response.replayed,
         metadata_value=request.metadata if request.HasField("metadata") else None,
         question=Question.from_proto(request.question) if request.HasField("question") else None,
@@ -298,7 +302,7 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     edit.log = log
     encoded = [values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries)]
     edit.entries.extend((yield from store_values(ref, encoded, options)))
-    return (yield from merge(request))
+    return (yield from merge(ref, request))
 
 
 def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[checkpoints.SaveRequest]:
@@ -328,9 +332,20 @@ def store_values(
     return taken
 
 
-def merge(request: checkpoints.SaveRequest) -> Operation[Checkpoint]:
+def merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[Checkpoint]:
     """Saves such edits. NotArchivedYet where they are saved, but less durably than asked."""
-    response = yield Call("Save", request)
+    patience, attempts = Patience(), 0
+    while True:
+        try:
+            response = yield Call("Save", request)
+            break
+        except LeaseHeld as error:  # perhaps of a migration, for a moment
+            yield from patience.wait(error)
+        except SchemaMismatch:  # migrated to, or saved in, another schema since it was looked at
+            attempts += 1
+            if ref.migrations is None or request.schema_version != ref.migrations.current or attempts == MERGES_MAX:
+                raise
+            yield from ref.migrations._prepare_append(ref)
     checkpoint = _read_checkpoint(request, response)
     if response.durability < request.durability:
         raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from hashlib import sha256
 from typing import Any
 
@@ -18,19 +18,25 @@ class Slots(MutableMapping[str, Any]):
     """Named values. Reading a missing name is a KeyError; `State` says for how long a value may be edited in place."""
 
     def __init__(
-        self, stored: dict[str, state_pb2.Value] | None = None, *, partial: bool = False, gate: Gate | None = None
+        self,
+        stored: dict[str, state_pb2.Value] | None = None,
+        *,
+        partial: bool = False,
+        asked: Collection[str] = (),
+        gate: Gate | None = None,
     ) -> None:
         self._stored = stored or {}
         self._watched: dict[str, Any] = {}  # values that were read or set since the last save
         self._deleted: set[str] = set()
         self._ephemeral: tuple[str, ...] = ()  # names, and prefixes that end in "/"
         self._partial = partial
+        self._asked = asked  # of a partial state: what is not there although it was asked for does not exist
         self._gate = gate or Gate()
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._watched:
             if name in self._deleted or name not in self._stored:
-                raise KeyError(f"{name} (this state is partial: was it asked for?)" if self._partial else name)
+                raise KeyError(f"{name} (this state was read in part, without it)" if self._is_unread(name) else name)
             self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
         return self._watched[name]
 
@@ -64,6 +70,10 @@ class Slots(MutableMapping[str, Any]):
     def raw(self, name: str) -> values.RawValue:
         """The value as it is stored at this version, not decoded, and not watched."""
         return values.raw(self._stored[name], self._gate.blobs)
+
+    def _is_unread(self, name: str) -> bool:
+        """Whether there may be one of this name that the state was read without."""
+        return self._partial and name not in self and name not in self._deleted and name not in self._asked
 
     def _is_ephemeral(self, name: str) -> bool:
         return any(name.startswith(each) if each.endswith("/") else name == each for each in self._ephemeral)

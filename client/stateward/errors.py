@@ -14,6 +14,7 @@
     ├── AlreadyExists
     │   ├── ThreadExists       the new thread's name is taken
     │   └── CheckpointIdReused one checkpoint id for two different checkpoints
+    ├── SchemaMismatch         the head has another schema than what is added to it
     ├── EditConflict           an edit does not fit the stored state; `.edit` is its index
     ├── OwnershipLost          somebody else may write this thread now
     │   ├── NotOwner           another sidecar holds it; nothing was written: wait, or `attach(take_over=True)`
@@ -185,6 +186,15 @@ class EditConflict(StatewardError):
     def field(self) -> str:
         """Path of the field that does not fit."""
         return self.metadata.get("field", "")
+
+
+class SchemaMismatch(StatewardError):
+    """The head has another schema than what was to be added to it. Migrate the thread, or update this program."""
+
+    @property
+    def schema(self) -> int | None:
+        """The head's; None = not said."""
+        return self._number("schema")
 
 
 class OwnershipLost(StatewardError):
@@ -429,6 +439,7 @@ BY_REASON: Mapping[str, type[StatewardError]] = {
     "REQUEST_ID_REUSED": RequestIdReused,
     "CHECKPOINT_ID_REUSED": CheckpointIdReused,
     "EDIT_CONFLICT": EditConflict,
+    "SCHEMA_MISMATCH": SchemaMismatch,
     "LEASE_HELD": LeaseHeld,
     "NOT_OWNER": NotOwner,
     "FENCED": Fenced,

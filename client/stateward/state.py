@@ -36,12 +36,14 @@ class Logs(Mapping[str, Log]):
         stored: dict[str, Log] | None = None,
         *,
         partial: bool = False,
+        asked: Collection[str] = (),
         numbered: bool = True,
         gate: Gate | None = None,
     ) -> None:
         self._logs = stored or {}
         self._stored = set(self._logs)
         self._partial = partial
+        self._asked = asked  # of a partial state: what is not there although it was asked for does not exist
         self._numbered = numbered  # whether a log made from here on begins at index 0 for sure
         self._gate = gate or Gate()
         for log in self._logs.values():
@@ -49,7 +51,8 @@ class Logs(Mapping[str, Log]):
 
     def __getitem__(self, name: str) -> Log:
         if name not in self._logs:
-            self._logs[name] = Log(name, numbered=self._numbered, readable=not self._partial, gate=self._gate)
+            is_known = not self._partial or name in self._asked
+            self._logs[name] = Log(name, numbered=self._numbered, readable=is_known, gate=self._gate)
         return self._logs[name]
 
     def __setitem__(self, name: str, entries: Iterable[Any]) -> None:
@@ -119,13 +122,15 @@ class State:
         logs: dict[str, Log] | None = None,
         checkpoint: Checkpoint | None = None,
         partial: bool = False,
+        asked_slots: Collection[str] = (),
+        asked_logs: Collection[str] = (),
         origin: Origin | None = None,
         pinned: bool = False,
     ) -> None:
         """Users get states from `hydrate`; `State()` is an empty one for a thread that does not exist yet."""
         self._gate = Gate()
-        self.slots = Slots(slots, partial=partial, gate=self._gate)
-        self.logs = Logs(logs, partial=partial, numbered=checkpoint is None, gate=self._gate)
+        self.slots = Slots(slots, partial=partial, asked=asked_slots, gate=self._gate)
+        self.logs = Logs(logs, partial=partial, asked=asked_logs, numbered=checkpoint is None, gate=self._gate)
         self.checkpoint = checkpoint
         self.partial = partial
         self.origin = origin

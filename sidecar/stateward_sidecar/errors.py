@@ -10,6 +10,7 @@ it into a gRPC status is ``service/status.py``.
     ├── ThreadExists            the name of a copy is taken
     ├── VersionMismatch         the head is not what was expected
     ├── EditConflict            an edit does not fit the state
+    ├── SchemaMismatch          the head has another schema than what is added to it
     ├── ThreadNotFound          no such thread
     ├── VersionNotFound         no such version, checkpoint id, tag, branch
     ├── VersionPruned           it was there, and was removed
@@ -93,6 +94,12 @@ class EditConflict(StatewardError):
         super().__init__(f"{field}: {message}", edit=edit_index, field=field)
         self.edit_index = edit_index
         self.field = field
+
+
+class SchemaMismatch(StatewardError):
+    """The head has another schema than a save that only adds to it. Migrate the thread, or update the program."""
+
+    reason = "SCHEMA_MISMATCH"
 
 
 class ThreadNotFound(StatewardError):

@@ -70,7 +70,8 @@ def test_a_lost_head_is_written_anew(machines: Fleet, damage: str) -> None:
 
 
 def test_a_head_that_was_rolled_back_is_written_anew(machines: Fleet) -> None:
-    """An older copy of HEAD stops the archiving; repaired, what was committed meanwhile is archived too."""
+    """An older copy of HEAD stops the archiving: what asks for ARCHIVED is refused before it is written, as a call and
+    as a writer's frame. Repaired, what was committed meanwhile is archived too."""
     first = machines.machine("first")
     client = machines.client(first)
     write_steps(client, "job", 120, size=1600, archived=True)
@@ -80,6 +81,14 @@ def test_a_head_that_was_rolled_back_is_written_anew(machines: Fleet) -> None:
     write_steps(client, "job", 1)
     eventually(lambda: client.stats().archive.rolled_back == 1)
     write_steps(client, "job", 1)
+    thread = client.thread("job")
+    before = thread.get().version
+    state = thread.hydrate()
+    with pytest.raises(errors.Corrupt):
+        thread.save(state, durability="archived")
+    with thread.writer() as writer, pytest.raises(errors.Corrupt):
+        writer.save(state, durability="archived")
+    assert thread.get().version == before
     assert "older" in client.archive.repair("job", dry_run=True).findings[0]
     client.archive.repair("job")
     assert client.stats().archive.rolled_back == 0

@@ -27,6 +27,7 @@ RANKS = [
     "Decisions",
     "Facts",
     "Last messages",
+    "Recent tool results",
 ]
 TEXTS = st.text(st.sampled_from("ab cdé\n#-"), min_size=1, max_size=120).filter(str.strip)
 
@@ -40,6 +41,8 @@ def make_state(text="something", messages=30, notes=3):
         agent.plan.add(f"{text} {number}", depends_on=["1"] if number else [])
         agent.todos.add(f"{text} {number}", time=NOON)
         agent.tool_calls.begin("search", {"q": number}, id=f"c{number}", time=NOON)
+        agent.tool_calls.begin("look", {"q": number}, id=f"d{number}", time=NOON)
+        agent.tool_calls.finish(f"d{number}", f"{text} {number}", time=NOON)
         agent.decisions.add(f"{text} {number}", reason="it is cheaper", alternatives=["other"], time=NOON)
         agent.facts.add(f"{text} {number}", source="a page", confidence=0.5, time=NOON)
     for number in range(messages):
@@ -77,6 +80,7 @@ def test_everything_is_there_where_it_fits():
         "- **user**: of another\n  ## kind",
     ]:
         assert part in text, part
+    assert '- book({"hotel": "L"}): ok (call done)' in text
     assert "call done," not in text, "a finished call is shown as unfinished"
     assert sorted(sections(text)) == sorted(RANKS)
     assert "Left out" not in text
@@ -168,7 +172,7 @@ def test_a_partial_state_says_what_was_not_read():
     """What a partial state leaves out is said, and is no error."""
     state = State(partial=True)
     assert "all facts (not read)" in build_resume_context(state)
-    with pytest.raises(ValueError, match="partial"):
+    with pytest.raises(ValueError, match="read in part, without slot 'agent/plan'"):
         AgentState(state).plan.add("this would replace the stored plan")
 
 

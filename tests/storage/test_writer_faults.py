@@ -108,6 +108,45 @@ def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: Rig) -> N
         rig.put(b"late")
 
 
+class LateLock:
+    """A lock that whoever waits for it gets a moment later than whoever only tries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waits, self.may_enter = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        self.waits.set()
+        assert self.may_enter.wait(WAIT_S)
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+def test_nothing_goes_before_what_was_taken(rig: Rig) -> None:
+    """The thread has taken a batch and not yet its turn, the queue looks empty: a caller's own batch must wait."""
+    lock = rig.writer._turn = LateLock()  # type: ignore[assignment]
+    rig.writer.start()
+    first = rig.put(b"first")
+    assert lock.waits.wait(WAIT_S)
+    assert rig.writer.queued == 0
+    assert not rig.writer.is_free
+    assert not rig.writer.run_now([Write(run=lambda txn, batch: txn.put(b"second", b"x"))])
+    lock.may_enter.set()
+    assert first.wait()
+    assert rig.stored() == [b"first"]
+    for _ in range(100):
+        if rig.writer.is_free:
+            break
+        threading.Event().wait(0.01)
+    assert rig.writer.run_now([Write(run=lambda txn, batch: txn.put(b"second", b"x"))])
+    assert rig.stored() == [b"first", b"second"]
+
+
 class FailingCommit:
     """An environment whose next commit of a top transaction fails as a broken disk does."""
 

@@ -190,7 +190,8 @@ class ToolCalls(Entries[ToolCall]):
         raise KeyError(f"tool call {id_!r}")
 
     def unfinished(self) -> list[ToolCall]:
-        """Calls of which no outcome is known, oldest first."""
+        """Calls of which no outcome is known, oldest first. Of a partial state only those that were read: hydrate it
+        with the whole log `tool_calls` to be sure that there are no more."""
         return [call for call in self if call.status in OPEN]
 
 

@@ -38,8 +38,23 @@ def stamp(time: datetime | None) -> Timestamp:
     return message
 
 
+def is_unread(state: State, name: str) -> bool:
+    """Whether there may be a slot of this name that the state was read without."""
+    return state.slots._is_unread(name)
+
+
+def require_read(state: State, name: str) -> None:
+    """ValueError for a slot that a partial state was read without: it must not pass for one that is not set."""
+    if is_unread(state, name):
+        raise ValueError(
+            f"this state was read in part, without slot {name!r}; hydrate it with that slot, or the whole state"
+        )
+
+
 def read_slot(state: State, name: str, kind: type[M]) -> M | None:
-    """The message in a slot, to be read or edited; None = there is none. TypeError for anything else."""
+    """The message in a slot, to be read or edited; None = there is none. TypeError for anything else, ValueError where
+    it may be there and was not read."""
+    require_read(state, name)
     return None if name not in state.slots else checked(state.slots[name], kind, f"slots.{name}")
 
 
@@ -51,8 +66,10 @@ def checked(value: Any, kind: type[M], place: str) -> M:
 
 
 def write_slot(state: State, name: str, value: Message | None) -> None:
-    """Puts a message into a slot; None empties it."""
+    """Puts a message into a slot; None empties it, and is a ValueError where the slot was not read."""
     if value is not None:
         state.slots[name] = value
-    elif name in state.slots:
+        return
+    require_read(state, name)
+    if name in state.slots:
         del state.slots[name]

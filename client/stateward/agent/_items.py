@@ -5,11 +5,11 @@ So a changed item is one small edit, however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from stateward.agent._fields import checked, enum_number, read_slot, stamp
+from stateward.agent._fields import checked, enum_number, is_unread, read_slot, require_read, stamp
 from stateward.agent.v1.agent_pb2 import ItemOrder, PlanStep, StepStatus, Todo
 from stateward.state import State
 
@@ -17,7 +17,11 @@ I = TypeVar("I", PlanStep, Todo)  # noqa: E741  an item
 
 
 class Items(Generic[I]):
-    """Ordered items, found by id. An item may be edited in place until the next save, as every value of a state."""
+    """Ordered items, found by id. An item may be edited in place until the next save, as every value of a state.
+
+    In a partial state, single items may be read and set, and items added where the order was read. What needs items or
+    an order that were not read is a ValueError that names the slot.
+    """
 
     _slot: str
     _kind: type[I]
@@ -32,7 +36,7 @@ class Items(Generic[I]):
         return len(self.ids())
 
     def __contains__(self, id_: object) -> bool:
-        return id_ in self.ids()
+        return id_ in self._listed() and self._is_there(str(id_))
 
     def __getitem__(self, id_: str) -> I:
         """The item with this id; KeyError if there is none."""
@@ -41,18 +45,21 @@ class Items(Generic[I]):
 
     def __delitem__(self, id_: str) -> None:
         """Removes an item; KeyError if there is none."""
+        require_read(self._state, self._slot)  # before anything is changed
         del self._state.slots[self._place(id_)]
         order = self._order()
         if id_ in order.ids:
             order.ids.remove(id_)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self.ids())})"
+        if is_unread(self._state, self._slot):
+            return f"{type(self).__name__}(not read)"
+        there = (id_ for id_ in self._listed() if self._place(id_) in self._state.slots)
+        return f"{type(self).__name__}({', '.join(there)})"
 
     def ids(self) -> list[str]:
         """The ids, in order."""
-        order = read_slot(self._state, self._slot, ItemOrder)
-        return [id_ for id_ in (order.ids if order else ()) if self._place(id_) in self._state.slots]
+        return [id_ for id_ in self._listed() if self._is_there(id_)]
 
     def replace(self, items: Iterable[I]) -> None:
         """Makes these the items, in this order. Those that are as they were are not sent again."""
@@ -60,7 +67,9 @@ class Items(Generic[I]):
         ids = [item.id for item in new]
         if "" in ids or len(set(ids)) < len(ids):
             raise ValueError(f"{self._slot}: every item needs an id of its own, not {ids}")
-        for id_ in set(self.ids()) - set(ids):
+        kept = set(ids)
+        gone = [id_ for id_ in self._listed() if id_ not in kept and self._is_there(id_)]
+        for id_ in gone:
             del self._state.slots[self._place(id_)]
         for item in new:
             self._state.slots[self._place(item.id)] = item
@@ -76,10 +85,18 @@ class Items(Generic[I]):
         order.ids.append(item.id)
         return item
 
+    def _listed(self) -> Sequence[str]:
+        """The ids in the order, also of items that are not there."""
+        order = read_slot(self._state, self._slot, ItemOrder)
+        return order.ids if order else ()
+
+    def _is_there(self, id_: str) -> bool:
+        require_read(self._state, self._place(id_))
+        return self._place(id_) in self._state.slots
+
     def _order(self) -> ItemOrder:
+        require_read(self._state, self._slot)
         if self._slot not in self._state.slots:
-            if self._state.partial:
-                raise ValueError(f"slot {self._slot!r} is not in this partial state: a new one could replace it")
             self._state.slots[self._slot] = ItemOrder()
         return checked(self._state.slots[self._slot], ItemOrder, f"slots.{self._slot}")
 

@@ -7,7 +7,7 @@ stand where a heading of the prompt would.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.message import Message as AnyMessage
@@ -17,6 +17,10 @@ from stateward import values
 from stateward.agent._fields import enum_word
 from stateward.agent.v1 import agent_pb2 as pb
 from stateward.models import read_time
+from stateward.signals import Signal
+
+RESULT_CHARACTERS_MAX = 500
+"""Of what a tool gave back, and of what it was called with."""
 
 
 def item(text: str, lead: str = "- ") -> str:
@@ -72,6 +76,25 @@ def tool_call(value: Any) -> str:
     return item(f"{value.name}({value.arguments_json}): {state} (call {value.id}{key})")
 
 
+def has_outcome(call: pb.ToolCall) -> bool:
+    """Whether a call is over, and was not given up before it was begun."""
+    return call.status in (pb.TOOL_CALL_STATUS_DONE, pb.TOOL_CALL_STATUS_FAILED)
+
+
+def tool_result(call: pb.ToolCall, kept: Callable[[str], Any]) -> str:
+    """A call that is over and what came out of it, both shortened. `kept` gives what lies in a slot."""
+    match call.result.WhichOneof("outcome"):
+        case "inline":
+            said = anything(values.decode_leniently(call.result.inline))
+        case "slot":
+            said = anything(kept(call.result.slot))
+        case "error":
+            said = f"failed: {call.result.error}"
+        case _:
+            said = "failed" if call.status == pb.TOOL_CALL_STATUS_FAILED else "done, without a result"
+    return item(f"{call.name}({shortened(call.arguments_json)}): {shortened(said)} (call {call.id})")
+
+
 def decision(value: Any) -> str:
     if not isinstance(value, pb.Decision):
         return item(anything(value))
@@ -97,11 +120,13 @@ def fact(value: Any) -> str:
 
 def signal(value: Any) -> str:
     """Of a Signal or anything that has its name and payload."""
-    payload = getattr(value, "payload", None)
-    if isinstance(value, AnyMessage) and value.HasField("payload"):  # type: ignore[arg-type, unused-ignore]
-        payload = values.decode_leniently(value.payload)  # type: ignore[attr-defined]
+    if isinstance(value, Signal):  # its `payload` is an error where the bytes are not what the sender said
+        payload = None if value.payload_value is None else values.decode_leniently(value.payload_value)
     elif isinstance(value, AnyMessage):
-        payload = None
+        has_payload = value.HasField("payload")  # type: ignore[arg-type, unused-ignore]
+        payload = values.decode_leniently(value.payload) if has_payload else None  # type: ignore[attr-defined]
+    else:
+        payload = getattr(value, "payload", None)
     name = getattr(value, "name", None)
     if name is None:
         return item(anything(value))
@@ -129,6 +154,22 @@ def _parts(value: pb.Message, calls: Mapping[str, pb.ToolCall]) -> Iterator[str]
         yield f"[calls {calls[id_].name}({calls[id_].arguments_json}) as {id_}]" if id_ in calls else f"[calls {id_}]"
     if value.tool_call_id:
         yield f"[answers {value.tool_call_id}]"
+
+
+def answered_call(value: Any) -> str:
+    """The id of the call whose result this message says; empty = none. One that only points to a slot says nothing."""
+    if isinstance(value, pb.Message):
+        says = any(part.text or part.json for part in value.parts)
+        return value.tool_call_id if says else ""
+    if isinstance(value, dict) and "role" in value and value.get("content"):
+        return str(value.get("tool_call_id") or "")
+    return ""
+
+
+def shortened(text: str) -> str:
+    """At most RESULT_CHARACTERS_MAX characters, and a remark where there were more."""
+    left = len(text) - RESULT_CHARACTERS_MAX
+    return text if left <= 0 else f"{text[:RESULT_CHARACTERS_MAX]}… [{left:,} more characters]"
 
 
 def anything(value: Any) -> str:

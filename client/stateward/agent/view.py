@@ -16,6 +16,9 @@ class AgentState:
 
     It holds nothing itself: what is set, appended or edited here is a change of `state`, and goes with its next save.
     As with every value of a state, an object that was read may be edited until that save, and is read again after it.
+
+    Of a partial state, what was not read is never taken for what is not set: reading it is a ValueError that names the
+    slot. A state does not know for what it was asked, so this also meets a slot that was asked for and is not set.
     """
 
     def __init__(self, state: State) -> None:
@@ -37,13 +40,15 @@ class AgentState:
 
     @property
     def summary(self) -> Summary | None:
-        """What happened so far, in short; text may be assigned, and then covers all messages. None = not set."""
+        """What happened so far, in short; text may be assigned, and then covers all messages, where the state was read
+        with them. None = not set."""
         return read_slot(self.state, "agent/summary", Summary)
 
     @summary.setter
     def summary(self, summary: Summary | str | None) -> None:
         if isinstance(summary, str):
-            covered = self.state.logs["messages"].next_index
+            messages = self.state.logs["messages"]
+            covered = messages.next_index if messages._readable else 0
             summary = Summary(text=summary, messages_before_index=covered, create_time=stamp(None))
         write_slot(self.state, "agent/summary", summary)
 

@@ -90,7 +90,7 @@ class Holding:
                 self.gate.check()  # what a drain gave up is not taken back by a write that was under way
                 await self._own(namespace, thread, must_exist=must_exist)
             if is_archived:
-                archive.check_archivable(namespace, thread)
+                self.check_archivable(namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
@@ -160,6 +160,10 @@ class Holding:
             raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
         self.archive.check_reachable()
         return True
+
+    def check_archivable(self, namespace: str, thread: str) -> None:
+        """Raises what stands in the way of ARCHIVED for a thread that this process holds."""
+        self.need().check_archivable(namespace, thread)
 
     async def archived(
         self, namespace: str, thread: str, sequence: int, context: grpc.aio.ServicerContext

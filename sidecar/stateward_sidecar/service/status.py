@@ -39,6 +39,7 @@ CODES: dict[str, StatusCode] = {
     "CHECKPOINT_ID_REUSED": StatusCode.ALREADY_EXISTS,
     "THREAD_EXISTS": StatusCode.ALREADY_EXISTS,
     "EDIT_CONFLICT": StatusCode.FAILED_PRECONDITION,
+    "SCHEMA_MISMATCH": StatusCode.FAILED_PRECONDITION,
     "LEASE_HELD": StatusCode.FAILED_PRECONDITION,
     "NOT_OWNER": StatusCode.FAILED_PRECONDITION,
     "FENCED": StatusCode.FAILED_PRECONDITION,
@@ -84,7 +85,7 @@ def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
     detail: Message | None = None
     if reason == "INVALID_FIELD":
         detail = BadRequest(field_violations=[BadRequest.FieldViolation(field=facts["field"], description=message)])
-    elif reason in ("VERSION_MISMATCH", "EDIT_CONFLICT"):
+    elif reason in ("VERSION_MISMATCH", "EDIT_CONFLICT", "SCHEMA_MISMATCH"):
         broken = PreconditionFailure.Violation(type=reason, subject=thread, description=message)
         detail = PreconditionFailure(violations=[broken])
     elif reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):

@@ -204,6 +204,8 @@ class WriterService:
             frame.is_archived = self._calls.holding.is_wanted(request.durability)
             save = self._saving.prepare_hot(request, named)
             self._calls.holding.gate.check()
+            if frame.is_archived:
+                self._calls.holding.check_archivable(place.namespace, place.thread)
             is_held = self._calls.holding.is_held(place.namespace, place.thread)
             if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not is_held:
                 await self._take_slowly(frame, item, stream, before)

@@ -104,6 +104,8 @@ class Writer:
         self.commit_s = 0.0  # how long a commit takes, the newest ones weighing most
         # Who holds it may write: the thread below, or a caller that found nobody waiting.
         self._turn = threading.Lock()
+        # The thread has a batch that is not committed: nothing that came later may go before it.
+        self._has_taken = False
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
 
     def start(self) -> None:
@@ -143,7 +145,7 @@ class Writer:
     @property
     def is_free(self) -> bool:
         """Whether nobody writes or waits at this moment."""
-        return not self._queue and not self._turn.locked()
+        return not self._queue and not self._has_taken and not self._turn.locked()
 
     def run_now(self, writes: list[Write]) -> bool:
         """Runs writes as one batch on the calling thread if nobody else writes or waits; else False: nothing was done.
@@ -151,7 +153,10 @@ class Writer:
         The caller is the event loop: not where commits are slow.
         """
         is_closed = self._failed is not None or self._stopping
-        if self._queue or is_closed or not self.is_quick or not self._turn.acquire(blocking=False):
+        if not self.is_free or is_closed or not self.is_quick or not self._turn.acquire(blocking=False):
+            return False
+        if self._queue or self._has_taken:  # came in between
+            self._turn.release()
             return False
         try:
             self._commit(writes)
@@ -179,6 +184,7 @@ class Writer:
                 except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
                     self._fail(batch, error)
                     return
+                self._has_taken = False
 
     def _take(self) -> list[Write] | None:
         with self._condition:
@@ -186,6 +192,7 @@ class Writer:
                 if self._stopping:
                     return None
                 self._condition.wait()
+            self._has_taken = True  # before the queue looks empty
             batch: list[Write] = []
             size = 0
             source = self._queue or self._background

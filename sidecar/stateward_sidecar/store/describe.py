@@ -30,8 +30,6 @@ def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
         body.question.CopyFrom(request.question)
     if request.ack_signals:
         body.acked_signals.extend(request.ack_signals)
-    if request.schema_version:
-        body.schema_version = request.schema_version
     if request.labels:
         body.labels.update(request.labels)
     if request.metrics:
@@ -40,33 +38,55 @@ def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
         body.metadata.CopyFrom(request.metadata)
 
 
-def describe_main(head: ThreadHead, request: SaveRequest, header: EntryHeader) -> None:
+def is_merge(request: SaveRequest) -> bool:
+    """Whether a save adds to whatever is the head, without having seen it."""
+    return not (request.HasField("expected_version") or request.HasField("parent") or request.overwrite)
+
+
+def keeps_status(request: SaveRequest) -> bool:
+    """Whether a version says of the work what its parent says: who only adds to a thread knows nothing of that. Who
+    acknowledges signals is the agent itself, and goes on."""
+    return not request.status and not request.wait_id and not request.ack_signals and is_merge(request)
+
+
+def keep_status(body: CheckpointBody, parent: ThreadHead | CheckpointBody) -> None:
+    """Copies where the work stands, and what is asked, from what the parent says."""
+    body.status, body.wait_id = parent.status, parent.wait_id
+    if not body.status_detail:
+        body.status_detail = parent.status_detail
+    if parent.HasField("question"):
+        body.question.CopyFrom(parent.question)
+
+
+def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -> None:
     """Puts into the head what lists show of a thread: what its newest version on main says."""
     head.main_version = header.version
     head.main_digest = header.digest
-    head.status = request.status
-    head.status_detail = request.status_detail
-    head.wait_id = request.wait_id
-    if request.HasField("question"):
-        head.question.CopyFrom(request.question)
+    head.status = body.status
+    head.status_detail = body.status_detail
+    head.wait_id = body.wait_id
+    if body.HasField("question"):
+        head.question.CopyFrom(body.question)
     elif head.HasField("question"):
         head.ClearField("question")
-    if request.HasField("step"):
-        head.step = request.step
+    if body.HasField("step"):
+        head.step = body.step
     else:
         head.ClearField("step")
     if head.metrics:
         head.metrics.clear()
-    if request.metrics:
-        head.metrics.update(request.metrics)
+    if body.metrics:
+        head.metrics.update(body.metrics)
 
 
-def replay_response(draft: Draft, entry: Entry) -> SaveResponse:
+def replay_response(draft: Draft, entry: Entry, body: CheckpointBody, request: SaveRequest) -> SaveResponse:
     """The answer to a save that was answered before: as the first time."""
-    return response(draft, entry.header, stored_bytes(entry), replayed=True)
+    return response(draft, entry.header, stored_bytes(entry), body, request, replayed=True)
 
 
-def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bool) -> SaveResponse:
+def response(
+    draft: Draft, header: EntryHeader, size_bytes: int, body: CheckpointBody, request: SaveRequest, *, replayed: bool
+) -> SaveResponse:
     """The answer to a save."""
     seconds, micros = divmod(header.create_time_us, 1_000_000)
     archived_sequence = draft.thread.archived_sequence
@@ -76,6 +96,10 @@ def response(draft: Draft, header: EntryHeader, size_bytes: int, *, replayed: bo
         uid=draft.identity.uid_text, stored_bytes=size_bytes,
     )  # fmt: skip
     answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
+    if body.schema_version and not request.schema_version:
+        answer.schema_version = body.schema_version
+    if body.status and not request.status:
+        answer.status, answer.wait_id = body.status, body.wait_id
     if replayed:
         answer.replayed = True
         if header.sequence <= archived_sequence:

@@ -270,6 +270,9 @@ class Forker:
         old = copy.branch(branch_name)
         if old is not None:
             branch.CopyFrom(old)
+            if old.version != parent:
+                branch.moved_version = version
+        branch.schema_version = body.schema_version
         branch.version, branch.digest, branch.save_time_us = version, header.digest, header.create_time_us
         branch.weight += replay.entry_weight(header.edit_stored_bytes)
         if tree is not None:

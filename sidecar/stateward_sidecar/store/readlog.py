@@ -4,7 +4,8 @@ A page is joined from the frames that the state holds: elements of ``Log.entries
 have the same tag. With the state in memory its cost is that of the page, however long the log is.
 
 A log that was deleted answers as rewritten by the version that is shown. Its own record of that comes back with its
-name, and who folded its entries must start again already now.
+name, and who folded its entries must start again already now. So must they where the branch was moved to a version that
+was not made from its head: the log may have lost entries, and grown again by as many.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class LogReader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             tree = replay.state_at(txn, thread, version, self._context.cache)
         log = _find_log(tree, request.log, version)
+        branch = thread.branches.get(request.branch or MAIN)
+        moved = branch.moved_version if branch is not None and branch.moved_version <= version else 0
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
         room_bytes = min(request.max_bytes or PAGE_BYTES, ENTRY_BYTES_MAX)
@@ -76,7 +79,7 @@ class LogReader:
             raise StateTooLarge(len(frames[0]), ENTRY_BYTES_MAX, text)
         answer = ReadLogResponse(
             first_index=index, next_index=index + len(frames), end_index=log.next_index,
-            rewritten_version=log.rewritten_version, version=version,
+            rewritten_version=max(log.rewritten_version, moved), version=version,
         )  # fmt: skip
         return LogPage(frames, answer)
 

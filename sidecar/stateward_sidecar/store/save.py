@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
+    CheckpointBody,
     EntryHeader,
     EntryMetadata,
     ThreadCreation,
@@ -34,6 +35,7 @@ from stateward_sidecar.errors import (
     CheckpointIdReused,
     Corrupt,
     LeaseHeld,
+    SchemaMismatch,
     StateTooLarge,
     StatewardError,
     VersionMismatch,
@@ -44,7 +46,16 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.describe import describe_main, describe_version, fingerprint, replay_response, response
+from stateward_sidecar.store.describe import (
+    describe_main,
+    describe_version,
+    fingerprint,
+    is_merge,
+    keep_status,
+    keeps_status,
+    replay_response,
+    response,
+)
 from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.leases import check_lease
@@ -68,6 +79,7 @@ class Made:
     version: int
     tree: StateTree
     content: Content
+    body: CheckpointBody
 
 
 class SaveWrite:
@@ -124,6 +136,8 @@ class SaveWrite:
         branch = thread.branches.get(self.branch)
         if branch is None or request.HasField("parent"):
             return False
+        if self.branch != MAIN and keeps_status(request):
+            return False  # what other branches say of the work is not in memory
         old = cache.state(thread.number, branch.version)
         if old is None:
             return False
@@ -135,7 +149,7 @@ class SaveWrite:
         self._fingerprint = fingerprint(request)
         if not request.HasField("expected_version") or request.expected_version == branch.version:
             try:
-                self._made = self._apply(thread, branch.version, old, dictionary)
+                self._made = self._apply(thread, branch.version, old, dictionary, thread.head, branch.schema_version)
             except StatewardError:
                 if not request.request_id and not request.checkpoint_id:
                     raise
@@ -165,7 +179,8 @@ class SaveWrite:
         if draft is not None:
             found = self._find_answered(txn, draft, request_row)
             if found is not None:
-                return replay_response(draft, found)
+                body = replay.open_metadata(draft.identity, found).checkpoint
+                return replay_response(draft, found, body, request)
             draft.check_writable()
             if request.lease_token or draft.head.HasField("lease"):
                 check_lease(context, draft, request.lease_token)
@@ -176,6 +191,7 @@ class SaveWrite:
             )  # fmt: skip
         branch = draft.branch(self.branch) if draft is not None else None
         self._check_expectation(draft, branch)
+        self._check_schema(branch)
         parent = branch.version if branch else 0
         if request.HasField("parent"):
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
@@ -215,6 +231,17 @@ class SaveWrite:
                 current_digest=digest.hex(), expected_version=request.expected_version,
             )  # fmt: skip
 
+    def _check_schema(self, branch: BranchHead | None) -> None:
+        """What is added to a head must have its shape: whoever migrated it meanwhile changed that."""
+        asked, found = self.request.schema_version, branch.schema_version if branch is not None else 0
+        if asked and found and asked != found and is_merge(self.request):
+            thread = self.request.thread
+            where = f"thread {thread!r}" + (f" branch {self.branch!r}" if self.branch != MAIN else "")
+            raise SchemaMismatch(
+                f"{where} has schema {found}, and what is to be added has {asked}", thread=thread, branch=self.branch,
+                schema=found, asked=asked,
+            )  # fmt: skip
+
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         identity, name = draft.identity, self.request.checkpoint_id
         row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
@@ -240,11 +267,33 @@ class SaveWrite:
     def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
         """Applies the save to a base version and compresses what is stored of it."""
         if thread is None:
-            return self._apply(None, 0, EMPTY, None)
+            return self._apply(None, 0, EMPTY, None, None, 0)
         old = replay.state_at(txn, thread, base, self._context.cache)
-        return self._apply(thread, base, old, self._dictionary(txn, thread, base, old))
+        said, schema = self._said(txn, thread, base)
+        return self._apply(thread, base, old, self._dictionary(txn, thread, base, old), said, schema)
 
-    def _apply(self, thread: Thread | Draft | None, base: int, old: StateTree, dictionary: Dictionary | None) -> Made:
+    def _said(
+        self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
+    ) -> tuple[ThreadHead | CheckpointBody | None, int]:
+        """What a version keeps of the one it is made from: where the work stands, and the schema."""
+        if not base:
+            return None, 0
+        branch = thread.branches.get(self.branch) if isinstance(thread, Thread) else thread.branch(self.branch)
+        is_head = branch is not None and branch.version == base
+        if is_head and (self.branch == MAIN or not keeps_status(self.request)):
+            return thread.head, branch.schema_version if branch is not None else 0
+        body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
+        return body, body.schema_version
+
+    def _apply(
+        self,
+        thread: Thread | Draft | None,
+        base: int,
+        old: StateTree,
+        dictionary: Dictionary | None,
+        said: ThreadHead | CheckpointBody | None,
+        schema: int,
+    ) -> Made:
         request, limit = self.request, self._context.limits.state_bytes
         version = thread.head.last_version + 1 if thread is not None else 1
         has_state = request.HasField("state")
@@ -259,8 +308,12 @@ class SaveWrite:
             sent_bytes = request.state.ByteSize() if has_state else diff.ByteSize()
         is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=sent_bytes)
+        body = metadata.checkpoint
+        body.schema_version = request.schema_version or schema
+        if said is not None and keeps_status(request):
+            keep_status(body, said)
         uid = thread.identity.uid if thread is not None else b""
-        return Made(uid, base, version, tree, draft_content(metadata, edits, dictionary))
+        return Made(uid, base, version, tree, draft_content(metadata, edits, dictionary), body)
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
@@ -344,13 +397,14 @@ class SaveWrite:
             for key in label_keys(identity, header, request.labels):
                 txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header)
+        moved.schema_version = made.body.schema_version
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         if acked:
             sums.update(drop_signals(txn, draft, head, acked))
             head.pending_signals -= len(acked)
         if self.branch == MAIN:
-            describe_main(head, request, header)
+            describe_main(head, made.body, header)
         index_expiry(txn, identity.number, old_head, head)
         commit_entry(self._context, txn, batch, draft, entry, sums)
         draft.branches[self.branch] = moved
@@ -361,7 +415,7 @@ class SaveWrite:
         batch.after_commit.append(lambda: _keep_hot(cache, number, made))
         draft.thread.saves += 1
         self.draft = draft
-        return response(draft, header, entry.stored_bytes, replayed=False)
+        return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
 
 
 def move_branch(
@@ -374,6 +428,7 @@ def move_branch(
     if branch is None or branch.version != header.parent_version:
         snapshot, weight = replay.nearest_snapshot(txn, draft, header.parent_version)
         moved.snapshot_version, moved.weight = snapshot, weight
+        moved.moved_version = header.version if branch is not None else 0
         moved.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
     moved.version = header.version
     moved.digest = header.digest

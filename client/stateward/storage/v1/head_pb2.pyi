@@ -78,7 +78,7 @@ class ThreadHead(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ...) -> None: ...
 
 class BranchHead(_message.Message):
-    __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us")
+    __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us", "schema_version", "moved_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,8 @@ class BranchHead(_message.Message):
     SNAPSHOT_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SAVE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MOVED_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     digest: bytes
@@ -95,7 +97,9 @@ class BranchHead(_message.Message):
     snapshot_stored_bytes: int
     weight: int
     save_time_us: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ...) -> None: ...
+    schema_version: int
+    moved_version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ..., schema_version: _Optional[int] = ..., moved_version: _Optional[int] = ...) -> None: ...
 
 class BlobRow(_message.Message):
     __slots__ = ("record", "sequence", "write_time_us")
