@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from stateward import _reading, _saving, _sync, _threads, _uploads, values
+from stateward import _listing, _reading, _saving, _sync, _threads, _uploads, values
 from stateward._async_archive import AsyncArchive
 from stateward._async_boards import AsyncClientBoards
 from stateward._async_cadence import AsyncThreadCadence
@@ -103,7 +103,8 @@ class AsyncClient(
         return AsyncThread(self, self._ref(name, branch, AsyncThreadBlobs(self, name), migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
-        return self._read_list(_threads.read_threads, _threads.list_threads(self.namespace, **filters))
+        listing = _listing.ThreadList(_threads.list_threads(self.namespace, **filters))
+        return self._read_list(_listing.ThreadList.next_page, listing)
 
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> AsyncIterator[Checkpoint]:
         request = _reading.list_checkpoints(self.namespace, "-", **filters)

@@ -6,13 +6,16 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from stateward import _sync_cadence
-from stateward._before import TERM_S, Check, RiskyStep
-from stateward._cadence import Cadence
+from stateward import _before, _sync_cadence
+from stateward._before import TERM_S, Check, RiskyStep, Save
+from stateward._cadence import Cadence, check_sigterm, report_loss
+from stateward._marks import FINAL_SAVE_S
 from stateward._operations import Operation, ThreadRef
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
@@ -35,6 +38,11 @@ class TaskLock:
         self._lock = asyncio.Lock()
         self._holder: asyncio.Task[Any] | None = None
         self._depth = 0
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a task holds it."""
+        return self._lock.locked()
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
@@ -65,7 +73,7 @@ class AsyncAutosave:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Task[None] | None = None
         self._is_open = False
-        self._sigterm = None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake_soon)
+        self._sigterm = None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake_soon, self._save_mark)
         self._sigterm_status = status
 
     @property
@@ -105,14 +113,21 @@ class AsyncAutosave:
             return checkpoint
 
     def before(
-        self, name: str, *, key: str = "", check: Check | None = None, term: float = TERM_S, **options: Any
+        self,
+        name: str,
+        *,
+        key: str = "",
+        check: Check | None = None,
+        term: float = TERM_S,
+        **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
-        return self._thread.before(name, self.state, key=key, check=check, term=term, lock=self._lock, **options)
+        save = partial(self._cadence.before, name, options)
+        return self._thread._risky(name, save, key, check, term, self._lock)
 
     async def open(self) -> Self:
         self._loop = asyncio.get_running_loop()
         if self._sigterm is not None:
-            self._sigterm.install()
+            self._sigterm.install(self._loop)
         self._is_open = True
         return self
 
@@ -139,17 +154,20 @@ class AsyncAutosave:
                 await self._end({})
             elif error is None:
                 await self._run(self._cadence.finish())
-            elif self._cadence.is_whole_after_error():
+            else:
                 await self._finish_after(error)
         finally:
             if self._sigterm is not None:
                 self._sigterm.restore()
 
     async def _finish_after(self, error: BaseException) -> None:
+        came = self._sigterm is not None and self._sigterm.is_pending
         try:
-            await self._run(self._cadence.finish(self._sigterm_status if self._is_asked_to_end() else None))
+            await self._run(self._cadence.finish_after_error(self._sigterm_status if came else None))
         except Exception as failure:  # noqa: BLE001  what ended the block is what its caller must see
             error.add_note(f"and the last steps were not saved: {failure}")
+            if came:
+                report_loss(failure)
 
     def _is_asked_to_end(self) -> bool:
         return self._sigterm is not None and self._sigterm.is_pending and not self._sigterm.is_over
@@ -158,6 +176,10 @@ class AsyncAutosave:
         assert self._sigterm is not None
         try:
             checkpoint: Checkpoint | None = await self._run(self._cadence.end(self._sigterm_status, options))
+        except Exception as error:
+            report_loss(error)  # the process may not live to raise it
+            await self._save_mark_and_end()
+            raise
         finally:
             self._sigterm.hand_over()
         return checkpoint
@@ -167,6 +189,32 @@ class AsyncAutosave:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits
                 self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _save_mark(self) -> None:
+        """On the thread that waits for SIGTERM, as in `Autosave`; the loop does it, which a blocking call may keep."""
+        assert self._sigterm is not None
+        if self._loop is None or not self._sigterm.ends_process:  # of the loop nothing is asked then
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._save_mark_and_end(), self._loop).result(FINAL_SAVE_S)
+        except TimeoutError:
+            report_loss(TimeoutError("the event loop did not run, or the daemon did not answer"))
+        except (RuntimeError, CancelledError):  # the loop is closed: nothing is left to be saved
+            pass
+
+    async def _save_mark_and_end(self) -> None:
+        assert self._sigterm is not None
+        if not self._sigterm.ends_process:
+            return
+        async with AsyncExitStack() as held:
+            if not self._lock.is_taken:
+                await held.enter_async_context(self._lock)
+            try:
+                await self._run(self._cadence.save_mark(self._sigterm_status))
+            except Exception as error:  # noqa: BLE001  the process ends
+                report_loss(error)
+            finally:
+                self._sigterm.hand_over()
 
     # -- the timer ------------------------------------------------------------------------------------------------
 
@@ -193,6 +241,9 @@ class AsyncAutosave:
             return
         assert self._sigterm is not None
         await self._run(self._cadence.in_background(self._sigterm_status))
+        if self._cadence.error is not None:
+            report_loss(self._cadence.error)
+            await self._save_mark_and_end()
         self._sigterm.hand_over()
 
 
@@ -204,21 +255,19 @@ class AsyncBeforeStep:
         self,
         run: Callable[[Operation[Any]], Awaitable[Any]],
         step: RiskyStep,
-        state: State | None,
-        options: SaveOptions,
+        save: Save,
         check: Check | None,
         lock: Any,
     ) -> None:
         self._run = run
         self._step = step
-        self._state = state
-        self._options = options
+        self._save = save
         self._check = check
         self._lock = lock
 
     async def __aenter__(self) -> RiskyStep:
         async with self._lock:
-            must_check = await self._run(self._step.enter(self._state, self._options, self._check is not None))
+            must_check = await self._run(self._step.enter(self._save, self._check is not None))
         if must_check:
             assert self._check is not None
             try:
@@ -257,6 +306,7 @@ class AsyncThreadCadence:
         clock: Callable[[], float] = time.monotonic,
         **options: Unpack[SaveOptions],
     ) -> AsyncAutosave:
+        check_sigterm(sigterm_status, grace_s)
         cadence = Cadence(
             self._ref,
             state,
@@ -279,8 +329,13 @@ class AsyncThreadCadence:
         lock: Any = None,
         **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
-        risky = RiskyStep(self._ref, self._client._identity.to_proto(), name, key or name, term)
-        return AsyncBeforeStep(self._run, risky, state, options, check, lock or TaskLock())
+        save = partial(_before.saving, self._ref, state, name, options)
+        return self._risky(name, save, key, check, term, lock or TaskLock())
+
+    def _risky(self, name: str, save: Save, key: str, check: Check | None, term: float, lock: Any) -> AsyncBeforeStep:
+        client = self._client
+        risky = RiskyStep(self._ref, client._identity.to_proto(), client.target, name, key or name, term)
+        return AsyncBeforeStep(self._run, risky, save, check, lock)
 
     def window(
         self,

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stateward import _queries, _sync_queries
+from stateward._operations import ThreadRef
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
 from stateward._threads import ThreadFilters
@@ -20,6 +21,7 @@ class AsyncQueries:
 
     if TYPE_CHECKING:
         namespace: str
+        thread: Any
         _run: Any
 
     async def count_threads(
@@ -37,14 +39,20 @@ class AsyncQueries:
     async def tools_used(
         self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
     ) -> list[ToolUse]:
-        found: list[ToolUse] = await self._run(_queries.tools_used(self.namespace, threads, agent, filters))
+        found: list[ToolUse] = await self._run(
+            _queries.tools_used(self._refer, self.namespace, threads, agent, filters)
+        )
         return found
 
     async def failures(
         self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
     ) -> list[Failure]:
-        found: list[Failure] = await self._run(_queries.failures(self.namespace, threads, agent, filters))
+        found: list[Failure] = await self._run(_queries.failures(self._refer, self.namespace, threads, agent, filters))
         return found
+
+    def _refer(self, name: str) -> ThreadRef:
+        ref: ThreadRef = self.thread(name, migrations=False)._ref
+        return ref
 
 
 @documented_as(_sync_queries.Finishing)

@@ -150,15 +150,20 @@ class AsyncAsking:
         timeout: float | None = None,  # noqa: ASYNC109  as in the blocking twin
         look_again: float = _signals.LOOK_AGAIN_S,
     ) -> Signal:
-        wait_id = wait_id or await self._run(_signals.find_asked(self._ref))
         end = None if timeout is None else time.monotonic() + timeout
+        if not wait_id:
+            try:
+                async with asyncio.timeout(timeout):
+                    wait_id = str(await self._run(_signals.find_asked(self._ref)))
+            except TimeoutError:
+                raise _signals.no_answer(self._ref, None, timeout) from None
         while True:
             for_s = look_again if end is None else min(look_again, end - time.monotonic())
             found = await self._wait_for(wait_id, max(for_s, 0.001))
             if found is not None:
                 return found
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"thread {self._ref.thread!r} got no answer to {wait_id!r} within {timeout:g} s")
+                raise _signals.no_answer(self._ref, wait_id, timeout)
 
     async def _wait_for(self, wait_id: str, for_s: float) -> Signal | None:
         client: AsyncClient = self._client  # type: ignore[attr-defined]

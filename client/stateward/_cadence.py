@@ -3,18 +3,24 @@
 A state is *whole* when the agent says so: at a step, and, once it makes its changes under `changing()`, outside of
 those. Nothing is ever saved at another moment. So a timer or a SIGTERM that comes in the middle of a change waits for
 its end, and an exception in the middle of one saves nothing: the next process goes on from the last whole state.
+Where a process ends before that, its last step is saved as the step had left it.
+
+A question that the agent asked stays open until a step goes on from it: who may end this process, be it a SIGTERM or
+the end of the block, does not withdraw it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stateward import _windows
+from stateward import _before, _windows
+from stateward._marks import Mark
 from stateward._operations import Operation, ThreadRef
 from stateward._saving import SaveOptions
 from stateward.errors import NotArchivedYet, StatewardError
-from stateward.models import Checkpoint, Status
+from stateward.models import Checkpoint, Status, choice_number
 from stateward.state import State
 from stateward.window import Window
 
@@ -50,36 +56,67 @@ class Cadence:
         self._clock = clock
         self._tried_at = clock()
         self._said: dict[str, Any] = dict(options)  # what the last save said besides the state
-        self._marked: SaveOptions | None = None  # of a step that is not saved yet
-        self._whole = b""  # the changes as they were then
+        self._mark: Mark | None = None  # a step that is not saved yet
+        if ref.ephemeral:  # as a save does it; else its changes are taken before
+            state.keep_out(ref.ephemeral)
 
     # -- on the agent's thread, with the state whole --------------------------------------------------------------
 
     def step(self, options: SaveOptions) -> Operation[Checkpoint | None]:
-        """A step is done: saves now, or marks the state as whole. Raises what the background met, unless it passes."""
-        yield from self._settle_error()
+        """A step is done: saves now, or marks the state as whole. Raises what the background met, unless it passes.
+
+        What the background could not save is saved now, as what it has become: to save it as the step before first
+        would name that step in a version that holds this one.
+        """
+        is_overdue = self._take_error()
         asked: SaveOptions = {**self._base, **given(options)}
-        if self._after_each_step or self.wait_s() == 0:
+        if self._after_each_step or is_overdue or self.wait_s() == 0:
             return (yield from self._save(asked))
-        self._marked, self._whole = asked, self._changes()
+        self._mark = Mark(self.state, self._changes(), asked)
         return None
+
+    def before(self, name: str, options: SaveOptions) -> Operation[None]:
+        """Saves under the name of a risky step, whether anything changed or not; else as between two steps."""
+        self._take_error()
+        between = self._between_steps()
+        said: SaveOptions = {**between, **given(options)}
+        labels = {**(between.get("labels") or {}), **(options.get("labels") or {})}
+        asked = _before.labelled(name, {**said, "labels": labels})
+        # What is said of this one version is no reason for another that does not say it.
+        yield from self._save(asked, said={**said, "labels": between.get("labels")})
 
     def end(self, status: Status | str, options: SaveOptions) -> Operation[Checkpoint | None]:
         """Saves whether a step is done or not, as the last word: whatever was kept is tried again or raised."""
-        yield from self._settle_error()
-        return (yield from self._save({**self._between_steps(), "status": status, **given(options)}))
+        self._take_error()
+        return (yield from self._save(self._last_word(status, options)))
 
     def finish(self, status: Status | str | None = None) -> Operation[Checkpoint | None]:
         """The final save, if anything is left to be said."""
-        yield from self._settle_error()
-        asked = self._between_steps()
-        if status is not None:
-            asked["status"] = status
-        return (yield from self._save(asked))
+        self._take_error()
+        return (yield from self._save(self._last_word(status, {})))
 
-    def is_whole_after_error(self) -> bool:
-        """Whether an exception left the state as the last step had it, and that is not saved."""
-        return self._marked is not None and self._changes() == self._whole
+    def finish_after_error(self, status: Status | str | None) -> Operation[None]:
+        """After an exception: saves the state where it still is as the last step left it, if that is not saved yet.
+        A `status` says that the process ends: then that step is saved also where the state has changed since."""
+        if self._marked is not None and self._is_as_marked(self._marked):
+            yield from self.finish(status)
+        elif status is not None:
+            yield from self.save_mark(status)
+
+    def _is_as_marked(self, mark: Mark) -> bool:
+        try:
+            return self._changes() == mark.changes
+        except (TypeError, ValueError):  # half made, it holds what cannot be stored
+            return False
+
+    # -- when the process is about to end, on any thread ----------------------------------------------------------
+
+    def save_mark(self, status: Status | str) -> Operation[None]:
+        """Saves the last step as it was, if it is not saved yet. The state does not know of it: nothing comes after."""
+        mark = self._marked
+        if mark is not None and not self.state.saving:
+            self._mark = None
+            yield from mark.save(self._ref, status)
 
     # -- in the background, with the state whole ------------------------------------------------------------------
 
@@ -95,50 +132,68 @@ class Cadence:
         if self.error is not None and not passes(self.error):
             return
         held = _hands(self.state)
-        asked = self._between_steps()
-        if status is not None:
-            asked["status"] = status
         try:
-            yield from self._save(asked)
+            yield from self._save(self._last_word(status, {}))
             self.error = None
         except Exception as error:  # noqa: BLE001  the agent's thread raises it
             self.error = error
         finally:
             held()
 
+    @property
+    def _marked(self) -> Mark | None:
+        """The step that is not saved yet; by nobody, for the agent may save the state itself."""
+        mark = self._mark
+        return mark if mark is not None and mark.checkpoint is self.state.checkpoint else None
+
+    def _last_word(self, status: Status | str | None, options: SaveOptions) -> SaveOptions:
+        """What is said without the agent: an open question stays."""
+        asked: Any = {**self._between_steps(), "status": status} if status is not None else self._between_steps()
+        said = given(options)
+        question: Any = {} if self._marked is not None or "status" in said else self._question()
+        return {**asked, **question, **said}
+
+    def _question(self) -> SaveOptions:
+        """What the state's version asks, if it waits for an answer."""
+        head = self.state.checkpoint
+        if head is None or head.status != Status.WAITING or not head.wait_id:
+            return {}
+        asks: SaveOptions = {"status": Status.WAITING, "status_detail": head.status_detail, "wait_id": head.wait_id}
+        return {**asks, "question": head.question} if head.question is not None else asks
+
     def _between_steps(self) -> SaveOptions:
         if self._marked is not None:
-            return {**self._marked}
+            return {**self._marked.options}
         sticky: Any = {name: self._said[name] for name in STICKY if name in self._said}
         return {**self._base, **sticky}
 
-    def _settle_error(self) -> Operation[None]:
-        """What the background could not save is tried once more if that may help, else its error is raised."""
+    def _take_error(self) -> bool:
+        """Whether the background could not save something that may be tried again. Raises what will not pass."""
         error, self.error = self.error, None
-        if error is None:
-            return
-        if not passes(error):
+        if error is not None and not passes(error):
             raise error
-        yield from self._save(self._between_steps())
+        return error is not None
 
-    def _save(self, options: SaveOptions) -> Operation[Checkpoint | None]:
+    def _save(self, options: SaveOptions, said: SaveOptions | None = None) -> Operation[Checkpoint | None]:
+        """`said` is what it counts as having said; None = the options."""
         if not self._changes() and not self._says_more(options):
-            self._marked = None
+            self._mark = None
             return None
         self._tried_at = self._clock()
         try:
             checkpoint = yield from _windows.save(self._ref, self.state, self._windows, options)
         except NotArchivedYet as error:
-            self._was_saved(options, error.checkpoint)
+            self._was_saved(said or options, error.checkpoint)
             raise
-        self._was_saved(options, checkpoint)
+        self._was_saved(said or options, checkpoint)
         return checkpoint
 
     def _was_saved(self, options: SaveOptions, checkpoint: Checkpoint | None) -> None:
-        self.last, self._said, self._marked, self._whole = checkpoint, dict(options), None, b""
+        self.last, self._said, self._mark = checkpoint, dict(options), None
 
     def _says_more(self, options: SaveOptions) -> bool:
-        return any(self._said.get(name) != value for name, value in options.items() if name != "request_id")
+        said = {**self._said, **self._question()}
+        return any(said.get(name) != value for name, value in options.items() if name != "request_id")
 
     def _changes(self) -> bytes:
         return self.state.collect().diff.SerializeToString(deterministic=True)
@@ -148,6 +203,22 @@ def given(options: SaveOptions) -> SaveOptions:
     """The options that say something."""
     said: Any = {name: value for name, value in options.items() if value is not None}
     return said  # type: ignore[no-any-return]
+
+
+def check_sigterm(status: Status | str, grace_s: float) -> None:
+    """ValueError now for what else would be found wrong when the process ends."""
+    try:
+        choice_number(Status, status)
+    except ValueError as error:
+        raise ValueError(f"sigterm_status: {error}") from None
+    if not grace_s >= 0:
+        raise ValueError(f"grace_s is {grace_s}, and must not be below 0")
+
+
+def report_loss(error: BaseException) -> None:
+    """Says that the final save failed, as long as there is somebody to say it. To stderr, unless logging is set up."""
+    what = f"{type(error).__name__}: {error}"
+    logging.getLogger("stateward").error("the final save after SIGTERM failed: %s", what)
 
 
 def passes(error: BaseException) -> bool:

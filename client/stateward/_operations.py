@@ -103,12 +103,29 @@ def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], fl
 
 
 class Held:
-    """The token of the lease that a handle holds on its thread; 0 = none."""
+    """The tokens of the leases that a handle holds on its thread: one may be taken while another is held."""
 
-    __slots__ = ("token",)
+    __slots__ = ("_tokens", "calls")
 
     def __init__(self) -> None:
-        self.token = 0
+        self._tokens: list[int] = []
+        self.calls = 0
+        """How many calls asked for the token: a writer sees by it that others may have saved meanwhile."""
+
+    @property
+    def token(self) -> int:
+        """That of the one that was taken last, for a call; 0 = none."""
+        self.calls += 1
+        return self._tokens[-1] if self._tokens else 0
+
+    def take(self, token: int) -> None:
+        """From now on the handle writes under this one."""
+        self._tokens.append(token)
+
+    def give_back(self, token: int) -> None:
+        """It writes under the one before, or none. Giving back again does nothing."""
+        if token in self._tokens:
+            self._tokens.remove(token)
 
 
 @dataclass(frozen=True)

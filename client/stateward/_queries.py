@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
-from stateward import _reading, _saving, _threads, insight
+from stateward import _listing, _reading, _saving, _threads, _windows, insight
 from stateward._operations import Call, Operation, ThreadRef, timestamp
 from stateward._saving import SaveOptions
 from stateward._threads import ThreadFilters
-from stateward.errors import FeatureUnavailable, ThreadNotFound
+from stateward.errors import FeatureUnavailable, ThreadNotFound, VersionNotFound, VersionPruned
 from stateward.insight import Failure, ToolUse
 from stateward.models import Checkpoint, Status, ThreadInfo, ThreadOptions, choice_number, read_member
 from stateward.state import State
@@ -19,6 +21,8 @@ from stateward.v1 import thread_service_pb2 as threads
 PAGE_MAX = 1000
 # Of a run that failed: the tool it called last stands near the end.
 LAST_MESSAGES = 20
+
+Refer = Callable[[str], ThreadRef]
 
 
 def count_threads(
@@ -42,6 +46,8 @@ def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOpt
     status = options.get("status") or Status.COMPLETED
     options = {**options, "status": status}
     last = state.checkpoint
+    if last is not None:  # what lists and exports find the run by
+        options = {"step": last.step, "metrics": last.metrics, **options}
     is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
     if last is None or not is_there:
         if ttl is not None and not state.version and options.get("create") is None:
@@ -53,22 +59,24 @@ def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOpt
 
 
 def tools_used(
-    namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
+    refer: Refer, namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
 ) -> Operation[list[ToolUse]]:
     """Tools by how often they were called, the most used first."""
     tally = insight.Tally()
     for info in (yield from _chosen(namespace, names, agent, filters)):
-        ref = ThreadRef(namespace, info.name, "main")
+        ref = refer(info.name)
         try:
             state = yield from _reading.hydrate_stored(ref, logs=insight.LOGS)
+            messages = yield from _whole_log(ref, state, insight.MESSAGES)
+            tool_calls = yield from _whole_log(ref, state, insight.TOOL_CALLS)
         except ThreadNotFound:
             continue  # deleted meanwhile
-        tally.add(info, insight.calls_in(state), (yield from _effects_of(ref)))
+        tally.add(info, insight.count_calls(messages, tool_calls), (yield from _effects_of(ref)))
     return tally.result()
 
 
 def failures(
-    namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
+    refer: Refer, namespace: str, names: Iterable[str], agent: str | None, filters: ThreadFilters
 ) -> Operation[list[Failure]]:
     """Where runs failed last, the newest first. Of threads that are named also a failure that was overcome."""
     found: list[Failure] = []
@@ -76,7 +84,6 @@ def failures(
     if not named and not filters.get("statuses") and filters.get("status") is None:
         filters = {**filters, "status": Status.FAILED}
     for info in (yield from _chosen(namespace, named, agent, filters)):
-        ref = ThreadRef(namespace, info.name, "main")
         request = _reading.list_checkpoints(namespace, info.name, statuses=[Status.FAILED], page_size=1)
         versions: list[Checkpoint] = []
         try:
@@ -86,7 +93,7 @@ def failures(
                     break
             if versions:
                 state = yield from _reading.hydrate_stored(
-                    ref, versions[0].version, logs=dict.fromkeys(insight.LOGS, LAST_MESSAGES)
+                    refer(info.name), versions[0].version, logs=dict.fromkeys(insight.LOGS, LAST_MESSAGES)
                 )
                 found.append(
                     Failure.of(versions[0], insight.last_call(state), is_overcome=info.status != Status.FAILED)
@@ -106,11 +113,18 @@ def _chosen(
     if not infos:
         request = _threads.list_threads(namespace, **filters)
         request.page_size = request.page_size or PAGE_MAX
-        while True:
-            infos += yield from _threads.read_threads(request)
-            if not request.page_token:
-                break
+        infos = yield from _listing.read_all(request)
+        infos.sort(key=lambda each: each.update_time, reverse=True)
     return [info for info in infos if agent is None or info.options.agent == agent]
+
+
+def _whole_log(ref: ThreadRef, state: State, log: str) -> Operation[list[Any]]:
+    """A log's entries, with those that a sliding window trimmed, unless versions that hold these were pruned."""
+    entries: list[Any] = []
+    if log in state.logs and state.logs[log].first_index:
+        with suppress(VersionNotFound, VersionPruned, ValueError):  # ValueError: not what its media type says
+            entries = yield from _windows.trimmed(ref, log)
+    return [*entries, *insight.entries_of(state, log)]
 
 
 def _effects_of(ref: ThreadRef) -> Operation[list[tuple[str, bool]]]:

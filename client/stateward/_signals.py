@@ -13,6 +13,7 @@ from stateward._operations import Call, Operation, ThreadRef, new_request_id
 from stateward._saving import SaveOptions
 from stateward._streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
+from stateward.handoff import is_for
 from stateward.models import Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
@@ -22,6 +23,8 @@ from stateward.v1 import thread_service_pb2 as threads
 # How often a thread that is waited for is looked at again: an answer may have reached the archive through another
 # sidecar, which no watch of this one tells.
 LOOK_AGAIN_S = 30.0
+# What a look has even where less is left: with a timeout of 0 the answer that is there already is still found.
+LOOK_S_MIN = 0.25
 PAGE_MAX = 1000
 
 
@@ -99,6 +102,8 @@ def answer(
     info = yield from _threads.get_thread(ThreadRef(namespace, thread, "main"))
     if not wait_id:
         wait_id = current_wait_id(info)
+    else:
+        _refuse_handoff(thread, wait_id)
     if info.question is not None and info.wait_id == wait_id:
         check(info.question, name, payload)
     return (yield from send(namespace, thread, name, payload, sender, wait_id, durability, request_id))
@@ -126,7 +131,23 @@ def current_wait_id(info: ThreadInfo) -> str:
             reason="STALE_ANSWER",
             metadata={"thread": info.name},
         )
+    _refuse_handoff(info.name, info.wait_id)
     return info.wait_id
+
+
+def handed_to(wait_id: str) -> str | None:
+    """Who is to take what waits for this, where it is a handoff; None = it is a question."""
+    return wait_id.split(":", 2)[2] if is_for(wait_id, None) else None
+
+
+def _refuse_handoff(thread: str, wait_id: str) -> None:
+    taker = handed_to(wait_id)
+    if taker is not None:
+        raise StaleAnswer(
+            f"thread {thread!r} asks nothing: it is handed to {taker!r}, and waits until that agent takes it",
+            reason="STALE_ANSWER",
+            metadata={"thread": thread},
+        )
 
 
 def list_waiting(namespace: str, labels: Mapping[str, str] | None) -> threads.ListThreadsRequest:
@@ -147,6 +168,12 @@ def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
         if info.status != Status.WAITING or info.wait_id != wait_id:
             raise _withdrawn(ref.thread, wait_id)
     return found
+
+
+def no_answer(ref: ThreadRef, wait_id: str | None, timeout: float | None) -> TimeoutError:
+    """What is raised when the time is over; without a wait id even the question could not be read."""
+    what = f" to {wait_id!r}" if wait_id else ""
+    return TimeoutError(f"thread {ref.thread!r} got no answer{what} within {timeout:g} s")
 
 
 def _withdrawn(thread: str, wait_id: str) -> StaleAnswer:

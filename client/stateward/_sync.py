@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from stateward import _reading, _saving, _threads, _uploads, values
+from stateward import _listing, _reading, _saving, _threads, _uploads, values
 from stateward._blobs import Blob, Content
 from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
 from stateward._reading import CheckpointFilters
@@ -99,8 +99,12 @@ class Client(ClientHandoffs, ClientLocks, Signalling, ClientDrain, ClientBoards,
         return Thread(self, self._ref(name, branch, ThreadBlobs(self, name), migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> Iterator[ThreadInfo]:
-        """The namespace's threads, the most recently changed first, read page by page."""
-        return self._read_list(_threads.read_threads, _threads.list_threads(self.namespace, **filters))
+        """The namespace's threads, the most recently changed first, read page by page.
+
+        A thread that is saved to while the list is read is not left out: it may come at the end, out of its order.
+        """
+        listing = _listing.ThreadList(_threads.list_threads(self.namespace, **filters))
+        return self._read_list(_listing.ThreadList.next_page, listing)
 
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> Iterator[Checkpoint]:
         """Versions of all threads of the namespace, newest first, read page by page."""

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from stateward._before import TERM_S, Check, RiskyStep
-from stateward._cadence import Cadence
+from stateward import _before
+from stateward._before import TERM_S, Check, RiskyStep, Save
+from stateward._cadence import Cadence, check_sigterm, report_loss
 from stateward._operations import Operation, ThreadRef
 from stateward._saving import SaveOptions
 from stateward._sigterm import Sigterm
@@ -38,7 +40,7 @@ class Autosave:
         self._wake = threading.Event()
         self._timer: threading.Thread | None = None
         self._is_open = False
-        self._sigterm = None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake.set)
+        self._sigterm = None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake.set, self._save_mark)
         self._sigterm_status = status
 
     @property
@@ -84,13 +86,22 @@ class Autosave:
             return checkpoint
 
     def before(
-        self, name: str, *, key: str = "", check: Check | None = None, term: float = TERM_S, **options: Any
+        self,
+        name: str,
+        *,
+        key: str = "",
+        check: Check | None = None,
+        term: float = TERM_S,
+        **options: Unpack[SaveOptions],
     ) -> BeforeStep:
-        """As `thread.before`, saving this state."""
-        return self._thread.before(name, self.state, key=key, check=check, term=term, lock=self._lock, **options)
+        """As `thread.before`, saving this state as a save between two steps would: with the step and metrics that were
+        said last, and the options and windows of this autosave. `options` say more, or otherwise."""
+        save = partial(self._cadence.before, name, options)
+        return self._thread._risky(name, save, key, check, term, self._lock)
 
     def open(self) -> Self:
-        """Begins. ValueError for `on_sigterm` outside of the main thread."""
+        """Begins. With `on_sigterm`: ValueError outside of the main thread; with asyncio RuntimeError where the event
+        loop has a handler for SIGTERM that cannot be taken over (uvloop)."""
         if self._sigterm is not None:
             self._sigterm.install()
         self._is_open = True
@@ -120,17 +131,20 @@ class Autosave:
                 self._end({})
             elif error is None:
                 self._run(self._cadence.finish())
-            elif self._cadence.is_whole_after_error():
+            else:
                 self._finish_after(error)
         finally:
             if self._sigterm is not None:
                 self._sigterm.restore()
 
     def _finish_after(self, error: BaseException) -> None:
+        came = self._sigterm is not None and self._sigterm.is_pending
         try:
-            self._run(self._cadence.finish(self._sigterm_status if self._is_asked_to_end() else None))
+            self._run(self._cadence.finish_after_error(self._sigterm_status if came else None))
         except Exception as failure:  # noqa: BLE001  what ended the block is what its caller must see
             error.add_note(f"and the last steps were not saved: {failure}")
+            if came:
+                report_loss(failure)
 
     def _is_asked_to_end(self) -> bool:
         return self._sigterm is not None and self._sigterm.is_pending and not self._sigterm.is_over
@@ -140,9 +154,32 @@ class Autosave:
         assert self._sigterm is not None
         try:
             checkpoint: Checkpoint | None = self._run(self._cadence.end(self._sigterm_status, options))
+        except Exception as error:
+            report_loss(error)  # the process may not live to raise it
+            self._save_mark()
+            raise
         finally:
             self._sigterm.hand_over()
         return checkpoint
+
+    def _save_mark(self) -> None:
+        """Where the process ends for certain: saves the last step as it was, and hands the signal over.
+
+        On the thread that waits for SIGTERM when the grace time is over, or where the final save failed. The state may
+        be half changed by another thread, and is not looked at. Holds others off until the signal is under way.
+        """
+        assert self._sigterm is not None
+        if not self._sigterm.ends_process:
+            return
+        is_mine = self._lock.acquire(blocking=False)  # an agent that is `changing` holds it
+        try:
+            self._run(self._cadence.save_mark(self._sigterm_status))
+        except Exception as error:  # noqa: BLE001  the process ends
+            report_loss(error)
+        finally:
+            self._sigterm.hand_over()
+            if is_mine:
+                self._lock.release()
 
     # -- the timer ------------------------------------------------------------------------------------------------
 
@@ -168,6 +205,9 @@ class Autosave:
             return
         assert self._sigterm is not None
         self._run(self._cadence.in_background(self._sigterm_status))
+        if self._cadence.error is not None:
+            report_loss(self._cadence.error)
+            self._save_mark()
         self._sigterm.hand_over()
         self._wake.wait(1.0)  # the main thread is about to end the process
 
@@ -179,21 +219,19 @@ class BeforeStep:
         self,
         run: Callable[[Operation[Any]], Any],
         step: RiskyStep,
-        state: State | None,
-        options: SaveOptions,
+        save: Save,
         check: Check | None,
         lock: Any,
     ) -> None:
         self._run = run
         self._step = step
-        self._state = state
-        self._options = options
+        self._save = save
         self._check = check
         self._lock = lock
 
     def __enter__(self) -> RiskyStep:
         with self._lock:
-            must_check = self._run(self._step.enter(self._state, self._options, self._check is not None))
+            must_check = self._run(self._step.enter(self._save, self._check is not None))
         if must_check:
             assert self._check is not None
             try:
@@ -239,10 +277,15 @@ class ThreadCadence:
         that does not help; VersionMismatch is never tried again.
 
         `on_sigterm` (main thread only) makes the final save when SIGTERM comes, with `sigterm_status`, at the next
-        moment at which the state is whole; then the former handler has the signal. After `grace_s` it has it anyway.
+        step, or between two changes; then the former handler has the signal. After `grace_s` seconds it has it anyway:
+        where that ends the process, the last step is saved first, as it was, if it is not saved yet (with asyncio only
+        if the event loop runs). A final save that fails is told to the log `stateward`, or else to stderr.
 
-        `windows` trim logs before each save; `options` are those of every save.
+        `windows` trim logs before each save; `options` are those of every save. Where others must be kept from the
+        thread meanwhile, use `thread.lease()` with autosave: a `thread.writer()` of one's own holds it off too
+        (LeaseHeld).
         """
+        check_sigterm(sigterm_status, grace_s)
         cadence = Cadence(
             self._ref,
             state,
@@ -271,12 +314,18 @@ class ThreadCadence:
         The version has the label `before` with the step's name. A step that was done before has `risky.done`, and its
         result: leave it out then. One that was begun and not seen to end is EffectUncertain, unless `check(idempotency
         key)` finds out: it returns the result, or NOT_HAPPENED. Somebody else at it is EffectInProgress. An exception
-        in the block leaves it uncertain, unless `risky.nothing_happened` is set. `key` (None = the name) names this
-        occurrence in the thread: a step that comes again needs one of its own, such as f"charge {order}". The claim of
-        a process that died is free after `term` seconds, and at once for a client with the same `holder`.
+        in the block leaves it uncertain, unless `risky.nothing_happened` is set; so does a result that cannot be
+        recorded, which is raised. `key` (empty = the name) names this occurrence in the thread: a step that comes again
+        needs one of its own, such as f"charge {order}". The claim of a process that died is free after `term` seconds,
+        and at once for a client with the same `holder`.
         """
-        risky = RiskyStep(self._ref, self._client._identity.to_proto(), name, key or name, term)
-        return BeforeStep(self._run, risky, state, options, check, lock or threading.Lock())
+        save = partial(_before.saving, self._ref, state, name, options)
+        return self._risky(name, save, key, check, term, lock or threading.Lock())
+
+    def _risky(self, name: str, save: Save, key: str, check: Check | None, term: float, lock: Any) -> BeforeStep:
+        client = self._client
+        risky = RiskyStep(self._ref, client._identity.to_proto(), client.target, name, key or name, term)
+        return BeforeStep(self._run, risky, save, check, lock)
 
     def window(
         self,

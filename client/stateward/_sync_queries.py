@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stateward import _queries
+from stateward._operations import ThreadRef
 from stateward._saving import SaveOptions
 from stateward._threads import ThreadFilters
 from stateward.insight import Failure, ToolUse
@@ -18,6 +19,7 @@ class Queries:
 
     if TYPE_CHECKING:
         namespace: str
+        thread: Any
         _run: Any
 
     def count_threads(
@@ -36,9 +38,10 @@ class Queries:
     def tools_used(self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]) -> list[ToolUse]:
         """Which tools were called how often, and how often they failed, in these threads or in those that fit.
 
-        Reads the logs "messages" and "tool_calls" of every one of them, and the names of their effects.
+        Reads the logs "messages" and "tool_calls" of every one of them, and the names of their effects (`name=`). What
+        a sliding window trimmed counts too, unless versions that hold it were pruned.
         """
-        found: list[ToolUse] = self._run(_queries.tools_used(self.namespace, threads, agent, filters))
+        found: list[ToolUse] = self._run(_queries.tools_used(self._refer, self.namespace, threads, agent, filters))
         return found
 
     def failures(self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]) -> list[Failure]:
@@ -47,8 +50,12 @@ class Queries:
         Without names these are the threads that are FAILED now. Of a thread that is named, or chosen with another
         status, it is its newest version that says so, if there is one.
         """
-        found: list[Failure] = self._run(_queries.failures(self.namespace, threads, agent, filters))
+        found: list[Failure] = self._run(_queries.failures(self._refer, self.namespace, threads, agent, filters))
         return found
+
+    def _refer(self, name: str) -> ThreadRef:
+        ref: ThreadRef = self.thread(name, migrations=False)._ref
+        return ref
 
 
 class Finishing:
@@ -61,8 +68,9 @@ class Finishing:
     def finish(self, state: State, *, ttl: timedelta | None = None, **options: Unpack[SaveOptions]) -> Checkpoint:
         """Saves the last version of a run, as COMPLETED unless `status` says otherwise, and gives the thread a TTL.
 
-        The thread is deleted that long after this save; `ttl` None leaves its TTL as it is. Finishing again, after a
-        crash in between, saves no second version where nothing changed.
+        Step and metrics are those of the version before, unless they are given. The thread is deleted `ttl` after this
+        save; None leaves its TTL as it is. Finishing again, after a crash in between, saves no second version where
+        nothing changed.
         """
         checkpoint: Checkpoint = self._run(_queries.finish(self._ref, state, ttl, options))
         return checkpoint

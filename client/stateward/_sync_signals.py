@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stateward import _signals, _threads
+from stateward._operations import Operation, Pause, T
 from stateward._saving import SaveOptions
 from stateward._signals import AnswerReader, SignalReader
+from stateward._streams import Open, Read
 from stateward._sync_io import Stream
-from stateward.errors import Fenced, ServerUnavailable
+from stateward._timelimit import limited
+from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.models import Durability, ThreadInfo
 from stateward.signals import ANSWER, APPROVE, REJECT, Signal, Wake
 from stateward.state import State
@@ -33,6 +36,17 @@ class SignalStream(Stream[Wake]):
             self._reading.ready.extendleft(reversed(waiting))
             self._has_listed = True
         return goes_on
+
+
+class AnswerStream(Stream[Signal]):
+    """The answer to a question, until some time of the monotonic clock."""
+
+    _end: float
+
+    def _perform(self, step: Open | Read | Pause) -> Any:
+        if isinstance(step, Pause):  # `close` cuts a read short, and no pause
+            step = Pause(min(step.seconds, max(self._end - time.monotonic(), 0.0)))
+        return super()._perform(step)
 
 
 class Signalling:
@@ -180,38 +194,49 @@ class Asking:
         answer. One that reached the archive through another sidecar is found at the next look, every `look_again`
         seconds.
         """
-        wait_id = wait_id or self._run(_signals.find_asked(self._ref))
         end = None if timeout is None else time.monotonic() + timeout
+        wait_id = wait_id or self._find_asked(end, timeout)
         while True:
             for_s = look_again if end is None else min(look_again, end - time.monotonic())
             found = self._wait_for(wait_id, max(for_s, 0.001))
             if found is not None:
                 return found
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"thread {self._ref.thread!r} got no answer to {wait_id!r} within {timeout:g} s")
+                raise _signals.no_answer(self._ref, wait_id, timeout)
+
+    def _find_asked(self, end: float | None, timeout: float | None) -> str:
+        asked = _signals.find_asked(self._ref)
+        if end is None:
+            return str(self._run(asked))
+        try:
+            return str(self._run(self._until(end, asked)))
+        except (DeadlineExceeded, ServerUnavailable):
+            if time.monotonic() < end:
+                raise
+            raise _signals.no_answer(self._ref, None, timeout) from None
 
     def _wait_for(self, wait_id: str, for_s: float) -> Signal | None:
         client: Client = self._client  # type: ignore[attr-defined]
-        stream = client._open(AnswerReader(self._ref, wait_id))
-        has_ended = threading.Event()
-
-        def end() -> None:
-            has_ended.set()
-            stream.close()
-
-        ending = threading.Timer(for_s, end)
+        stream = AnswerStream(client, client._reading(AnswerReader(self._ref, wait_id)))
+        stream._end = end = time.monotonic() + for_s
+        ending = threading.Timer(for_s, stream.close)
         ending.daemon = True
         ending.start()
         try:
             stream._pump()
-            found: Signal | None = self._run(_signals.find_answer(self._ref, wait_id))
+            found: Signal | None = self._run(self._until(end, _signals.find_answer(self._ref, wait_id)))
             return found if found is not None else next(stream, None)
         except Fenced:  # taken by another sidecar, perhaps by the one that brings the answer
             return None
-        except ServerUnavailable:  # as `close` ends a stream that is waiting for the daemon
-            if not has_ended.is_set():
+        except (DeadlineExceeded, ServerUnavailable):  # also as `close` ends a stream that is waiting for the daemon
+            if time.monotonic() < end:
                 raise
             return None
         finally:
             ending.cancel()
             stream.close()
+
+    def _until(self, end: float, operation: Operation[T]) -> Operation[T]:
+        """The operation, for which nobody waits longer than until then, nor a call longer than the client's."""
+        deadline_s = self._client._settings.deadline_s  # type: ignore[attr-defined]
+        return limited(operation, lambda: min(deadline_s, max(end - time.monotonic(), _signals.LOOK_S_MIN)))

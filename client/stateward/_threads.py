@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, SupportsIndex, TypedDict
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -87,7 +87,16 @@ def list_threads(
     max_step: int | None = None,
     page_size: int = 0,
 ) -> threads.ListThreadsRequest:
-    """The request for the first page. TypeError where one thing is said in two ways."""
+    """The request for the first page. TypeError where one thing is said in two ways, or is not of its kind."""
+    for name, number in {"step": step, "min_step": min_step, "max_step": max_step, "page_size": page_size}.items():
+        _require(name, number, SupportsIndex, "a whole number")
+    _require("updated_before", updated_before, datetime, "a datetime")
+    _require("name_prefix", name_prefix, str, "a text")
+    _require("labels", labels, Mapping, "a dict of texts")
+    if labels and not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        raise TypeError(f"labels takes a dict of texts, not {labels!r}")
+    if isinstance(statuses, str):
+        raise TypeError(f"statuses takes a list; status takes one, such as {statuses!r}")
     if status is not None:
         statuses = [status] if not statuses else _said_twice("status", "statuses")
     if step is not None:
@@ -108,11 +117,18 @@ def list_threads(
 
 def since(recent: datetime | timedelta | None, updated_after: datetime | None) -> datetime | None:
     """The time that `updated_since` or `updated_after` says."""
+    _require("updated_since", recent, (datetime, timedelta), "a datetime or a timedelta")
+    _require("updated_after", updated_after, datetime, "a datetime")
     if recent is None:
         return updated_after
     if updated_after is not None:
         _said_twice("updated_since", "updated_after")
     return datetime.now(UTC) - recent if isinstance(recent, timedelta) else recent
+
+
+def _require(name: str, value: object, kind: Any, what: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} takes {what}, not {value!r}")
 
 
 def _said_twice(short: str, long: str) -> NoReturn:

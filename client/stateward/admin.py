@@ -27,6 +27,7 @@ class ServerInfo:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
+        """From the answer that has it."""
         return cls(
             version=message.version,
             format=message.format,
@@ -69,6 +70,7 @@ class ArchiveStats:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.ArchiveStats) -> ArchiveStats:
+        """From its message."""
         values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
         return cls(**{**values, "lag": message.lag.ToTimedelta() if message.HasField("lag") else None})
 
@@ -96,6 +98,7 @@ class Stats:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
+        """From the answer that has it."""
         values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
         archive = ArchiveStats.from_proto(message.archive) if message.HasField("archive") else None
         return cls(**{**values, "archive": archive})
@@ -115,6 +118,7 @@ class Finding:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.Finding) -> Finding:
+        """From its message."""
         return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
 
 
@@ -129,6 +133,7 @@ class VerifyProgress:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
+        """From its message."""
         finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
         return cls(message.records, message.threads, finding, message.done)
 
@@ -146,4 +151,5 @@ class DrainResult:
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.DrainResponse) -> DrainResult:
+        """From its message."""
         return cls(message.detached_threads, message.dirty_threads, message.ready)

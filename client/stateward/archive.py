@@ -27,6 +27,7 @@ class ArchiveStatus:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.GetArchiveResponse) -> ArchiveStatus:
+        """From the answer that has it."""
         return cls(
             url=message.url,
             archive_id=message.archive_id,
@@ -54,6 +55,7 @@ class ArchivedThread:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.ListArchiveResponse) -> ArchivedThread:
+        """From its message."""
         return cls(
             thread=ThreadInfo.from_proto(message.thread) if message.HasField("thread") else None,
             detached=message.detached,
@@ -75,6 +77,7 @@ class ArchiveVerifyProgress:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.VerifyArchiveResponse) -> ArchiveVerifyProgress:
+        """From its message."""
         finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
         return cls(message.threads, message.objects, message.bytes, finding, message.done)
 
@@ -95,6 +98,7 @@ class RestoreProgress:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.RestoreArchiveResponse) -> RestoreProgress:
+        """From its message."""
         return cls(
             total_threads=message.total_threads,
             threads=message.threads,
@@ -120,6 +124,7 @@ class GarbageProgress:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.CollectGarbageResponse) -> GarbageProgress:
+        """From its message."""
         return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
 
 
@@ -132,4 +137,5 @@ class Repair:
 
     @classmethod
     def from_proto(cls, message: archive_service_pb2.RepairThreadResponse) -> Repair:
+        """From its message."""
         return cls(ThreadInfo.from_proto(message.thread), tuple(message.findings))

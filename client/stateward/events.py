@@ -56,6 +56,7 @@ class Event:
 
     @classmethod
     def from_proto(cls, message: thread_service_pb2.Event) -> Event:
+        """From its message."""
         kind = message.WhichOneof("what") or ""
         what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None = None
         match kind:

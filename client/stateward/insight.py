@@ -3,11 +3,12 @@
 Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
 
     {"role": "assistant", "tool_calls": [{"id", "function": {"name"}}]}       OpenAI; {"name", "args"} as in LangChain
-    {"role": "tool", "tool_call_id", "status": "error"}                       their results
+    {"role" | "type": "tool", "tool_call_id", "status": "error"}              their results
     {"type": "function_call", "name", "call_id"}                              OpenAI, responses
     {"content": [{"type": "tool_use", "id", "name"}]}                         Anthropic
     {"content": [{"type": "tool_result", "tool_use_id", "is_error": true}]}   their results
     {"name" | "tool": "search", "error": "…"}                                 an entry of "tool_calls"
+    stateward.agent.v1.ToolCall                                               the same, in the typed schema
 
 One call often stands in two of these places, so of each thread and tool the place that has most of them counts.
 """
@@ -67,6 +68,7 @@ class Failure:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, tool: str, *, is_overcome: bool) -> Failure:
+        """The failure that a version says; `tool` as above."""
         return cls(
             checkpoint.thread,
             checkpoint.version,
@@ -209,7 +211,7 @@ def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _failed(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Name (as far as it is said) and id of each call that a message tells to have failed."""
     results = [part for part in _dicts(message.get("content")) if part.get("type") == "tool_result"]
-    if message.get("role") == "tool" or message.get("type") == "function_call_output":
+    if message.get("role") == "tool" or message.get("type") in ("tool", "function_call_output"):
         results.append(message)
     for result in results:
         if _says_error(result):
@@ -224,10 +226,11 @@ def _name(call: Mapping[str, Any]) -> str:
 
 
 def _says_error(entry: Mapping[str, Any]) -> bool:
-    status = entry.get("status")
-    return bool(
-        entry.get("is_error") or entry.get("error") or (isinstance(status, str) and status.lower() in FAILED_WORDS)
-    )
+    status, result = entry.get("status"), entry.get("result")
+    word = status.lower() if isinstance(status, str) else ""
+    # As a ToolCall says it: its result has what went wrong, and its status is the name of an enum's member.
+    has_failed = word.endswith("_failed") or (isinstance(result, dict) and result.get("error"))
+    return bool(entry.get("is_error") or entry.get("error") or word in FAILED_WORDS or has_failed)
 
 
 def _dicts(found: Any) -> list[dict[str, Any]]:

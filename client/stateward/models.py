@@ -135,6 +135,7 @@ class Checkpoint:
 
     @classmethod
     def from_proto(cls, message: checkpoint_pb2.Checkpoint, *, replayed: bool = False) -> Checkpoint:
+        """From its message; `replayed` as the answer to a save says it."""
         return cls(
             namespace=message.namespace,
             thread=message.thread,
@@ -173,10 +174,12 @@ class Retention:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Retention) -> Retention:
+        """From its message, in which 0 is no limit."""
         keep_for = message.keep_for.ToTimedelta() if message.HasField("keep_for") else None
         return cls(keep_last=message.keep_last or None, keep_for=keep_for)
 
     def to_proto(self) -> thread_pb2.Retention:
+        """As the message that `from_proto` reads."""
         keep_for = None if self.keep_for is None else write_duration(self.keep_for)
         return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=keep_for)
 
@@ -205,6 +208,7 @@ class ThreadOptions:
         )
 
     def to_proto(self) -> thread_pb2.ThreadOptions:
+        """As the message that `from_proto` reads."""
         return thread_pb2.ThreadOptions(
             labels=dict(self.labels),
             ttl=None if self.ttl is None else write_duration(self.ttl),
@@ -226,6 +230,7 @@ class Branch:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Branch) -> Branch:
+        """From its message."""
         return cls(message.name, message.version, message.digest, message.base_version)
 
 
@@ -238,6 +243,7 @@ class Tag:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Tag) -> Tag:
+        """From its message."""
         return cls(message.name, message.version)
 
 
@@ -251,6 +257,7 @@ class ForkSource:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.ForkSource) -> ForkSource:
+        """From its message."""
         return cls(message.thread, message.uid, message.version)
 
 
@@ -267,6 +274,7 @@ class Orphan:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Orphan) -> Orphan:
+        """From its message."""
         return cls(message.thread, message.common_sequence, message.epoch)
 
 
@@ -287,6 +295,7 @@ class Lease:
 
     @classmethod
     def from_proto(cls, message: lease_pb2.Lease) -> Lease:
+        """From its message; `remaining` as it was when the daemon sent it."""
         term, remaining = message.term.ToTimedelta(), message.remaining.ToTimedelta()
         return cls(message.holder.name, message.token, term, remaining, read_time(message.grant_time))
 
@@ -346,6 +355,7 @@ class ThreadInfo:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Thread) -> ThreadInfo:
+        """From its message."""
         return cls(
             namespace=message.namespace,
             name=message.thread,
@@ -398,4 +408,5 @@ class DurableResult:
 
     @classmethod
     def from_proto(cls, message: thread_service_pb2.WaitDurableResponse) -> DurableResult:
+        """From the answer that has it."""
         return cls(read_member(Durability, message.durability), message.sequence, message.archived_sequence)

@@ -43,18 +43,24 @@ class Question:
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Question) -> Question:
+        """From its message."""
         return cls(message.prompt, _read_schema(message.answer_schema))
 
     def to_proto(self) -> signal_pb2.Question:
+        """As the message that `from_proto` reads."""
         schema = "" if self.schema is None else json.dumps(self.schema, ensure_ascii=False)
         return signal_pb2.Question(prompt=self.prompt, answer_schema=schema)
 
     def check(self, answer: Any) -> None:
-        """Raises AnswerRefused for an answer of another form. Warns where it cannot be checked here."""
+        """Raises AnswerRefused for an answer of another form. Warns where it cannot be checked here, as with
+        a `$ref` to another document: none is fetched."""
         if self.schema is None:
             return
         try:
             import jsonschema  # noqa: PLC0415  an extra, and slow to import
+            from jsonschema_specifications import (  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
+                REGISTRY,
+            )
         except ModuleNotFoundError:
             warnings.warn(
                 "the answer was not checked against the question's schema, as the package jsonschema is not installed; "
@@ -65,7 +71,8 @@ class Question:
             return
         try:
             validator = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
-            error = jsonschema.exceptions.best_match(validator(self.schema).iter_errors(answer))
+            # A registry that fetches nothing: the agent wrote the schema, and would choose what is asked from here.
+            error = jsonschema.exceptions.best_match(validator(self.schema, registry=REGISTRY).iter_errors(answer))
         except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters
             warnings.warn(
                 f"the answer was not checked, as the question's schema is wrong: {failure}", SchemaNotChecked, 2
@@ -111,6 +118,7 @@ class Signal:
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Signal) -> Signal:
+        """From its message."""
         return cls(
             id=message.signal_id,
             name=message.name,

@@ -3,11 +3,12 @@
     {"thread": "booking-42", "uid": "…", "agent": "booking", "version": 20, "step": 20,
      "status": "completed", "status_detail": "", "outcome": VALUE or null,
      "labels": {…}, "metrics": {"cost_usd": 0.31, …}, "create_time": "…", "update_time": "…",
-     "messages": [MESSAGE, …], "messages_missing": 0, "tools": [{"name", "calls", "errors"}, …]}
+     "messages": [MESSAGE, …], "messages_missing": 0, "tool_calls": [CALL, …], "tool_calls_missing": 0,
+     "tools": [{"name", "calls", "errors"}, …]}
 
-`messages` is the log of that name, whole: what a sliding window trimmed is read from earlier versions, as far as those
-were not pruned; `messages_missing` counts what is gone for good. `outcome` is the value of a slot. Values that JSON
-cannot say are {"media_type", "base64"}.
+`messages` and `tool_calls` are the logs of these names, whole: what a sliding window trimmed is read from earlier
+versions, as far as those were not pruned; `…_missing` counts what is gone for good. `outcome` is the value of a slot.
+Values that JSON cannot say are {"media_type", "base64"}.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import Message
+
+from stateward._blobs import MARK
 from stateward.changes import EntriesAppended, EntryReplaced, LogDeleted, LogTrimmed
-from stateward.insight import MESSAGES, TOOL_CALLS, count_calls, entries_of
+from stateward.insight import MESSAGES, TOOL_CALLS, count_calls
 from stateward.models import Status
+from stateward.v1 import state_pb2
+from stateward.values import Blob, decode_leniently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from stateward._threads import ThreadFilters
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+TYPED_CALL = "stateward.agent.v1.ToolCall"
 OUTCOME_SLOTS = ("outcome", "result")
 
 
@@ -47,23 +54,32 @@ class MetricRange:
 def find_runs(
     client: Client, filters: ThreadFilters, metrics: MetricRange | None = None, agent: str | None = None
 ) -> Iterator[ThreadInfo]:
-    """Threads that are over (or have the statuses that are asked for), and fit. Page by page."""
+    """Threads that are over (or have the statuses that are asked for), and fit. Page by page.
+
+    A thread without a version, which an effect or a lease made, is none of them.
+    """
     if not filters.get("statuses") and filters.get("status") is None:
         filters = {**filters, "statuses": FINISHED}
     for info in client.threads(**filters):
-        if (metrics is None or metrics.fits(info.metrics)) and (agent is None or info.options.agent == agent):
+        if (
+            info.version
+            and (metrics is None or metrics.fits(info.metrics))
+            and (agent is None or info.options.agent == agent)
+        ):
             yield info
 
 
 def read_trajectory(
     client: Client, info: ThreadInfo, plain: Callable[[Any], Any], outcome_slot: str | None = None
 ) -> dict[str, Any]:
-    """A thread as a record. `plain` makes JSON of a value. ThreadNotFound where it was deleted meanwhile."""
+    """A thread as a record. `plain` makes JSON of a value. ThreadNotFound where it was deleted meanwhile,
+    VersionNotFound where it has no version yet."""
     thread = client.thread(info.name)
     wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)
     state = thread.hydrate(slots=wanted, logs=[MESSAGES, TOOL_CALLS], must_exist=True)
-    messages, missing = _whole_log(thread, state)
-    calls = count_calls(messages, entries_of(state, TOOL_CALLS))
+    messages, messages_missing = _whole_log(thread, state, MESSAGES)
+    tool_calls, tool_calls_missing = _whole_log(thread, state, TOOL_CALLS)
+    calls = count_calls(messages, tool_calls)
     checkpoint = state.checkpoint
     assert checkpoint is not None
     return {
@@ -80,32 +96,44 @@ def read_trajectory(
         "create_time": info.create_time.isoformat(),
         "update_time": info.update_time.isoformat(),
         "messages": [plain(entry) for entry in messages],
-        "messages_missing": missing,
+        "messages_missing": messages_missing,
+        "tool_calls": [_call(entry, plain) for entry in tool_calls],
+        "tool_calls_missing": tool_calls_missing,
         "tools": [{"name": name, "calls": count, "errors": calls.errors[name]} for name, count in calls.calls.items()],
     }
 
 
-def _whole_log(thread: Thread, state: State) -> tuple[list[Any], int]:
+def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
+    """A call as JSON; of a typed one the result is what its bytes say."""
+    record = plain(entry)
+    if isinstance(entry, Message) and entry.DESCRIPTOR.full_name == TYPED_CALL:
+        result: Any = entry.result  # type: ignore[attr-defined]
+        if result.WhichOneof("outcome") == "inline":
+            record["result"]["inline"] = plain(decode_leniently(result.inline))
+    return record
+
+
+def _whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
     """Every entry the log ever had, by its newest value, and how many are gone."""
-    if MESSAGES not in state.logs:
+    if name not in state.logs:
         return [], 0
-    log = state.logs[MESSAGES]
+    log = state.logs[name]
     first = log.first_index
     entries = {first + at: _entry(log, at) for at in range(len(log))}
     if first:
-        earlier = _earlier(thread, state.version)
-        entries = {at: value for at, value in earlier.items() if at < first} | entries
+        earlier = _earlier(thread, state.version, name)
+        entries = {at: _read(thread, value) for at, value in earlier.items() if at < first} | entries
     return [entries[at] for at in sorted(entries)], log.next_index - len(entries)
 
 
-def _earlier(thread: Thread, version: int) -> dict[int, Any]:
+def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
     """The log's entries by index, as the versions up to this one brought them; what was trimmed at the start stays."""
     entries: dict[int, Any] = {}
     following = 0
-    with thread.history(version=version, logs=[MESSAGES]) as line:
+    with thread.history(version=version, logs=[name]) as line:
         for at, (checkpoint, state, changes) in enumerate(line):
             if not at:
-                log = (state or thread.hydrate(checkpoint.version, logs=[MESSAGES])).logs[MESSAGES]
+                log = (state or thread.hydrate(checkpoint.version, logs=[name])).logs[name]
                 entries = {log.first_index + place: _entry(log, place) for place in range(len(log))}
                 following = log.next_index
                 continue
@@ -123,6 +151,14 @@ def _earlier(thread: Thread, version: int) -> dict[int, Any]:
                     case LogDeleted():
                         entries = {}
     return entries
+
+
+def _read(thread: Thread, value: Any) -> Any:
+    """What a save made a blob of: the changes of a version only name it."""
+    if not isinstance(value, Blob) or not value.media_type.endswith(MARK):
+        return value
+    media_type = value.media_type.removesuffix(MARK)
+    return decode_leniently(state_pb2.Value(media_type=media_type, data=thread.read_blob(value)))
 
 
 def _entry(log: Any, position: int) -> Any:

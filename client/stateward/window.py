@@ -72,8 +72,8 @@ class Window:
         return where._run(_windows.save(where._ref, state, [self], options))
 
     def trimmed(self, thread: Any = None) -> Any:
-        """All entries that slid out, oldest first, as a list: read from the versions before. To be awaited with an
-        AsyncThread. VersionPruned where retention has removed such a version."""
+        """All entries that slid out, oldest first, as a list: read from the versions before, also those that a branch
+        goes on from. To be awaited with an AsyncThread. VersionPruned where retention has removed such a version."""
         where = self._thread(thread)
         return where._run(_windows.trimmed(where._ref, self.log))
 

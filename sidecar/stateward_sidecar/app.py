@@ -26,7 +26,7 @@ from stateward.v1 import (
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.desk import Options
-from stateward_sidecar.archive.start import fetch_root, join
+from stateward_sidecar.archive.start import expect_archive, fetch_root, join
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
@@ -131,6 +131,8 @@ def _make_parts(
     key = _load_key(settings)
     bucket = _open_bucket(settings)
     wire = Wire(bucket, Clock()) if bucket is not None else None
+    if wire is not None and settings.archive_must_exist:
+        expect_archive(wire, settings.archive)
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = fetch_root(wire) if wire is not None and not has_keys else b""
     store = Store(
@@ -218,7 +220,10 @@ def _leave(archive: Archive, grace_s: float) -> None:
 
 
 def _open_bucket(settings: Settings) -> Bucket | None:
-    return open_bucket(settings.archive, os.environ, Clock(), BUCKET_PATIENCE) if settings.archive else None
+    if not settings.archive:
+        return None
+    must_exist = settings.archive_must_exist
+    return open_bucket(settings.archive, os.environ, Clock(), BUCKET_PATIENCE, must_exist=must_exist)
 
 
 def _archive_options(settings: Settings) -> Options:

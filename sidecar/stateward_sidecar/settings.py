@@ -58,6 +58,7 @@ class Settings:
     log_level: str
     log_format: str
     archive: str  # its URL; empty = none
+    archive_must_exist: bool
     archive_interval_s: float
     archive_puts_per_s: float
     archive_lease_s: float
@@ -86,6 +87,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
     add("--key-file", metavar="FILE", help=_KEY_HELP)
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
+    add(
+        "--archive-must-exist",
+        action="store_const",
+        const="yes",
+        help="start only where that archive exists already: a wrong URL is refused, and no archive is made there",
+    )
     add("--archive-interval", metavar="SECONDS", help="how often a busy thread is archived (default: 1)")
     add("--archive-puts", metavar="N", help="archive writes a second, for all threads together (default: 50)")
     add(
@@ -134,7 +141,7 @@ _NUMBERS = (
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
     "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts", "archive_lease",
-    "accept_local_key",
+    "accept_local_key", "archive_must_exist",
 )  # fmt: skip
 
 
@@ -203,6 +210,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
         log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,
+        archive_must_exist=_is_yes(given, "archive_must_exist"),
         archive_interval_s=_seconds(given, "archive_interval", 1.0),
         archive_puts_per_s=_at_least_one(given, "archive_puts", 50.0),
         archive_lease_s=_seconds(given, "archive_lease", 10.0),

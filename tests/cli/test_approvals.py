@@ -104,17 +104,48 @@ def test_an_answer_of_the_wrong_form(stateward, client):
     assert stateward("answer", "t", "--json", "true").code == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("NaN", "NaN is no number"),
+        ("[-Infinity]", "-Infinity is no number"),
+        ("1e999", "inf has no form in JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("9" * 5000, "digits"),
+    ],
+)
+def test_a_value_that_cannot_be_kept(stateward, client, value, says):
+    """What Python takes for JSON and nobody else does is refused in one line that names the option."""
+    ask(client)
+    for command in (["answer", "t"], ["signal", "t", "price"]):
+        refusal = stateward(*command, "--json", value)
+        assert refusal.code == 1
+        assert refusal.error.startswith("--json: ")
+        assert says in refusal.error
+    assert client.thread("t").signals() == []
+
+
+def test_a_handoff_is_no_question(stateward, client):
+    """The list says whom a handed thread waits for, and no answer is taken from others."""
+    thread = client.thread("t")
+    thread.append("l", 1)
+    handoff = thread.handoff("booker", "dates are fixed")
+    assert "handoff to booker" in stateward("waiting").out
+    for more in ([], ["--wait-id", handoff.id]):
+        refusal = stateward("approve", "t", *more)
+        assert refusal.code == 1
+        assert "'booker'" in refusal.error
+    assert thread.signals() == []
+    assert client.take_handoff("t").summary == "dates are fixed"
+
+
 def test_no_daemon_of_the_asker(pair, namespace):
-    """With --archive and the key a daemon of the command's own does it; what somebody owns is left, and named."""
+    """With --archive and the key a daemon of the command's own does it, and gives the thread up."""
     there = ["--archive", f"file://{pair.bucket}", "--key-file", pair.first.key_file, "--namespace", namespace]
     with pair.first.client(namespace=namespace) as client:
         wait_id = ask(client, "asks", durability="archived")
-        client.thread("owned").append("l", 1, durability="archived")
         answer = run("answer", "asks", "yes", *there, "--as", "ana")
         assert (answer.code, answer.err) == (0, "")
-        refused = run("signal", "owned", "cancel", *there)
-        assert refused.code == 1
-        assert "'first'" in refused.error
     with pair.second.client(namespace=namespace) as client:
         thread = client.thread("asks")
         state = thread.hydrate()

@@ -172,6 +172,16 @@ def test_runs_come_back(stateward, client, write, tmp_path):
             assert (a.checkpoint.step, a.checkpoint.metadata) == (b.checkpoint.step, b.checkpoint.metadata)
 
 
+def test_projections_are_left_out(stateward, client):
+    """What `thread.replay` keeps beside a run can be folded again, and does not make it something else than a run."""
+    run, thread = make_run("one", 3), client.thread("one")
+    for step, message in enumerate(run["messages"], 1):
+        thread.append("messages", message, step=step)
+    assert thread.replay("messages", lambda count, _: count + 1, 0, projection="count") == 3
+    assert len(thread.get().branches) == 2
+    assert json.loads(stateward("export", "one").out) == run
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="the recorded runs are not beside this repository")
 @pytest.mark.parametrize("name", ["swe-agent-step-states", "swe-agent"])
 def test_recorded_runs_come_back(stateward, client, name, tmp_path):

@@ -8,6 +8,7 @@ from tests.cli.conftest import environment, run
 from stateward.testing import run_daemon
 
 PROGRAM = """
+print("a program that talks")
 from stateward import Migrations
 
 class Registry:
@@ -15,6 +16,7 @@ class Registry:
 
 @Registry.migrations.step("1", "2")
 def rename(state):
+    print("while it works")
     state.slots["new"] = state.slots.pop("old")
 
 number = 7
@@ -56,7 +58,8 @@ def test_all_threads_of_the_namespace(command):
     for number in range(3):
         save(command.client, f"t{number}")
     dry = command("--dry-run")
-    assert (dry.code, dry.err) == (0, "")
+    assert dry.code == 0
+    assert dry.err.splitlines() == ["a program that talks", *["while it works"] * 3]
     assert "3 branches would go from schema 1 to 2" in dry.out
     assert command.client.thread("t0").get().version == 1
     assert command("--json").json == {
@@ -65,6 +68,7 @@ def test_all_threads_of_the_namespace(command):
         "threads": 3,
         "migrated": [{"from": 1, "to": 2, "branches": 3}],
         "unchanged": 0,
+        "remote": 0,
         "orphans": 0,
         "failures": [],
     }
@@ -85,7 +89,40 @@ def test_failures_are_said_and_end_with_1(command):
     assert "1 branch went from schema 1 to 2" in answer.out
     assert "failed: thread 'odd' version 1: the migration from 1 to 2 failed: KeyError" in answer.out
     assert "has schema 9, and no migration leads from 9 to 2" in answer.out
-    assert answer.error == "2 branches could not be migrated and stay as before"
+    assert answer.err.splitlines()[-1] == "stateward: 2 branches could not be migrated and stay as before"
+
+
+def test_a_thread_that_does_not_exist(command):
+    """It is said to be missing, and not to stay as it was."""
+    save(command.client, "good")
+    answer = command("-t", "nope", "-t", "good")
+    assert answer.code == 1
+    assert "1 branch went from schema 1 to 2" in answer.out
+    assert answer.err.splitlines()[-1] == "stateward: there is no thread 'nope'"
+    assert "nope" not in answer.out
+    assert "stay" not in answer.err
+
+
+def test_what_another_sidecar_wrote_is_said(pair, tmp_path, monkeypatch):
+    """A dry run says of such threads that it cannot know, and does not end as if all were fine."""
+    (tmp_path / "shop_of_two.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pair.first.client(namespace="two") as first, pair.second.client(namespace="two") as second:
+        save(first, "t")
+        first.thread("t").append("l", 1, durability="archived")
+        second.thread("t").hydrate()
+    place = ["shop_of_two:Registry.migrations", "--target", pair.second.target, "-n", "two", "-t", "t"]
+    dry = run("migrate", *place, "--dry-run")
+    assert (dry.code, "1 branch of threads that another sidecar wrote last" in dry.out) == (1, True)
+    assert '"remote": 1' in run("migrate", *place, "--dry-run", "--json").out
+
+
+def test_the_help_says_what_is_left_out():
+    """Which threads are looked at, and what a migration does to a TTL."""
+    told = " ".join(run("migrate", "--help").out.split())
+    for words in ("threads on this daemon's disk", "stateward restore", "TTL of a finished thread"):
+        assert words in told
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,26 @@ def test_raw_slot(stateward, forked, daemon, namespace, capfd):
     assert stateward("show", "t", "--slot", "note", "--raw").out == "one\n2\nthree"
     assert stateward("show", "t", "--slot", "n", "--branch", "try", "--at", "3", "--json").json["slots"] == {"n": 0}
     assert stateward("show", "t", "--at", "tag:good", "--slot", "note", "--json").json["logs"] == {}
+
+
+def test_large_values(stateward, client):
+    """Values that are kept apart from the state, as they are large, are shown and compared like the others."""
+    thread = client.thread("large")
+    state = thread.hydrate()
+    texts = [letter * (5 << 18) for letter in "ab"]
+    for text in texts:
+        state.slots["s"], state.slots["raw"] = text, text.encode()
+        state.logs["l"].append({"text": text})
+        thread.save(state)
+    shown = stateward("show", "large", "--json").json
+    assert shown["slots"]["s"] == texts[1]
+    assert [each["text"] for each in shown["logs"]["l"]] == texts
+    assert '"bbbb' in stateward("show", "large", "--log", "l", "--last", "1").out
+    assert '"bbbb' in stateward("show", "large", "--slot", "s").out
+    assert stateward("show", "large", "--slot", "raw", "--raw").out == texts[1]
+    difference = stateward("diff", "large", "1", "2", "--json").json
+    assert (difference["slots"]["s"]["old"], difference["slots"]["s"]["new"]) == tuple(texts)
+    answer = stateward("diff", "large", "1")
+    assert answer.code == 0
+    assert '- "aaaa' in answer.out
+    assert "+ [1]" in answer.out

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from stateward import ThreadOptions
+from stateward.agent import AgentState
 
 
 @pytest.fixture
@@ -82,6 +83,56 @@ def test_trajectories(stateward, runs, tmp_path):
     answer = stateward("export", "--trajectories", "-s", "running", "-s", "failed", "-o", file)
     assert "holds 2 runs" in answer.error
     assert len(gzip.decompress(file.read_bytes()).splitlines()) == 2
+
+
+def test_trajectories_of_typed_calls(stateward, client):
+    """Calls of the project's own schema are there with arguments and results, also those that were trimmed."""
+    thread = client.thread("t")
+    state = thread.hydrate()
+    agent = AgentState(state)
+    for number in range(3):
+        call = agent.tool_calls.begin("pay", {"eur": number}, id=f"c{number}")
+        agent.messages.add("assistant", "", tool_calls=[call])
+        thread.save(state, step=number)
+        agent = AgentState(state)
+        if number == 1:
+            agent.tool_calls.fail(f"c{number}", "503")
+        else:
+            agent.tool_calls.finish(f"c{number}", {"ok": number, "receipt": "z" * (2 << 20) * (not number)})
+        thread.save(state)
+    state.logs["tool_calls"].trim(keep_last=1)
+    thread.finish(state)
+    (line,) = [json.loads(each) for each in stateward("export", "--trajectories").out.splitlines()]
+    assert [(each["name"], each["argumentsJson"]) for each in line["tool_calls"]] == [
+        ("pay", json.dumps({"eur": number})) for number in range(3)
+    ]
+    first, second, third = (each["result"] for each in line["tool_calls"])
+    assert len(first["inline"]["receipt"]) == 2 << 20
+    assert (second["error"], third["inline"]["ok"]) == ("503", 2)
+    assert (line["tool_calls_missing"], line["tools"]) == (0, [{"name": "pay", "calls": 3, "errors": 1}])
+
+
+def test_threads_without_a_version(stateward, client, tmp_path):
+    """A thread that an effect made costs nobody the export, and commands about it say that it has no version yet."""
+    client.thread("nov").cached("search", {"q": 1}, lambda: 1)
+    thread = client.thread("t")
+    state = thread.hydrate()
+    state.logs["messages"].append({"role": "user"})
+    thread.save(state)
+    for arguments in (["--status", "running"], ["nov", "t"]):
+        answer = stateward("export", "--trajectories", *arguments)
+        assert [json.loads(each)["thread"] for each in answer.out.splitlines()] == ["t"]
+        assert answer.code == 0
+    assert "'nov' has no version" in answer.error
+    for arguments in (["--messages-only"], ["--versions"]):
+        answer = stateward("export", "--all", *arguments)
+        assert (answer.code, len(answer.out.splitlines())) == (0, 1)
+        assert "'nov' has no version" in answer.error
+    for command in ("show", "history", "replay"):
+        answer = stateward(command, "nov")
+        assert answer.code == 1
+        assert "'nov' has no version yet" in answer.error
+    assert "'nov' has no version yet" in stateward("diff", "nov", "0").error
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,23 @@ def test_no_byte_of_it_is_sent(client, sent):
     assert dict(client.thread("u").hydrate().slots) == {"fact": 1}
 
 
+def test_writes_of_one_slot_are_refused(client, sent):
+    """What is set or counted without a state has nowhere to stay but in the store: it is refused, and nothing sent."""
+    thread, board = client.thread("t"), client.board("t")
+    for attempt in (
+        lambda: thread.set_slot("cache", SECRET),
+        lambda: board.post("scratch/page", SECRET),
+        lambda: board.increment("scratch/page"),
+        lambda: thread.increment("cache"),
+    ):
+        with pytest.raises(ValueError, match=r"slot '(cache|scratch/page)' is ephemeral"):
+            attempt()
+    assert sent == []
+    board.post("cached", 1)
+    board.increment("scratch")
+    assert board.read() == {"cached": 1, "scratch": 1}
+
+
 def made_here():
     state = State()
     state.slots["fact"], state.slots["cache"] = 1, SECRET

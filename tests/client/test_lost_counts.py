@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 import pytest
+from tests.archive.rig import eventually
 
-from stateward import ABSENT, Client, EditConflict, Number, RawValue, ThreadNotFound
+from stateward import ABSENT, Access, Client, EditConflict, Number, RawValue, ThreadNotFound, _projecting
 from stateward._logpages import LogFollower
 from stateward._operations import Call, ThreadRef
 from stateward.changes import EntriesAppended, NumberAdded, SlotSet
@@ -117,6 +120,15 @@ def test_a_number_too_large_is_refused(thread: Any) -> None:
     thread.increment("n", (1 << 63) - 1)
     with pytest.raises(EditConflict, match="int64"):
         thread.increment("n")
+
+
+@pytest.mark.parametrize("delta", ["1", 1.5, None])
+def test_what_is_no_whole_number_is_named(thread: Any, board: Any, delta: Any) -> None:
+    """A delta of another type is refused by its name, before anything is sent."""
+    for count in (thread.increment, board.increment):
+        with pytest.raises(TypeError, match=r"delta: .* is no whole number"):
+            count("n", delta)
+    assert thread.hydrate().version == 0
 
 
 def test_a_full_state_carries_numbers(thread: Any, client: Any, name: str) -> None:
@@ -381,6 +393,49 @@ def test_a_lost_race_for_a_fold_is_no_error(thread: Any, client: Any) -> None:
     assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (7, 0)
 
 
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_a_fold_prolongs_no_life(thread: Any, status: str) -> None:
+    """Of a thread that has ended nothing is kept: a read must not put off its expiry."""
+    thread.append("events", 1, 2)
+    thread.finish(thread.hydrate(), ttl=timedelta(hours=1), status=status)
+    before = thread.get()
+    for _ in range(2):
+        fold = Sum()
+        assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (3, 2)
+    after = thread.get()
+    assert (after.expire_time, after.update_time, after.sequence) == (
+        before.expire_time,
+        before.update_time,
+        before.sequence,
+    )
+
+
+def test_a_fold_takes_no_thread(pair: Any, open_client: Any, name: str) -> None:
+    """A replay on another machine is a read: the thread stays whose it was."""
+    first, second = (open_client(each.target, namespace=name) for each in (pair.first, pair.second))
+    thread = first.thread("t")
+    thread.append("events", 1, 2)
+    thread.ask(thread.hydrate(), "ok?", durability="archived")
+    eventually(lambda: first.thread("t").get().access == Access.REMOTE)  # given up, as it waits
+    for _ in range(2):
+        assert second.thread("t").replay("events", Sum(), 0, projection="sum") == 3
+        info = second.thread("t").get()
+        assert (info.owner_id, info.access) == ("first", Access.REMOTE)
+
+
+def test_a_fold_while_the_daemon_is_emptied(open_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was folded is returned although it cannot be kept; nobody waits for a daemon that stops."""
+    monkeypatch.setattr(_projecting, "KEEP_S", 0.2)
+    with run_daemon() as daemon:
+        client = open_client(daemon.target)
+        thread = client.thread("t")
+        thread.append("events", 1, 2)
+        client.drain()
+        begun = time.monotonic()
+        assert thread.replay("events", Sum(), 0, projection="sum") == 3
+        assert time.monotonic() - begun < 5
+
+
 # -- boards ------------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +492,9 @@ def test_a_post_needs_what_it_expects(board: Any) -> None:
         board.post("task-1", {"taken by": "bob"}, expected=ABSENT)
     board.post("task-1", {"done": True}, expected={"taken by": "ada"})
     assert board.read("task-1") == {"task-1": {"done": True}}
+    board.post("task-1", {"a": 1, "b": 2})
+    with pytest.raises(EditConflict):  # equal, but stored in other bytes, as its docstring says
+        board.post("task-1", "new", expected={"b": 2, "a": 1})
 
 
 def test_a_number_in_a_log_is_refused_by_the_daemon(server: Daemon, name: str) -> None:

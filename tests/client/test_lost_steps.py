@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import subprocess
@@ -286,6 +287,11 @@ def test_the_former_handler_is_back_after_the_block(blocking: Any) -> None:
 # -- windows ---------------------------------------------------------------------------------------------------------
 
 
+def finish(thread: Any, result: Any) -> Any:
+    """What a window of either client answers: windows know the client's own thread and not the one of the tests."""
+    return thread._finish(result) if inspect.iscoroutine(result) else result
+
+
 def summarise(old: Any, entries: list[Any]) -> Any:
     return [*(old or []), *entries]
 
@@ -303,9 +309,7 @@ def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
     for each in thread.checkpoints():
         seen = thread.hydrate(each.version)
         assert [*seen.slots.get("summary", []), *seen.logs["messages"]] == list(range(each.step + 1))
-    read = window.trimmed(thread._inner if hasattr(thread, "_inner") else thread)
-    read = thread._finish(read) if hasattr(thread, "_inner") else read
-    assert [*read, *kept] == list(range(37))
+    assert [*finish(thread, window.trimmed()), *kept] == list(range(37))
 
 
 def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
@@ -355,6 +359,27 @@ def test_a_window_by_tokens(blocking: Any) -> None:
     assert blocking.hydrate().logs["messages"] == ["z" * 40]
 
 
+def test_a_branch_reads_what_was_trimmed_before_it_began(thread: Any) -> None:
+    """Over all branches that it goes on from, and without what those trimmed afterwards."""
+
+    def trimmed(of: Any) -> list[Any]:
+        return finish(of, of.window("m", keep_last=3).trimmed())
+
+    def go_on(on: Any, entries: list[Any]) -> int:
+        state = on.hydrate()
+        for entry in entries:
+            state.logs["m"].append(entry)
+            finish(on, on.window("m", keep_last=3).save(state))
+        return state.version
+
+    go_on(thread, [*range(8)])
+    cheap = thread.branch("cheap", at=6)
+    assert trimmed(cheap) == [0, 1, 2]
+    deeper = thread.branch("deeper", at=go_on(cheap, ["a", "b"]))
+    go_on(deeper, ["c"])
+    assert (trimmed(thread), trimmed(cheap), trimmed(deeper)) == ([*range(5)], [*range(5)], [*range(6)])
+
+
 # -- risky steps -----------------------------------------------------------------------------------------------------
 
 
@@ -398,3 +423,37 @@ def test_a_step_that_failed_is_uncertain(thread: Any, another: Any) -> None:
         raise OSError("again")
     with before(thread, "call", check=lambda key: NOT_HAPPENED) as third:
         assert not third.done
+
+
+def test_a_result_that_cannot_be_stored_leaves_the_step_uncertain(thread: Any) -> None:
+    """It was made: the next one is not told that somebody is at it, and a check finds out. A check's result too."""
+    thread.append("l", "made")
+    with pytest.raises(TypeError, match="pay"), before(thread, "pay") as risky:
+        risky.result = object()
+    with pytest.raises(TypeError, match="pay"), before(thread, "pay", check=lambda _key: object()):
+        raise AssertionError("not entered")
+    with pytest.raises(errors.EffectUncertain), before(thread, "pay"):
+        raise AssertionError("not entered")
+    with before(thread, "pay", check=lambda _key: "paid") as found:
+        assert (found.done, found.result) == (True, "paid")
+
+
+def test_a_risky_step_is_saved_as_autosave_saves(thread: Any) -> None:
+    """With the step and the metrics that were said last, with its options and its windows; and what it says more is for
+    that version alone."""
+    state = thread.hydrate()
+    options = {"labels": {"run": "7"}, "windows": [thread.window("m", keep_last=2)]}
+    with thread.autosave(state, **options) as auto:
+        state.logs["m"].extend([1, 2, 3])
+        auto.step(step=5, metrics={"cost_usd": 1.0})
+        with before(auto, "charge card", labels={"amount": "10"}) as risky:
+            risky.result = 1
+        head = thread.checkpoint()
+        labels = {"run": "7", "amount": "10", "before": "charge card", "trimmed:m": "1"}
+        assert (head.version, head.step, head.metrics, head.labels) == (2, 5, {"cost_usd": 1.0}, labels)
+        assert thread.hydrate().logs["m"] == [2, 3]
+        assert auto.checkpoint.version == 2
+        assert auto.step(step=5) is None
+        with before(auto, "mail", step=6) as risky:
+            risky.result = 1
+    assert (thread.checkpoint().version, thread.checkpoint().step) == (3, 6)

@@ -7,7 +7,7 @@ from tests.client.conftest import Driven
 
 from stateward import Migrations, State, VersionMismatch, _async_migrations, _sync_migrations
 from stateward._threads import read_threads
-from stateward.errors import ServerUnavailable
+from stateward.errors import NotOwner, ServerUnavailable
 
 
 def chain(current, **options):
@@ -98,6 +98,22 @@ def test_what_is_no_state_of_the_agent_is_left_alone(client):
     assert kept, "nothing is kept on a branch any more: this test shows nothing"
     assert (report.ok, report.migrated) == (True, {(1, 3): 1})
     assert [each for each in thread.get().branches if each.name != "main"] == kept
+
+
+def test_a_dry_run_counts_apart_what_another_sidecar_wrote(pair, open_client, name):
+    """Whether a thread that another sidecar wrote last can be migrated nobody knows before the run, which is refused
+    where that one still holds it. One that is current there is nothing to worry about."""
+    first, second = (open_client(each.target, namespace=name) for each in (pair.first, pair.second))
+    for thread, schema in (("theirs", 1), ("current", 3)):
+        save_first(first, thread, schema)
+        first.thread(thread).append("parts", {"text": "a"}, durability="archived")
+        second.thread(thread).hydrate()
+    save_first(second, "ours")
+    dry = run(chain(3), second, dry_run=True, threads=["theirs", "current", "ours"])
+    assert (dry.migrated, dry.remote, dry.unchanged, dry.failures, dry.ok) == ({(1, 3): 1}, 1, 1, [], False)
+    report = run(chain(3), second, threads=["theirs", "current", "ours"])
+    assert (report.migrated, report.remote, report.unchanged) == ({(1, 3): 1}, 0, 1)
+    assert [(each.thread, type(each.error)) for each in report.failures] == [("theirs", NotOwner)]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stateward import MsgPack, Status
+from stateward.agent import AgentState
 from stateward.errors import VersionMismatch
 from stateward.insight import count_calls
 
@@ -75,6 +76,64 @@ def test_calls_in_the_usual_shapes():
     assert +listed.errors == {"a": 1}
 
 
+def test_other_words_for_an_error():
+    """LangChain's own tool messages have a type in place of a role; a typed call has its error in its result."""
+    calls = {"type": "ai", "tool_calls": [{"id": "2", "name": "search"}]}
+    found = count_calls([calls, {"type": "tool", "tool_call_id": "2", "status": "error"}], [])
+    assert (found.calls, +found.errors) == ({"search": 1}, {"search": 1})
+    listed = count_calls(
+        [],
+        [
+            {"name": "a", "status": "TOOL_CALL_STATUS_FAILED"},
+            {"name": "b", "result": {"error": "503"}},
+            {"name": "c", "status": "TOOL_CALL_STATUS_DONE", "result": {"error": ""}},
+            {"name": "d", "result": "error"},
+        ],
+    )
+    assert +listed.errors == {"a": 1, "b": 1}
+
+
+def test_typed_calls(client):
+    """Calls of the project's own schema count, with those that failed."""
+    thread = client.thread("t")
+    state = thread.hydrate()
+    agent = AgentState(state)
+    agent.tool_calls.finish(agent.tool_calls.begin("pay", {"eur": 5}), {"ok": 1})
+    agent.tool_calls.fail(agent.tool_calls.begin("book", {"i": 1}), "503")
+    thread.save(state, status="failed")
+    found = {each.name: (each.calls, each.errors) for each in client.tools_used("t")}
+    assert found == {"pay": (1, 0), "book": (1, 1)}
+    (failure,) = client.failures()
+    assert failure.tool == "book"
+
+
+def test_calls_that_a_window_trimmed(client):
+    """What slid out of a window counts too, with its results, as long as the versions that have it are there."""
+    thread = client.thread("t")
+    state = thread.hydrate()
+    window = thread.window("messages", keep_last=3)
+    for number in range(6):
+        state.logs["messages"].append({"role": "assistant", "tool_calls": [{"id": str(number), "name": "search"}]})
+        state.logs["messages"].append({"role": "tool", "tool_call_id": str(number), "status": "error"})
+        inner = thread._inner if hasattr(thread, "_inner") else thread
+        saved = window.save(state, inner)
+        if hasattr(thread, "_runner"):
+            thread._runner.run(saved)
+    (used,) = client.tools_used()
+    assert len(thread.hydrate().logs["messages"]) == 3
+    assert (used.calls, used.errors) == (6, 6)
+    thread.prune(keep_latest_per_branch=1)
+    (used,) = client.tools_used()
+    assert used.calls < 6
+
+
+def test_calls_in_blobs(client):
+    """An entry that is large enough to be kept apart counts as every other does."""
+    run(client, "one", calls=[{"name": "search", "result": "z" * (1 << 21)}], status="failed")
+    assert [(each.name, each.calls) for each in client.tools_used("one")] == [("search", 1)]
+    assert [each.tool for each in client.failures()] == ["search"]
+
+
 def test_tools_that_were_used(client):
     """Calls add up over threads, most used first; what stands in two logs of a thread counts once."""
     run(client, "one", OPENAI, calls=[{"name": "search"}, {"name": "search"}, {"name": "extra"}])
@@ -119,6 +178,39 @@ def test_finishing_sets_the_ttl(client):
     again.logs["messages"].append("more")
     assert thread.finish(again, status="failed", status_detail="why").version == 3
     assert thread.get().options.ttl == timedelta(hours=1)
+
+
+def test_finishing_keeps_step_and_metrics(client):
+    """A finished run is found by the step and the metrics that it had, unless it ends with others."""
+    thread, state = run(client, "t", ["x"], step=5, metrics={"cost_usd": 1.0})
+    last = thread.finish(state)
+    assert (last.step, last.metrics) == (5, {"cost_usd": 1.0})
+    assert [each.name for each in client.threads(step=5)] == ["t"]
+    thread, state = run(client, "other", ["x"], step=5, metrics={"cost_usd": 1.0})
+    last = thread.finish(state, step=6, metrics={"cost_usd": 2.0})
+    assert (last.step, last.metrics) == (6, {"cost_usd": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("labels", {"a": 1}),
+        ("labels", {1: "a"}),
+        ("labels", ["a"]),
+        ("step", "5"),
+        ("min_step", 1.5),
+        ("page_size", "4"),
+        ("name_prefix", 3),
+        ("statuses", "failed"),
+        ("updated_after", "2026-01-31"),
+        ("updated_before", 5),
+        ("updated_since", 5),
+    ],
+)
+def test_filters_of_the_wrong_kind(client, name, value):
+    """A filter that is not of its kind is refused by its name."""
+    with pytest.raises(TypeError, match=f"^{name} takes "):
+        next(iter(client.threads(**{name: value})))
 
 
 def test_an_unfinished_thread_gets_no_ttl(client):

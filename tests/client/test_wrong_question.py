@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import sys
 import threading
 from typing import Any
@@ -129,6 +130,43 @@ def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest
     asked(client, name, schema={"type": "no such type"})
     with pytest.warns(SchemaNotChecked, match="schema is wrong"):
         client.answer(name, "anything")
+
+
+def test_a_schema_makes_nobody_ask_elsewhere(client: Any, name: str) -> None:
+    """An agent's schema may name another document: it is not fetched from where the answer is given."""
+    asked_for: list[str] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked_for.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        asked(client, name, schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema"})
+        with pytest.warns(SchemaNotChecked, match="schema is wrong"):
+            client.answer(name, True)
+        server.shutdown()
+    assert asked_for == []
+    asked(client, name, schema={"properties": {"form": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}})
+    with pytest.raises(AnswerRefused):
+        client.answer(name, {"form": {"type": 7}})
+
+
+def test_a_handoff_takes_no_answer(client: Any, name: str) -> None:
+    """A thread that is handed to an agent asks nobody else; the refusal names that agent."""
+    thread = client.thread(name)
+    thread.append("l", 1)
+    handoff = thread.handoff("booker", "dates are fixed")
+    for wait_id in (None, handoff.id):
+        with pytest.raises(StaleAnswer, match="'booker'"):
+            client.approve(name, wait_id=wait_id)
+    with pytest.raises(StaleAnswer, match="'booker'"):
+        thread.wait_for_answer(timeout=20)
+    assert thread.signals() == []
 
 
 def test_an_agent_that_stays(server: Any, client: Any, name: str) -> None:

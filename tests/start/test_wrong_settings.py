@@ -25,6 +25,10 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "an unknown flag": (["--nope"], "--nope"),
     "an archive of nobody": (["--archive", "ftp://bucket"], "s3://bucket/prefix"),
     "an archive with a password": (["--archive", "s3://me:secret@bucket"], "credentials come from the environment"),
+    "an archive that must be there": (
+        ["--archive", "file:///tmp/no-such-archive", "--archive-must-exist"],
+        "no archive at file:///tmp/no-such-archive",
+    ),
     "an archive that is away": (["--archive", "file:///proc/nowhere"], "cannot use the directory"),
     "an interval that is none": (["--archive-interval", "soon"], "--archive-interval"),
     "a budget of nothing": (["--archive-puts", "0"], "--archive-puts"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +15,17 @@ import typer
 from stateward.cli.connect import NamespaceOption, TargetOption, ThreadArgument
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import CommandError, clean, note, say
+from stateward.cli.typed import read_json
 from stateward.errors import NotOwner, StaleAnswer
+from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
 if TYPE_CHECKING:
     from stateward import Client
 
 INPUT_BYTES_MAX = 64 << 10
+# A thread is free when it was seen unchanged for the lease time; what the looks at it may take beyond that.
+FREE_MARGIN_S = 2.0
 
 WaitIdOption = Annotated[
     str | None,
@@ -49,7 +54,8 @@ def approve(
 
     The thread must be waiting for it still: an answer to a question that was asked anew, or was answered by somebody
     else, is refused. With --archive no daemon need run: one is started for this command, takes the thread, archives the
-    answer and gives the thread up.
+    answer and gives the thread up. A thread whose machine died while it had it is free when nothing has come from there
+    for ten seconds, which are waited for.
 
     \b
     Examples:
@@ -124,6 +130,9 @@ def signal(
 ) -> None:
     """Send a thread's agent a message, whether it waits for one or not. It is kept until the agent is done with it.
 
+    With --archive the thread is taken for it. One that another sidecar holds, as while its agent works, is left alone:
+    send it through that sidecar, with --target.
+
     \b
     Examples:
       stateward signal booking-42 cancel
@@ -141,7 +150,9 @@ def _say(
         warnings.simplefilter("always", SchemaNotChecked)
         sender = _login_name() if sender is None else sender
         try:
-            sent = _send(client, name, thread, content, wait_id, sender, is_answer, is_archived=archive is not None)
+            is_archived = archive is not None
+            send = partial(_send, client, name, thread, content, wait_id, sender, is_answer, is_archived=is_archived)
+            sent = _send_when_free(client, thread, send) if is_archived else send()
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; an answer that is no text is given with --json") from None
         except StaleAnswer as error:
@@ -150,7 +161,8 @@ def _say(
             if archive is None:
                 raise
             raise CommandError(
-                f"{error.message}; leave --archive out and send it there, with --target or on that machine"
+                f"{error.message}; leave --archive out and send it there, with --target or on that machine; if that "
+                "machine is dead, `stateward attach --take-over` on a daemon of this archive takes the thread"
             ) from None
         if archive is not None:
             client.thread(thread).detach()
@@ -158,6 +170,22 @@ def _say(
         note(str(each.message))
     what = f"question {clean(sent.wait_id)}" if sent.wait_id else "no question"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
+
+
+def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> Signal:
+    """Waits where another sidecar holds a thread that waits: it may be dead, and only who looks for a while can tell.
+
+    One whose agent works is left alone: it may be silent for minutes in a call, and would lose what it saved meanwhile.
+    """
+    try:
+        return send()
+    except NotOwner as error:
+        if error.free_in_s is None or client.thread(thread).get().status != Status.WAITING:
+            raise
+        note(f"{error.message}; waiting for that")
+        wait_s = error.free_in_s + FREE_MARGIN_S
+    client.thread(thread).attach(wait=wait_s)
+    return send()
 
 
 def _send(
@@ -180,7 +208,7 @@ def _read_value(text: str | None, as_json: str | None, what: str) -> Any:
     if as_json is None:
         return _read_input() if text == "-" else text
     try:
-        return json.loads(_read_input() if as_json == "-" else as_json)
+        return read_json(_read_input() if as_json == "-" else as_json, "--json")
     except ValueError as error:
         raise CommandError(f"--json: this is no JSON: {error}") from None
 

@@ -70,7 +70,8 @@ def gc(
 ) -> None:
     """Remove objects from the bucket that no thread needs any more: of deleted threads, and of work that was cut short.
 
-    No version is lost by it. Without --namespace all namespaces are looked at.
+    Threads whose TTL was over more than an hour ago are deleted with all their versions, unless another sidecar holds
+    them; no other version is lost by it. Without --namespace all namespaces are looked at.
 
     \b
     Examples:

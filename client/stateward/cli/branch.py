@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json
 from stateward.cli.output import CommandError, clean, print_json, say
+from stateward.cli.typed import read_json
 from stateward.cli.where import AtOption, find_version
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def branch(
       stateward branch booking-42 rome --at 14 --set goal='{"city": "Rome"}'
       stateward diff booking-42 main..cheaper
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if not name:
+        raise typer.BadParameter("it is empty", param_hint="NAME")
     edits = read_slots(slots or ())
     with connect(context, target, namespace) as client:
         source = client.thread(thread, branch=from_branch)
@@ -84,7 +86,7 @@ def read_slots(given: Sequence[str]) -> dict[str, Any]:
         if not name or not separator:
             raise typer.BadParameter(f"{each!r} is not SLOT=VALUE", param_hint="--set")
         try:
-            found[name] = json.loads(text)
+            found[name] = read_json(text, f"--set {name}")
         except ValueError:
             found[name] = text
     return found

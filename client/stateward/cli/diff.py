@@ -18,7 +18,7 @@ from stateward.cli.compare import (
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import compact, plain, summarize
 from stateward.cli.output import clean, counted, print_json, say, size
-from stateward.cli.where import FORMS, find_version
+from stateward.cli.where import FORMS, find_version, looking_at
 from stateward.values import Blob, RawValue
 
 if TYPE_CHECKING:
@@ -55,10 +55,12 @@ def diff(
         a, _, b = a.partition("..")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
-        first, second = find_version(handle, a, "A", least=0), find_version(handle, b, "B")
-        old = handle.hydrate(first, must_exist=True) if first else None
-        new = handle.hydrate(second, must_exist=True)
-    slots, logs = compare_slots(old, new), compare_logs(old, new)
+        with looking_at(handle):
+            first, second = find_version(handle, a, "A", least=0), find_version(handle, b, "B")
+            old = handle.hydrate(first, must_exist=True) if first else None
+            new = handle.hydrate(second, must_exist=True)
+        # In here, as large values are read when they are looked at.
+        slots, logs = compare_slots(old, new), compare_logs(old, new)
     if as_json:
         print_json(_as_json(old, new, slots, logs))
         return

@@ -22,7 +22,11 @@ NEEDED = ("stateward_sidecar", "lmdb", "zstandard", "cryptography")
 
 ArchiveOption = Annotated[
     str | None,
-    typer.Option("--archive", metavar="URL", help="Work on this archive with a daemon of its own; none need run here."),
+    typer.Option(
+        "--archive",
+        metavar="URL",
+        help="Work on this archive, which must exist, with a daemon of its own; none need run here.",
+    ),
 ]
 KeyFileOption = Annotated[
     Path | None,
@@ -59,7 +63,10 @@ def reach(
 
 @contextmanager
 def run_embedded(archive: str, key_file: Path | None) -> Iterator[str]:
-    """Runs such a daemon; gives its target. It is stopped gracefully, which gives up every thread that it took."""
+    """Runs such a daemon; gives its target. It is stopped gracefully, which gives up every thread that it took.
+
+    A URL with a mistake in it is refused: what only looks and answers makes no archive.
+    """
     missing = next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
     if missing:
         raise CommandError(
@@ -79,7 +86,7 @@ def run_embedded(archive: str, key_file: Path | None) -> Iterator[str]:
     for name in [name for name in os.environ if name.startswith("STATEWARD_")]:
         del os.environ[name]
     try:
-        with run_daemon(key_file=key_file, archive=archive, owner_id=owner_id) as daemon:
+        with run_daemon(key_file=key_file, archive=archive, archive_must_exist=True, owner_id=owner_id) as daemon:
             try:
                 yield daemon.target
             finally:

@@ -15,6 +15,7 @@ from stateward.cli.run_records import NoRun, read_messages_record, read_run_reco
 from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
+from stateward.errors import VersionNotFound
 from stateward.exporting import read_versions
 from stateward.values import encode
 
@@ -79,12 +80,12 @@ def export(
     """Write threads as JSON Lines that `stateward import` reads.
 
     Without --versions a line is a recorded run, for threads that an import made (or of that shape: the log "messages"
-    and little else); labels, tags and statuses are not in it. With --versions a line is a version, and nothing is
-    lost but times, digests and the numbers of pruned versions.
+    and little else); labels, tags, statuses and what `thread.replay` keeps are not in it. With --versions a line is a
+    version, and nothing is lost but times, digests and the numbers of pruned versions.
 
     With --trajectories a line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
-    labels, metrics, create_time, update_time, messages (whole, also what a window trimmed; messages_missing counts what
-    was pruned since), and tools ([{name, calls, errors}]).
+    labels, metrics, create_time, update_time, messages and tool_calls (whole, also what a window trimmed;
+    messages_missing and tool_calls_missing count what was pruned since), and tools ([{name, calls, errors}]).
 
     \b
     Examples:
@@ -129,17 +130,21 @@ def export(
             raise CommandError(
                 f"there is no such thread in namespace {client.namespace}; `stateward threads` lists what there is"
             )
-        size_bytes = lines = 0
+        size_bytes = lines = written_threads = 0
         with written(output) as file, Ticker("exporting") as ticker:
             for number, name in enumerate(chosen, 1):
+                before = lines
                 for record in _records(client, name, versions=versions, messages_only=messages_only):
                     line = _encode(record, name) + b"\n"
                     file.write(line)
                     lines, size_bytes = lines + 1, size_bytes + len(line)
                     ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
+                written_threads += lines > before
+                if lines == before:
+                    note(f"thread {name!r} has no version on branch main yet, and is passed over")
     if output is not None:
         what = counted(lines, "version") + " of " if versions else ""
-        note(f"{output} holds {what}{counted(len(chosen), 'thread')}, {size(size_bytes)} before packing")
+        note(f"{output} holds {what}{counted(written_threads, 'thread')}, {size(size_bytes)} before packing")
 
 
 def _choose(client: Client, names: list[str], prefix: str) -> list[str]:
@@ -149,11 +154,13 @@ def _choose(client: Client, names: list[str], prefix: str) -> list[str]:
 
 
 def _records(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[dict[str, Any]]:
+    if versions:
+        yield from read_versions(client, name)
+        return
     try:
-        if versions:
-            yield from read_versions(client, name)
-        else:
-            yield (read_messages_record if messages_only else read_run_record)(client, name)
+        yield (read_messages_record if messages_only else read_run_record)(client, name)
+    except VersionNotFound:
+        return  # only made, by an effect or a lease
     except NoRun as problem:
         raise _refusal(name, problem) from None
 

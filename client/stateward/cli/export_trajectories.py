@@ -12,7 +12,7 @@ from stateward.cli.describe import plain
 from stateward.cli.files import written
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.ticker import Ticker
-from stateward.errors import ThreadNotFound
+from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.trajectories import MetricRange, find_runs, read_trajectory
 from stateward.values import encode
 
@@ -39,6 +39,9 @@ def export_trajectories(
                 line = encode(record, "").data + b"\n"
             except ThreadNotFound:
                 continue  # deleted meanwhile
+            except VersionNotFound:
+                note(f"thread {info.name!r} has no version on branch main yet, and is passed over")
+                continue
             except (TypeError, ValueError) as error:
                 raise CommandError(f"thread {info.name!r} cannot be written as JSON: {error}") from None
             file.write(line)

@@ -12,6 +12,7 @@ from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_wo
 from stateward.cli.graph import draw
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, size
 from stateward.cli.times import time_ago
+from stateward.cli.where import require_versions
 from stateward.models import Access, Durability
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def history(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread)
         info = handle.get()
+        require_versions(info)
         names = [each.name for each in info.branches]
         if not all_branches and branch not in names:
             raise CommandError(f"thread {thread!r} has no branch {branch!r}; it has: {', '.join(names)}")

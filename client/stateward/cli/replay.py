@@ -14,7 +14,7 @@ from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, sl
 from stateward.cli.diff import print_differences
 from stateward.cli.output import clean, is_terminal, print_facts, print_line_of_json, say, size
 from stateward.cli.times import clock_time
-from stateward.cli.where import FORMS, find_version
+from stateward.cli.where import FORMS, find_version, looking_at
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, State, Thread
@@ -49,7 +49,7 @@ def replay(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         begin, end = find_version(handle, first, "--from"), find_version(handle, last, "--to")
-        with handle.history(begin or 0, end, slots=None if as_json else []) as line:
+        with looking_at(handle), handle.history(begin or 0, end, slots=None if as_json else []) as line:
             if as_json:
                 for at, (checkpoint, state, changes) in enumerate(line):
                     print_line_of_json(_as_json(checkpoint, None if at else state, changes))

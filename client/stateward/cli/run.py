@@ -46,11 +46,18 @@ def run(
 
     The command finds STATEWARD_THREAD, STATEWARD_NAMESPACE and STATEWARD_TARGET in its environment. It hydrates the
     thread, finds the signals in `state.signals`, and acknowledges them in a save. One command runs for a thread at a
-    time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute.
+    time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute, or
+    at once when another signal comes.
 
-    SIGTERM is passed on to the commands, and this one ends after them. With an archive, answers that were sent through
-    another sidecar are found as well: every --poll seconds the waiting threads that were given up are looked at, and
-    those named with --thread.
+    SIGTERM is passed on to the commands, and this one ends after them. Killed with SIGKILL it leaves them running, and
+    the next `stateward run` knows nothing of them and starts another one beside each: an agent that must be alone takes
+    its thread's lease (thread.writer).
+
+    With an archive, answers that were sent through another sidecar are found as well. Every --poll seconds the waiting
+    threads that this daemon knows and does not hold are looked at, or those named with --thread. Without --thread all
+    waiting threads in the archive are listed too, at the start and ten times more seldom, as that costs a request for
+    each: so a new machine finds what to go on with. Where several machines do that, each may start the agent, and the
+    first that writes has the thread.
 
     \b
     Examples:

@@ -12,6 +12,8 @@ from stateward.values import JSON
 if TYPE_CHECKING:
     from stateward import Client, State, Thread, ThreadInfo
 
+# Branches on which `thread.replay` keeps what it folded, and can fold again.
+PROJECTIONS = "projections/"
 # Step number, metadata, and the whole message list.
 Step = tuple[int | None, dict[str, Any] | None, list[Any]]
 
@@ -51,7 +53,7 @@ def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
     """What the run says besides its messages. Raises NoRun."""
     more = [f"slot {name}" for name in head.slots if name not in (RUN_SLOT, ORIGIN_SLOT)]
     more += [f"log {name}" for name in head.logs if name != MESSAGES_LOG]
-    more += [f"branch {branch.name}" for branch in info.branches if branch.name != "main"]
+    more += [f"branch {branch.name}" for branch in info.branches if not _is_dispensable(branch.name)]
     if more:
         raise NoRun(f"it also has {', '.join(more[:5])}{', …' if len(more) > 5 else ''}")
     if MESSAGES_LOG not in head.logs:
@@ -68,6 +70,11 @@ def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.keys() & {"messages", "states"}:
         raise NoRun(f"its slot {RUN_SLOT} holds other things than an import puts there")
     return facts
+
+
+def _is_dispensable(branch: str) -> bool:
+    """Whether a run need not tell of a branch."""
+    return branch == "main" or branch.startswith(PROJECTIONS)
 
 
 def _is_plain(steps: list[Step]) -> bool:

@@ -21,7 +21,7 @@ from stateward.cli.describe import (
 )
 from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
 from stateward.cli.times import clock_time
-from stateward.cli.where import AtOption, find_version
+from stateward.cli.where import AtOption, find_version, looking_at
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, Thread
@@ -61,16 +61,22 @@ def show(
     if raw and (slot is None or as_json):
         raise typer.BadParameter("it goes with --slot NAME, and not with --json", param_hint="--raw")
     with connect(context, target, namespace) as client:
-        state = _hydrate(client.thread(thread, branch=branch), at, log, last, slot)
+        handle = client.thread(thread, branch=branch)
+        with looking_at(handle):
+            state = _hydrate(handle, at, log, last, slot)
+        # In here, as large values are read when they are looked at.
+        if raw:
+            assert slot is not None
+            sys.stdout.buffer.write(state.slots.raw(slot).data)
+            sys.stdout.buffer.flush()
+        elif as_json:
+            print_json(state_as_json(state, last))
+        else:
+            _print_state(state, last)
+
+
+def _print_state(state: State, last: int | None) -> None:
     assert state.checkpoint is not None
-    if raw:
-        assert slot is not None
-        sys.stdout.buffer.write(state.slots.raw(slot).data)
-        sys.stdout.buffer.flush()
-        return
-    if as_json:
-        print_json(state_as_json(state, last))
-        return
     _print_checkpoint(state.checkpoint, state.owner_id)
     if len(state.slots):
         say()

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateward.cli.output import CommandError, note
-from stateward.errors import NotFound, OwnershipLost, StatewardError, Unavailable
+from stateward.errors import NoArchive, NotFound, OwnershipLost, StatewardError, Unavailable
 from stateward.models import Access, Status
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ PAUSE_MAX_S = 60.0
 GRACE_S = 20.0
 # Between tries to reach a daemon that is away for longer than the client's patience.
 RECONNECT_S = 2.0
+# The archive is asked at every so many looks around: that costs a request for each thread in it.
+ARCHIVE_LOOKS = 10
 Happening = Callable[[], None]
 
 
@@ -60,10 +62,10 @@ class Agent:
     """A thread's command, as far as it is known here."""
 
     process: subprocess.Popen[bytes] | None = None
-    told: str = ""
-    """Id of the oldest signal that waited when the command was started."""
+    told: frozenset[str] = frozenset()
+    """Ids of the signals that waited when the command was started."""
     failures: int = 0
-    """How often in a row it has ended with that one still waiting."""
+    """How often in a row it has ended with all of them still waiting."""
     again_at: float = field(default=0.0)
     """Not before this time, of the monotonic clock."""
 
@@ -84,12 +86,15 @@ class Starter:
         self._queued: dict[str, None] = {}  # threads for which no more commands could be started, in order
         self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may put
         self._is_over = False
+        self._has_ended = threading.Event()
         self._failure: StatewardError | None = None
 
     def run(self) -> None:
         """Returns after SIGTERM or Ctrl-C, or with `is_once` when an agent is done. Raises what no waiting mends."""
         with self._stopped_by_signals():
             threading.Thread(target=self._listen, daemon=True).start()
+            if not self._chosen.threads:
+                threading.Thread(target=self._survey, daemon=True).start()
             next_poll = 0.0
             try:
                 while not self._is_over:
@@ -140,8 +145,26 @@ class Starter:
     def _fail(self, error: StatewardError) -> None:
         self._failure, self._is_over = error, True
 
+    def _survey(self) -> None:
+        """On a thread of its own, as it takes long: passes on which threads in the archive have signals, also those
+        that this daemon's disk knows nothing of. Ends where there is no archive."""
+        while not self._is_over:
+            try:
+                with self._client.archive.list() as listing:
+                    for each in listing:
+                        if self._is_over:
+                            return
+                        info = each.thread
+                        if info is not None and info.status == Status.WAITING and info.pending_signals:
+                            self._happened.put(partial(self._look, info.name))
+            except (NoArchive, RuntimeError):  # RuntimeError: the client was closed, this is the end
+                return
+            except StatewardError as error:
+                note(f"{error.message}; the archive is asked again later")
+            self._has_ended.wait(self._pauses.poll_s * ARCHIVE_LOOKS)
+
     def _poll(self) -> None:
-        """Looks at the threads that another sidecar may have got a signal for."""
+        """Looks at the threads known here that another sidecar may have got a signal for."""
         names = set(self._chosen.threads)
         if not names:
             found = self._client.threads(status=Status.WAITING, labels=self._chosen.labels)
@@ -159,21 +182,19 @@ class Starter:
     def _look(self, name: str) -> None:
         """Has a thread's command started if signals wait and it does not run."""
         agent = self._agents.get(name)
-        if agent is not None and (agent.process is not None or agent.again_at > time.monotonic()):
-            return
-        self._guarded(partial(self._start_if_needed, name))
+        if agent is None or agent.process is None:
+            self._guarded(partial(self._start_if_needed, name))
 
-    def _oldest(self, name: str) -> str:
-        """Id of the oldest signal that waits; empty = none does."""
+    def _waiting(self, name: str) -> frozenset[str]:
+        """Ids of the signals that wait."""
         try:
             thread = self._client.thread(name)
             labels = thread.get().labels if self._chosen.labels else {}
             if any(labels.get(key) != value for key, value in self._chosen.labels.items()):
-                return ""
-            found = thread.signals()
+                return frozenset()
+            return frozenset(each.id for each in thread.signals())
         except NotFound:
-            return ""
-        return found[0].id if found else ""
+            return frozenset()
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -187,16 +208,19 @@ class Starter:
         return min([next_poll, *(each.again_at for each in self._agents.values() if each.again_at)])
 
     def _start_if_needed(self, name: str) -> None:
-        oldest = self._oldest(name)
-        if not oldest:
+        waiting = self._waiting(name)
+        if not waiting:
             self._agents.pop(name, None)
             return
+        agent = self._agents.get(name)
+        if agent is not None and agent.again_at > time.monotonic() and waiting <= agent.told:
+            return  # it has seen them all, and its pause is not over
         if self._is_full():
             self._queued[name] = None
             return
         agent = self._agents.setdefault(name, Agent())
-        if agent.told != oldest:
-            agent.told, agent.failures = oldest, 0
+        if agent.told != waiting:
+            agent.told, agent.failures = waiting, 0
         environment = {
             **os.environ,
             "STATEWARD_TARGET": self._client.target,
@@ -219,24 +243,24 @@ class Starter:
         agent = self._agents[name]
         agent.process = None
         try:
-            oldest = self._oldest(name)
+            waiting = self._waiting(name)
         except StatewardError:
-            oldest = agent.told  # not known: as if nothing was done
-        if oldest == agent.told:
+            waiting = agent.told  # not known: as if nothing was done
+        if waiting == agent.told:
             pause_s = min(self._pauses.first_s * 2**agent.failures, PAUSE_MAX_S)
             agent.failures += 1
             agent.again_at = time.monotonic() + pause_s
             note(f"{name}: the command ended with {code} and acknowledged nothing; again in {pause_s:g} s")
-        elif self._is_once and not oldest:
+        elif self._is_once and not waiting:
             self._is_over = True
-        elif oldest:
+        elif waiting:
             self._guarded(partial(self._start_if_needed, name))
         else:
             del self._agents[name]
         while self._queued and not self._is_full() and not self._is_over:
-            waiting = next(iter(self._queued))
-            del self._queued[waiting]
-            self._look(waiting)
+            queued = next(iter(self._queued))
+            del self._queued[queued]
+            self._look(queued)
 
     def _is_full(self) -> bool:
         return sum(each.process is not None for each in self._agents.values()) >= self._at_most
@@ -244,6 +268,7 @@ class Starter:
     def _end_agents(self) -> None:
         """Passes SIGTERM on to what runs, and waits for it."""
         self._is_over = True
+        self._has_ended.set()
         running = [agent.process for agent in self._agents.values() if agent.process is not None]
         for process in running:
             _kill(process, signal.SIGTERM)

@@ -47,8 +47,9 @@ def tools(
 ) -> None:
     """Count which tools agents called, how often that failed, and in which thread last.
 
-    Calls are found in the logs "messages" and "tool_calls" (as OpenAI, Anthropic and LangChain write them) and in the
-    names of effects. This reads every thread that fits.
+    Calls are found in the logs "messages" and "tool_calls" (as OpenAI, Anthropic, LangChain and stateward.agent write
+    them), also where a sliding window trimmed them, unless the versions that hold them were pruned; and in effects that
+    were given a name=. This reads every thread that fits.
 
     \b
     Examples:

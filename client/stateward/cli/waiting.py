@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from stateward._signals import handed_to
 from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
@@ -33,7 +34,8 @@ def waiting(
 
     With --archive, those of all sidecars that write to it, whether one of them runs or not; the bucket gets one request
     for each thread, and without --namespace the threads of all namespaces are listed. A thread that has signals was
-    answered, and its agent has not taken them yet.
+    answered, and its agent has not taken them yet. One that is handed to an agent waits for that one, and takes no
+    answer.
 
     \b
     Examples:
@@ -78,13 +80,16 @@ def _listed(client: Client, ticker: Ticker, problems: list[str]) -> list[ThreadI
 
 
 def _row(info: ThreadInfo) -> tuple[str, ...]:
-    question = info.question
+    question, taker = info.question, handed_to(info.wait_id)
+    asks = "" if question is None else question.prompt
+    if taker is not None:
+        asks = f"handoff to {taker}"
     return (
         info.namespace,
         info.name,
         time_ago(info.update_time),
         info.status_detail,
-        "" if question is None else shorten(" ".join(question.prompt.split()), PROMPT_WIDTH),
+        shorten(" ".join(asks.split()), PROMPT_WIDTH),
         "" if question is None or question.schema is None else compact(question.schema, PROMPT_WIDTH),
         str(info.pending_signals or ""),
     )

@@ -4,14 +4,17 @@ branch for its newest version (`branch:NAME` where a tag has the same name)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateward.cli.output import CommandError
+from stateward.errors import VersionNotFound
 
 if TYPE_CHECKING:
-    from stateward import Thread
+    from stateward import Thread, ThreadInfo
 
 VERSION_DIGITS_MAX = 19
 FORMS = "12, a tag, step:14, id:CHECKPOINT_ID, or a branch"
@@ -56,6 +59,22 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
     if "version" in where:
         return int(where["version"])
     return thread.checkpoint(**where).version
+
+
+@contextmanager
+def looking_at(thread: Thread) -> Iterator[None]:
+    """Says of a thread without any version that it has none, in place of which one was not found."""
+    try:
+        yield
+    except VersionNotFound:
+        require_versions(thread.get())
+        raise
+
+
+def require_versions(info: ThreadInfo) -> None:
+    """CommandError for a thread that an effect, a lease or a signal made, and nobody saved to."""
+    if not info.last_version:
+        raise CommandError(f"thread {info.name!r} has no version yet; `stateward effects` lists what its tools did")
 
 
 def _find_step(thread: Thread, text: str, option: str) -> int:

@@ -17,6 +17,7 @@ from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
+from stateward_sidecar.archive.expire import Expirer
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import Keys
@@ -49,7 +50,7 @@ class Archive:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
-        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self.delete, self._drop_blob)
+        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self._drop_blob, self._expire, self._is_away)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
@@ -62,6 +63,7 @@ class Archive:
         self.history = History(self.desk, self.fetcher)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
+        self._expirer = Expirer(self.desk, self.fetcher, self.settler, self.attacher, self._remover)
         self.schedule = Schedule(self.desk, self.pool, self._ship)
         self.leaver = Leaver(self.desk, self._shipper, self._ship)
         context.archive = hooks
@@ -164,6 +166,15 @@ class Archive:
     def _check_running(self) -> None:
         if self.desk.is_stopping.is_set():
             raise ShuttingDown("the daemon is stopping; nothing was written")
+
+    # -- for the sweep --------------------------------------------------------------------------------------------
+
+    def _expire(self, name: Name, uid: bytes, second: int) -> bool:
+        self._check_running()
+        return self._expirer.expire(name, uid, second)
+
+    def _is_away(self) -> bool:
+        return self.desk.wire.away_s > 0
 
     # -- in the writer --------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class Attacher:
                 f"thread {name[1]!r} is an orphan: it can be read and forked, and never written", thread=name[1]
             )
         if thread is not None and thread.access == ACCESS_OWNED:
-            return self._resume(thread)
+            return self.resume(thread)
         namespace = desk.keys.namespace(name[0])
         place = desk.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
@@ -98,8 +98,11 @@ class Attacher:
             return True
         return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
 
-    def _resume(self, thread: Thread) -> bool:
-        """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile."""
+    def resume(self, thread: Thread) -> bool:
+        """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile.
+
+        Whether it is still ours; under the lock of its name.
+        """
         desk, identity = self._desk, thread.identity
         assert thread.archive is not None
         known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
@@ -254,7 +257,7 @@ class Attacher:
             thread.number in desk.holds or thread.archive is None or thread.access == ACCESS_ORPHAN
         ):
             return
-        if thread is not None and thread.access == ACCESS_OWNED and self._resume(thread):
+        if thread is not None and thread.access == ACCESS_OWNED and self.resume(thread):
             return
         thread = self._local(name)
         namespace = desk.keys.find_namespace(name[0])

@@ -8,7 +8,8 @@ is read again right before anything is removed.
     tombstones      everything of epochs up to its own, blobs too, and keys up to the epoch in which the thread was made
     live threads    older epochs' objects that HEAD, its indexes and its garbage do not name; garbage after ``grace``;
                     keys of threads that had the name before; once their owner gave them up, blobs that no row names
-    expired ones    deleted as by a caller, where their owner gave them up or is this process: an hour after their time
+    expired ones    deleted as by a caller, where their owner gave them up or is this process: an hour after their time,
+                    as the sweep of any sidecar that has a copy of one does it on time
     no HEAD, or one that cannot be read or was written by a newer version: nothing is touched
 """
 
@@ -143,9 +144,15 @@ class _Run:
             return
         head = found.seen.head
         if self._is_expired(head):
+            key = found.place.key(head.created_epoch)
             found = self._expire(found)
             assert found.seen is not None
             head = found.seen.head
+            if head.deleted and head.boot_id == self._desk.boot_id and not self._rule.dry_run:
+                # Destroyed with the thread, so that nothing lists it any more; a dry run meets it among the keys.
+                self._progress.objects += 1
+                self._progress.removed += 1
+                yield self._tell(key)
         last = head.created_epoch if head.deleted else head.created_epoch - 1
         if last > 0:
             self._old_keys[found.place.namespace_id][found.place.name_hash] = last

@@ -7,8 +7,10 @@ meets the tombstone, or by ``stateward archive gc``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
@@ -56,26 +58,39 @@ class Remover:
             thread = self._local(name)
             if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
                 return
-            self._close(thread, request)
-            try:
-                self._bury(thread)
-            except BaseException:
-                if thread.number in self._desk.holds:  # HEAD has not changed: it is still ours
-                    self._settler.write_row(thread, row_of(self._desk.holds[thread.number].head))
-                raise
+            self.end(thread, lambda live: check_main_version(Draft(live), request))
 
-    def _close(self, thread: Thread, request: DeleteThreadRequest) -> None:
-        """Lets no more writes pass, if the thread is what the request expects. Raises VersionMismatch."""
+    def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
+        """Does it to a thread that is ours, under the lock of its name, unless ``check`` raises. Raises NotOwner.
+
+        ``check`` gets the thread as it is, and once more when no write passes any more: what was saved in between is
+        not deleted unseen.
+        """
+        try:
+            self._close(thread, check)
+            self._bury(thread)
+        except BaseException:
+            hold = self._desk.holds.get(thread.number)
+            live = self._desk.store.threads.in_memory(thread.number) or thread
+            if hold is not None and live.access == ACCESS_REMOTE:  # HEAD has not changed: it is still ours
+                self._settler.write_row(thread, row_of(hold.head))
+            raise
+
+    def _close(self, thread: Thread, check: Callable[[Thread], None]) -> None:
+        """Lets no more writes pass."""
         desk = self._desk
         while (hold := desk.holds.get(thread.number)) is not None:
             live = desk.store.threads.in_memory(thread.number) or thread
-            check_main_version(Draft(live), request)
+            check(live)
             if hold.is_rolled_back:
                 return  # nothing can be archived of it; what is saved meanwhile goes with it
             # A copy must not be ahead of HEAD, should this end here.
             self._shipper.ship(hold)
             hold = desk.holds.get(thread.number)
-            if hold is None or desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
+            if hold is None:
+                return
+            if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
+                check(desk.store.threads.in_memory(thread.number) or live)
                 return
 
     def _bury(self, thread: Thread) -> None:
@@ -103,18 +118,23 @@ class Remover:
                 seen = found
         with desk.context.engine.read() as txn:
             blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
-        created = seen.head.created_epoch if seen is not None else hold.head.created_epoch
-        desk.keys.destroy_thread(hold.place, created)
+        if seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
+            self.clear(hold.place, seen.head, blob_ids)
+        else:  # deleted by others; HEAD may be of the next thread of that name, whose key and objects stay
+            desk.keys.destroy_thread(hold.place, hold.head.created_epoch)
         desk.holds.pop(thread.number, None)
-        self._delete_orphans(thread)
-        if seen is not None and not seen.head.deleted:
-            desk.wire.later(partial(self._unlink, hold.place, seen, blob_ids))
+        self.delete_orphans(thread)
 
     @staticmethod
     def _taken(thread: Thread) -> NotOwner:
         return NotOwner(f"thread {thread.name!r} was taken by another sidecar meanwhile", thread=thread.name)
 
-    def _delete_orphans(self, thread: Thread) -> None:
+    def clear(self, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes]) -> None:
+        """Destroys the key of a thread that has a tombstone; what its last HEAD named goes while nobody waits."""
+        self._desk.keys.destroy_thread(place, head.created_epoch)
+        self._desk.wire.later(partial(self._unlink, place, head, blob_ids))
+
+    def delete_orphans(self, thread: Thread) -> None:
         """What was set aside of it goes with it: it has the same key."""
         desk = self._desk
         for number in desk.orphans.siblings(thread.identity.uid, thread.number):
@@ -127,15 +147,15 @@ class Remover:
                 write = Write(run=desk.store.deleter.delete(request), frees_space=True)
                 desk.context.writer.submit(write, wait=True).wait()
 
-    def _unlink(self, place: Place, seen: Seen, blob_ids: list[bytes]) -> None:
+    def _unlink(self, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes]) -> None:
         try:
             BlobCarrier(self._desk).delete(place, blob_ids)
-            refs = list(seen.head.objects)
-            if seen.head.HasField("index"):
-                refs += [*self._fetcher.indexed(place, seen.head.index), seen.head.index]
-            refs += [item.object for item in seen.head.garbage]
-            if seen.head.HasField("image_object"):
-                refs.append(seen.head.image_object)
+            refs = list(head.objects)
+            if head.HasField("index"):
+                refs += [*self._fetcher.indexed(place, head.index), head.index]
+            refs += [item.object for item in head.garbage]
+            if head.HasField("image_object"):
+                refs.append(head.image_object)
             for ref in refs:
                 self._desk.wire.delete(place.object(ref))
         except (ArchiveUnavailable, Corrupt) as error:

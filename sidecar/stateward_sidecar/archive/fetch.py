@@ -146,6 +146,10 @@ class Fetcher:
             return self._object(place, head.image_object), {}
         return sealed, dict(zip(map(place.object, likely), found, strict=True))
 
+    def image(self, place: Place, head: ArchiveHead, cipher: Cipher) -> ThreadImage:
+        """The thread's rows at HEAD's tip, without what they lead to. Raises Corrupt."""
+        return open_image(cipher, head.uid, head, head.image or self._object(place, head.image_object))
+
     def history(self, place: Place, refs: Sequence[ObjectRef]) -> Iterable[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
         """The rows of packs and snapshots, some objects at a time; the error where one is missing or damaged."""
 

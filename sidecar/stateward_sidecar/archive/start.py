@@ -6,6 +6,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar.archive.keys import agree_on_format, agree_on_root, find_root
+from stateward_sidecar.archive.places import FORMAT_KEY
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
@@ -20,6 +21,16 @@ from stateward_sidecar.telemetry import log
 BOOT_ID_BYTES = 16
 # A process writes down what it shipped within a second or so: only the last few can be missing in a thread's row.
 BOOTS_KEPT = 256
+
+
+def expect_archive(wire: Wire, url: str) -> None:
+    """Raises StartError where there is no archive. Nothing is written: a URL with a mistake in it stays as it was."""
+    try:
+        found = wire.find(FORMAT_KEY)
+    except ArchiveUnavailable as error:
+        raise StartError(f"--archive: {error.message}") from None
+    if found is None:
+        raise StartError(f"--archive: there is no archive at {url}")
 
 
 def fetch_root(wire: Wire) -> bytes:

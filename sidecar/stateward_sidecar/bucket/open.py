@@ -16,8 +16,16 @@ _PLACES = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://c
 _EXAMPLES = "write file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
 
 
-def open_bucket(url: str, environment: Mapping[str, str], clock: Clock, patience: Patience | None = None) -> Bucket:
-    """The bucket at this URL, which tries again where that helps. Nothing is asked of a remote one yet.
+def open_bucket(
+    url: str,
+    environment: Mapping[str, str],
+    clock: Clock,
+    patience: Patience | None = None,
+    *,
+    must_exist: bool = False,
+) -> Bucket:
+    """The bucket at this URL, which tries again where that helps. Nothing is asked of a remote one yet; the directory
+    of a local one is made, but with `must_exist`.
 
     Raises StartError, saying what to write, and never repeats a URL that may hold a password.
     """
@@ -32,7 +40,10 @@ def open_bucket(url: str, environment: Mapping[str, str], clock: Clock, patience
     if parts.query or parts.fragment:
         raise StartError(f"the archive's URL takes nothing after ? or #; {_EXAMPLES}")
     if parts.scheme == "file":
-        return RetryingBucket(DirectoryBucket(_directory(parts, url)), clock, patience)
+        directory = _directory(parts, url)
+        if must_exist and not directory.is_dir():
+            raise StartError(f"--archive: there is no archive at {url}: no such directory")
+        return RetryingBucket(DirectoryBucket(directory), clock, patience)
     if parts.scheme in _PLACES:
         # Here and not above: obstore takes a tenth of the daemon's start, which one without an archive need not pay.
         from stateward_sidecar.bucket.objectstore import ObjectStoreBucket

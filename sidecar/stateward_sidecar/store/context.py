@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.blobfiles import BlobFiles
@@ -54,7 +53,7 @@ class Claim:
 
 @dataclass(slots=True)
 class ArchiveHooks:
-    """What the store needs of an archive. All is used in the writer only."""
+    """What the store needs of an archive. Used in the writer only, but for what the sweep asks."""
 
     # By namespace and name. A thread is made only where there is one.
     claims: dict[tuple[str, str], Claim]
@@ -62,10 +61,13 @@ class ArchiveHooks:
     on_entry: Callable[[Any, int], None]
     # Brings a thread that was read from disk up to date with what is archived: its row is written now and then.
     refresh: Callable[[Any], None]
-    # Deletes a thread in the archive, when its time has come. Blocks for the bucket: not in the writer.
-    delete: Callable[[DeleteThreadRequest], None]
     # After a blob that nothing names was removed from this disk: thread and blob id.
     drop_blob: Callable[[Any, bytes], None]
+    # For the sweep. Deletes a thread in the archive, by namespace and name, uid, and the second at which it expires.
+    # False: it is not to be deleted, or not now. Blocks for the bucket.
+    expire: Callable[[tuple[str, str], bytes, int], bool]
+    # Whether the bucket does not answer at present. Asks nobody.
+    is_away: Callable[[], bool]
 
 
 @dataclass(slots=True)

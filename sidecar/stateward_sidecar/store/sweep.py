@@ -12,14 +12,14 @@ from typing import Any
 import lmdb
 
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import BlobSweeper
-from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter
-from stateward_sidecar.store.journal import SECOND_US, expire_second, next_place
+from stateward_sidecar.store.journal import SECOND_US, next_place
+from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
@@ -28,6 +28,9 @@ from stateward_sidecar.telemetry import log, log_damage
 ROWS_MAX = 20_000
 JUMP_S = 3600
 DELETION_KEPT_S = 24 * 3600
+# Between two tries to delete an expired thread in the archive: each one asks for its HEAD. Where the bucket does not
+# answer, one thread at a time asks for all.
+PAUSE_MIN_S, THREAD_PAUSE_MAX_S, BUCKET_PAUSE_MAX_S = 1.0, 3600.0, 300.0
 
 
 def _is_whole(thread: Thread) -> bool:
@@ -44,6 +47,8 @@ class Sweeper:
         self._deleter = deleter
         self._pruner = pruner
         self._blobs = BlobSweeper(context, threads)
+        self._thread_pauses = Pauses[tuple[int, int]](context.clock, PAUSE_MIN_S, THREAD_PAUSE_MAX_S)
+        self._bucket_pause = Pauses[None](context.clock, PAUSE_MIN_S, BUCKET_PAUSE_MAX_S)
         self._seen: dict[int, int] = {}
         self._feed_at = 0
         self._label_at = b"L"
@@ -77,43 +82,55 @@ class Sweeper:
             log.error("the clock jumped by more than an hour: nothing expires until the next start")
 
     def _expire(self) -> None:
+        hooks = self._context.archive
+        if hooks is not None and hooks.is_away() and not self._bucket_pause.is_over(None):
+            return
+        for number, second in self._due():
+            if hooks is not None and not self._expire_archived(hooks, number, second):
+                if hooks.is_away():  # the others would wait for it in vain, one after the other
+                    self._bucket_pause.begin(None)
+                    return
+                continue
+            self._bucket_pause.keep(lambda _: False)
+            self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
+
+    def _due(self) -> list[tuple[int, int]]:
+        """Numbers of threads whose time is over and which are to be tried now, and their times."""
         now = self._context.clock.now_us() // SECOND_US
         due: list[tuple[int, int]] = []
         with self._context.engine.read() as txn:
+            self._thread_pauses.keep(lambda key: txn.get(layout.expiry_key(*key)) is not None)
             for key, _ in rows(txn, b"E"):
                 second, number = layout.unpack_expiry(key)
                 if second > now or len(due) >= ROWS_MAX:
                     break
-                due.append((number, second))
-        for number, second in due:
-            if self._context.archive is not None and not self._expire_archived(number, second):
-                continue
-            self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
+                if self._thread_pauses.is_over((second, number)):
+                    due.append((number, second))
+        return due
 
-    def _expire_archived(self, number: int, second: int) -> bool:
-        """Deletes a thread in the archive first; False: it is not ours to delete, or the archive does not answer."""
-        hooks = self._context.archive
-        assert hooks is not None
+    def _expire_archived(self, hooks: ArchiveHooks, number: int, second: int) -> bool:
+        """Deletes a thread in the archive first; False: it is not to be deleted, or the archive does not answer."""
         with self._context.engine.read() as txn:
             thread = self._find(txn, number)
         if thread is None:
             return True
-        if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
-            # Whoever owns it sees to it; a collection of garbage does where nobody does.
+        if thread.access == ACCESS_ORPHAN:  # only a person deletes it
             self._delete([layout.expiry_key(second, number)])
             return False
-        if expire_second(thread.head) != second:
-            return True
+        is_gone = False
         try:
-            hooks.delete(
-                DeleteThreadRequest(
-                    namespace=thread.identity.namespace, thread=thread.name, expected_uid=thread.identity.uid_text
-                )
-            )
+            is_gone = hooks.expire((thread.identity.namespace, thread.name), thread.identity.uid, second)
+        except ShuttingDown:
+            raise
         except StatewardError as error:
-            log.warning("an expired thread could not be deleted; trying again", reason=error.reason)
-            return False
-        return True
+            log.warning(
+                "an expired thread could not be deleted; trying again",
+                uid=thread.identity.uid_text, reason=error.reason, error=error.message,
+            )  # fmt: skip
+        if not is_gone:
+            # The row stays, also of a copy whose thread somebody else holds: that one may give it up as it is.
+            self._thread_pauses.begin((second, number))
+        return is_gone
 
     def _retain(self) -> None:
         with self._context.engine.read() as txn:

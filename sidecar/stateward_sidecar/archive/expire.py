@@ -1,0 +1,150 @@
+"""Threads whose time is over go in the archive: asked for by the store's sweep, which deletes what is here afterwards.
+
+ours to write       closed first, so that no save moves its time any more; then deleted as by a caller
+a copy, detached    nobody's: a tombstone in place of the very HEAD that says so. Who attaches it, or is faster in
+                    deleting it, changes HEAD, and the conditional write fails; so no thread that somebody works on
+                    can go, whatever two clocks say, and two daemons may try at the same time
+a copy, held        its owner sees to it; HEAD is looked at again, in case it is given up with the same time
+a copy, moved       HEAD has another time, because it went on elsewhere: the copy is renewed, and its row with it
+a copy, deleted     what is here goes; a deletion of this disk's that was cut off is finished
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward_sidecar.archive.attach import ROUNDS, Attacher
+from stateward_sidecar.archive.delete import Remover
+from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.heads import seal_head, tombstone
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.settle import Settler, set_back
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
+from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.telemetry import log
+
+
+class _Moved(Exception):
+    """A save, or a change of its TTL, came before the thread was closed: its time is not over."""
+
+
+class Expirer:
+    """Runs on the store's sweeping thread; may wait for the bucket."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, remover: Remover) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._settler = settler
+        self._attacher = attacher
+        self._remover = remover
+
+    def expire(self, name: Name, uid: bytes, second: int) -> bool:
+        """Makes a thread unreadable in the archive if it expires at this second. True: what is here of it may go.
+
+        False: it is not to be deleted now, or by others. Raises ArchiveUnavailable, Corrupt, KeyUnavailable and others
+        where that could not be told.
+        """
+        with self._desk.locks.of(name):
+            thread = self._local(name)
+            if thread is None or thread.identity.uid != uid or expire_second(thread.head) != second:
+                return False
+            if thread.access == ACCESS_REMOTE:
+                return self._expire_copy(thread, second)
+            return self._expire_own(name, thread, second)
+
+    # -- what this process may write -------------------------------------------------------------------------------
+
+    def _expire_own(self, name: Name, thread: Thread, second: int) -> bool:
+        desk = self._desk
+        if thread.number not in desk.holds:
+            if thread.access != ACCESS_OWNED:  # from before there was an archive
+                self._attacher.own(name)
+            elif not self._attacher.resume(thread):
+                return False  # a copy now, or gone: the next sweep sees how HEAD is
+        hold = desk.holds.get(thread.number)
+        if hold is None:
+            return False
+        if hold.is_rolled_back:  # who set the bucket back may have let somebody go on from there
+            raise set_back(thread.name)
+
+        def check(live: Thread) -> None:
+            if expire_second(live.head) != second:
+                raise _Moved
+
+        try:
+            self._remover.end(thread, check)
+        except _Moved:
+            return False
+        except NotOwner:
+            hold = desk.holds.get(thread.number)
+            if hold is not None:  # taken while it was idle here: it is a copy from now on
+                seen = self._fetcher.look(thread.identity.namespace_keys, hold.place, with_key=False)
+                self._settler.settle(hold.thread, hold.head, hold.place, seen)
+            return False
+        return True
+
+    # -- what is a copy here ---------------------------------------------------------------------------------------
+
+    def _expire_copy(self, thread: Thread, second: int) -> bool:
+        desk, identity = self._desk, thread.identity
+        assert thread.archive is not None
+        known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
+        for _ in range(ROUNDS):
+            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+            if seen is None:
+                desk.wire.check_there()
+                raise Corrupt("its HEAD is missing in the archive", thread.name)
+            head = seen.head
+            if head.uid != identity.uid or (head.deleted and head.epoch < known.epoch):
+                self._settler.settle(thread, known, place, seen)
+                return False
+            if head.deleted:
+                if head.boot_id in desk.boots:
+                    self._clear(thread, place, Seen(known, "", None))
+                self._remover.delete_orphans(thread)
+                return True
+            if head.epoch < known.epoch:
+                raise Corrupt("its HEAD is older than the copy on this disk: somebody set the bucket back", thread.name)
+            if head.expire_second != second:
+                self._attacher.refresh(identity.namespace_keys, place, seen, thread)
+                return False
+            if not head.detached and head.boot_id not in desk.boots:
+                return False
+            if self._bury(thread, place, seen):
+                return True
+        raise ArchiveUnavailable(f"thread {thread.name!r} is changed by others all the time; trying again")
+
+    def _bury(self, thread: Thread, place: Place, seen: Seen) -> bool:
+        """Puts a tombstone where this HEAD is. False: it is not there any more."""
+        desk, namespace = self._desk, thread.identity.namespace_keys
+        head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        try:
+            desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+        except (ObjectChanged, Unclear):
+            found = self._fetcher.look(namespace, place, with_key=False)
+            if found is None or found.head.write_id != head.write_id:
+                return False
+        log.info("deleted a thread whose time was over", uid=thread.identity.uid_text)
+        self._clear(thread, place, seen)
+        self._remover.delete_orphans(thread)
+        return True
+
+    def _clear(self, thread: Thread, place: Place, seen: Seen) -> None:
+        """Destroys the key, and deletes what HEAD named."""
+        with self._desk.context.engine.read() as txn:
+            blob_ids = {bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)}
+        with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # a collection of garbage finds what is left
+            if seen.head.image or seen.head.HasField("image_object"):  # this copy may be older than HEAD
+                image = self._fetcher.image(place, seen.head, thread.identity.cipher)
+                blob_ids |= {bytes(row.record.blob_id) for row in image.blobs}
+        self._remover.clear(place, seen.head, sorted(blob_ids))
+
+    def _local(self, name: Name) -> Thread | None:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.find(txn, *name)
