@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stateward import _signals, _sync_signals, _threads
+from stateward import _listing, _signals, _sync_signals
 from stateward._async_io import AsyncStream
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
@@ -48,7 +48,7 @@ class AsyncSignalling:
 
     def waiting(self, *, labels: Mapping[str, str] | None = None) -> AsyncIterator[ThreadInfo]:
         found: AsyncIterator[ThreadInfo] = self._read_list(
-            _threads.read_threads, _signals.list_waiting(self.namespace, labels)
+            _listing.ThreadList.next_page, _listing.ThreadList(_signals.list_waiting(self.namespace, labels))
         )
         return found
 

@@ -31,18 +31,20 @@ class LogPages:
         self.ended = False
         self._ref = ref
         self._request = page_request(ref, log, start, version)
-        self._is_pinned = version is not None
+        self._version, self._is_begun = version, False
 
     def next_page(self) -> Operation[list[LogEntry]]:
         """The next entries. The first page decides which version is read; without one there is nothing."""
         try:
+            if not self._is_begun:
+                yield from prepare_reading(self._ref, self._version)
             page = yield from read_page(self._ref, self._request)
         except NotFound:
-            if self._is_pinned:
+            if self._is_begun or self._version is not None:
                 raise
             self.ended = True
             return []
-        self._request.version.version, self._is_pinned = page.version, True
+        self._request.version.version, self._is_begun = page.version, True
         self._request.from_index, self.ended = page.next_index, page.next_index >= page.end_index
         return (yield from decode_entries(self._ref, self._request.log, page))
 
@@ -55,11 +57,15 @@ class LogFollower:
         self._request = page_request(ref, log, start or 0, None)
         self._wait_s = wait_s
         self._starts_at_end = start is None
+        self._is_begun = False
         self._version: int | None = None  # that was shown last
 
     def next_page(self) -> Operation[list[LogEntry]]:
         """The next entries; none = there were none for a while."""
         request = self._request
+        if not self._is_begun:
+            yield from prepare_reading(self._ref, None)
+            self._is_begun = True
         if self._starts_at_end:
             request.max_entries = 1
             page = yield from read_page(self._ref, request)
@@ -71,7 +77,15 @@ class LogFollower:
         request.from_index, self._version = page.next_index, page.version
         if is_rewritten:  # the end may have been cut off: what is appended now gets those indexes again
             request.from_index = min(page.next_index, page.end_index)
+            yield from prepare_reading(self._ref, None)  # it may have been migrated: by a newer program, too far
         return (yield from decode_entries(self._ref, request.log, page))
+
+
+def prepare_reading(ref: ThreadRef, version: int | None) -> Operation[None]:
+    """Before the first page: sees to it that the entries are of the schema that the handle's migrations lead to, if it
+    has any. Migrates the head (`version` None). SchemaMismatch for a version of another schema."""
+    if ref.migrations is not None:
+        yield from ref.migrations._prepare_reading(ref, version)
 
 
 def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:

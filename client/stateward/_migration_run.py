@@ -1,4 +1,4 @@
-"""All threads of a namespace brought to another schema, while agents go on saving to them."""
+"""All threads of a namespace that one daemon has, brought to another schema, while agents go on saving to them."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ class Report:
     """How many, by the schema before and after; of a dry run, how many would be."""
     unchanged: int = 0
     """How many were current already."""
+    remote: int = 0
+    """Of a dry run: branches of an older schema whose thread another sidecar wrote last. A run migrates those that are
+    free by then, and fails with NotOwner for the others; so whether they would be migrated cannot be said."""
     orphans: int = 0
     """Threads that are kept apart from a history that went on elsewhere: they can be read only."""
     failures: list[Failure] = field(default_factory=list)
@@ -61,7 +64,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether everything is (or would be) of the current schema now."""
-        return not self.failures
+        return not self.failures and not self.remote
 
 
 OpenRef = Callable[[str, str], ThreadRef]
@@ -130,10 +133,12 @@ def _migrate_thread(
     for branch in info.branches:
         if branch.name.startswith(PROJECTIONS):
             continue
-        yield from _migrate_branch(migrations, open_ref(name, branch.name), report)
+        yield from _migrate_branch(migrations, open_ref(name, branch.name), report, info.access)
 
 
-def _migrate_branch(migrations: Migrations, ref: ThreadRef, report: Report) -> Operation[None]:
+def _migrate_branch(
+    migrations: Migrations, ref: ThreadRef, report: Report, access: Access | int | None
+) -> Operation[None]:
     try:
         done = yield from migrate(migrations, ref, dry_run=report.dry_run)
     except (ThreadNotFound, VersionNotFound):
@@ -145,6 +150,8 @@ def _migrate_branch(migrations: Migrations, ref: ThreadRef, report: Report) -> O
         return
     if done.found == migrations.current:
         report.unchanged += 1
+    elif report.dry_run and access == Access.REMOTE:
+        report.remote += 1
     else:
         step = (done.found, migrations.current)
         report.migrated[step] = report.migrated.get(step, 0) + 1

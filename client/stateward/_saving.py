@@ -275,22 +275,26 @@ def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMis
 
 
 def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
-    """Hydrate, change, save; again from the start as long as somebody else saves in between."""
+    """Hydrate, change, save; again from the start as long as somebody else saves in between, or migrates the thread."""
     if attempts < 1:
         raise ValueError("attempts is below 1")
-    for attempt in range(1, attempts + 1):
+    attempt, patience = 1, Patience()
+    while True:
         state = yield from hydrate(ref)
         result = fn(state)
         if inspect.isawaitable(result):
             yield Await(result)
         try:
             return (yield from save(ref, state, options))
+        except LeaseHeld as error:
+            yield from patience.wait(error)
+            continue
         except VersionMismatch:
             if attempt == attempts:
                 raise
         # Full jitter over a doubling range: writers that collided once must not meet again.
         yield Pause(random.uniform(0, min(0.01 * 2**attempt, 1.0)))  # noqa: S311  spreads, hides nothing
-    raise AssertionError("not reached")
+        attempt += 1
 
 
 def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOptions) -> Operation[Checkpoint]:

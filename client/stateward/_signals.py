@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward import _saving, _threads, values
+from stateward import _listing, _saving, _threads, values
 from stateward._operations import Call, Operation, ThreadRef, new_request_id
 from stateward._saving import SaveOptions
 from stateward._streams import Reader, WatchReader
@@ -243,11 +243,7 @@ class SignalReader(Reader[Wake]):
     def waiting(self) -> Operation[list[Wake]]:
         """What waits already. To be asked when the stream is open, so that nothing falls between the two."""
         request = _threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
-        names: list[str] = []
-        while True:
-            names += [each.name for each in (yield from _threads.read_threads(request)) if each.pending_signals]
-            if not request.page_token:
-                break
+        names = [each.name for each in (yield from _listing.read_all(request)) if each.pending_signals]
         wakes: list[Wake] = []
         for name in names:
             try:

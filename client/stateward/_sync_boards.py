@@ -48,11 +48,15 @@ class Board:
         return self.thread.append(self._area.place(log), *entries, **options)
 
     def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Counts a number up, or down; it begins with 0."""
+        """Counts a number up, or down; it begins with 0. ValueError for a slot that is `ephemeral`."""
         return self.thread.increment(self._area.place(slot), delta, **options)
 
     def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Sets a slot. `expected` is the value it must have now, or ABSENT; EditConflict where it has another one."""
+        """Sets a slot. `expected` is the value it must have now, or ABSENT; EditConflict where it has another one.
+
+        Values are compared as they are stored, byte by byte: a dict with the same keys in another order is another one.
+        ValueError for a slot that the client keeps to itself (`ephemeral`).
+        """
         return self.thread.set_slot(self._area.place(slot), value, expected=expected, **options)
 
     def read(self, *slots: str) -> dict[str, Any]:
@@ -63,7 +67,7 @@ class Board:
         return self.thread._run(_boards.read(self.thread._ref, self._area, slots))
 
     def read_log(self, log: str, start: int = 0) -> Iterator[LogEntry]:
-        """The entries of a log from index `start` on, as `Thread.read_log`."""
+        """The entries of a log from index `start` on, as `Thread.read_log`: with migrations, in their shape."""
         return self.thread.read_log(self._area.place(log), start)
 
     def follow_log(self, log: str, start: int | None = 0) -> Iterator[LogEntry]:

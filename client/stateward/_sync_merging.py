@@ -29,7 +29,7 @@ class ThreadMerging:
         """Adds to the number in a slot, on top of whatever is the head: no increment of anybody is ever lost.
 
         A missing slot is made with 0. EditConflict where it holds something else than a number (`Number(3)` is one, an
-        int is JSON), or would leave 64 bits. To know the sum, hydrate.
+        int is JSON), or would leave 64 bits. ValueError for a slot that is `ephemeral`. To know the sum, hydrate.
         """
         return self._run(_merging.increment(self._ref, slot, delta, options))
 
@@ -37,13 +37,17 @@ class ThreadMerging:
         """Sets one slot on top of whatever is the head, without reading it.
 
         `expected` is the value that it must have now, or ABSENT; EditConflict where it has another one. Values are
-        compared as they are stored: for what another kind of client wrote, give `state.slots.raw(slot)`.
+        compared as they are stored: for what another kind of client wrote, give `state.slots.raw(slot)`. ValueError for
+        a slot that the client keeps to itself (`ephemeral`).
         """
         return self._run(_merging.set_slot(self._ref, slot, value, expected, options))
 
     def read_log(self, log: str, start: int = 0, *, version: int | None = None) -> Iterator[LogEntry]:
         """The entries of a log from index `start` on, each with its index, read page by page at one version (None =
-        the head, as it is at the first page). A log, branch or thread that does not exist has none."""
+        the head, as it is at the first page). A log, branch or thread that does not exist has none.
+
+        With migrations a head of an older schema is migrated first, which saves it, as an append does. SchemaMismatch
+        for a `version` of another schema: a migration needs the whole state, so hydrate it."""
         pages = LogPages(self._ref, log, start, version)
         while not pages.ended:
             yield from self._run(pages.next_page())
@@ -53,6 +57,7 @@ class ThreadMerging:
 
         Goes on after a restart of the daemon without gap or duplicate. For logs that are only appended to: of entries
         that are replaced, or cut off and written anew, it tells some or none. ThreadNotFound if there is no thread.
+        With migrations a head of an older schema is migrated first, as by an append.
         """
         follower = LogFollower(self._ref, log, start, min(FOLLOW_WAIT_S, self._client._settings.deadline_s / 2))
         while True:
@@ -64,7 +69,11 @@ class ThreadMerging:
         With a `projection` the value is kept under that name in the thread, on a branch of its own, and the next
         replay folds only what was appended since; use another name where the reducer changes. It starts again where
         entries were replaced, cut off, or trimmed at the start (then with what is left of them). Keeping it never
-        hinders a writer. The value must be one that a slot can hold, and comes back as one.
+        hinders a writer, and where the daemon cannot write just now nothing is kept. Nor is it of a thread that another
+        sidecar wrote last, which that would take from it, and of one that is COMPLETED, FAILED or CANCELLED, which
+        would live longer by it: a replay of such a thread folds again what the last one folded. The value must be one
+        that a slot can hold, and comes back as one. With migrations a head of an older schema is migrated first, as by
+        an append.
         """
         return self._run(_projecting.replay(self._ref, log, reducer, initial, projection))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stateward import _signals, _threads
+from stateward import _listing, _signals
 from stateward._operations import Operation, Pause, T
 from stateward._saving import SaveOptions
 from stateward._signals import AnswerReader, SignalReader
@@ -62,7 +62,7 @@ class Signalling:
         """The threads that wait for something, the most recently changed first: `question`, `wait_id`, and
         `pending_signals` where it came and no agent has taken it yet."""
         found: Iterator[ThreadInfo] = self._read_list(
-            _threads.read_threads, _signals.list_waiting(self.namespace, labels)
+            _listing.ThreadList.next_page, _listing.ThreadList(_signals.list_waiting(self.namespace, labels))
         )
         return found
 

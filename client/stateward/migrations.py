@@ -13,6 +13,7 @@
     thread = client.thread("booking-42", migrations=migrations)
 
 A state of an older schema is migrated in memory when it is hydrated, and its next save carries the current schema.
+What works without the state (append, increment, set_slot; read_log, follow_log, replay) migrates the head first.
 `thread.migrate()` saves it at once, `migrations.run(client)` does that to all threads. Old versions stay as they were.
 
 Schemas are numbers, and may be given as text ("1"). A version whose schema nobody said has that of its parent, and
@@ -27,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from stateward import _migrating, _migration_run
+from stateward._migration_limits import check_edits
 from stateward._migration_paths import Paths
 from stateward._migration_run import Failure as Failure  # noqa: PLC0414  part of a report
 from stateward._migration_run import Report as Report  # noqa: PLC0414  what `run` answers
@@ -140,7 +142,10 @@ class Migrations:
 
         Runs beside agents at work: a thread that is saved meanwhile is tried again, and one that is current is passed
         over, so that a run that was interrupted is just made again. What fails is in the report and stays as it was.
-        `dry_run` migrates in memory only. `on_progress(thread, report)` is called after each thread.
+        `dry_run` migrates in memory only; threads that another sidecar wrote last it cannot judge, and counts apart.
+        `on_progress(thread, report)` is called after each thread.
+
+        A new version of a finished thread begins its TTL anew. Only threads on this daemon's disk are looked at.
         """
         open_ref = partial(_open_ref, client)
         names = None if threads is None else list(threads)
@@ -152,6 +157,9 @@ class Migrations:
     def _prepare_append(self, ref: ThreadRef) -> Operation[int]:
         return _migrating.prepare_append(self, ref)
 
+    def _prepare_reading(self, ref: ThreadRef, version: int | None) -> Operation[None]:
+        return _migrating.prepare_reading(self, ref, version)
+
     def _require_path(self, thread: str, version: int, found: int) -> list[tuple[int, int]]:
         path = self._paths.find(found, self.current)
         if path is None:
@@ -159,14 +167,14 @@ class Migrations:
         return path
 
     def _apply(self, thread: str, state: State, found: int, *, must_fit: bool = False) -> None:
-        """Takes the steps. `must_fit` also tries whether what they make can be stored."""
+        """Takes the steps. `must_fit` also tries whether what they make can be stored, as far as that is known here."""
         for step in self._require_path(thread, state.version, found):
             with _named(thread, state.version, step):
                 made = self._steps[step](state)
                 if made is not None and made is not state:
                     _adopt(state, made)
                 if must_fit and step[1] == self.current:
-                    state.collect()
+                    check_edits(state.collect().diff)
         state.schema_version = self.current
 
 

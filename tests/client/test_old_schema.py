@@ -1,9 +1,10 @@
 """The danger: a program that reads the state of an older one wrongly, migrates it twice, or loses it on the way."""
 
 import pytest
-from tests.client.test_migrated_store import chain, save_first
+from tests.client.test_migrated_store import chain, run, save_first
 
 from stateward import MigrationFailed, Migrations, NoMigrationPath, Question, State
+from stateward._migrating import LABEL
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,11 @@ def test_without_migrations_the_schema_stays(client):
 
 
 def test_an_append_that_says_nothing_inherits(client):
-    """After appends by a client without migrations the schema is that of the ancestors, not the first."""
+    """Appends by a client without migrations are told the schema of the version they are made on, and not the first;
+    what other branches say changes nothing."""
     save_first(client, "t", schema=3, parts=[{"text": "a"}])
     client.thread("t").append("parts", {"text": "b"})
-    assert client.thread("t").append("parts", {"text": "c"}).schema_version == 0
+    assert client.thread("t").append("parts", {"text": "c"}).schema_version == 3
     client.thread("t").branch("side", at=1).save(client.thread("t").hydrate(version=1), schema_version=2)
     state = client.thread("t", migrations=chain(3)).hydrate()
     assert state.slots["customer"] == "Ann", "it was migrated a second time"
@@ -181,6 +183,60 @@ def test_what_cannot_be_stored_is_found_before_the_save(client):
     save_first(client, "t")
     with pytest.raises(MigrationFailed, match=r"slots\.x"):
         client.thread("t", migrations=migrations).migrate()
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ("x" * 1025, r"1 to 1,024 bytes, and 'x{40}…' has 1,025"),
+        ("ü" * 513, "1,026"),
+        ("", "'' has 0"),
+        ("a\nb", "control"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["slot", "log"])
+def test_names_that_the_daemon_refuses_are_found_before_the_save(client, kind, bad, told):
+    """A step that makes a slot or log of such a name fails as one that raises does, in a dry run too."""
+    migrations = Migrations(2)
+
+    @migrations.step(1, 2)
+    def name_badly(state):
+        if kind == "slot":
+            state.slots[bad] = 1
+        else:
+            state.logs[bad].append(1)
+
+    save_first(client, "t")
+    with pytest.raises(MigrationFailed, match=rf"from 1 to 2 failed: .*a {kind} .*{told}"):
+        client.thread("t", migrations=migrations).migrate()
+    report = run(migrations, client, dry_run=True)
+    assert [type(each.error) for each in report.failures] == [MigrationFailed]
+
+
+def test_more_edits_than_a_version_may_have(client, monkeypatch):
+    """A step that changes more than fits into one version says so before it is sent."""
+    monkeypatch.setattr("stateward._migration_limits.EDITS_MAX", 10)
+    migrations = Migrations(2)
+    migrations.step(1, 2)(lambda state: state.slots.update({f"s{number}": 1 for number in range(11)}))
+    save_first(client, "t")
+    assert "11 edits" in str(run(migrations, client, dry_run=True).failures[0].error)
+
+
+def test_labels_stay(client):
+    """A migrated version has the labels of the one before, but for what says that a log was trimmed by it."""
+    thread = save_first(client, "t")
+    state = thread.hydrate()
+    thread.save(state, schema_version=2, labels={"team": "a", "trimmed:parts": "1", LABEL: "1"})
+    client.thread("t", migrations=chain(3)).migrate()
+    assert thread.checkpoint().labels == {"team": "a", LABEL: "2"}
+    full = {f"n{number:02}": "x" for number in range(64)}
+    state = thread.hydrate()
+    thread.save(state, schema_version=1, labels=full)
+    migrations = Migrations(2)
+    migrations.step(1, 2)(lambda state: None)
+    client.thread("t", migrations=migrations).migrate()
+    del full["n63"]
+    assert thread.checkpoint().labels == {**full, LABEL: "1"}
 
 
 def test_unclear_registrations_are_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.output import CommandError, counted, fail, print_json, say
 from stateward.cli.ticker import Ticker
+from stateward.errors import ThreadNotFound
 
 if TYPE_CHECKING:
     from stateward.migrations import Migrations, Report
@@ -37,8 +39,12 @@ def migrate(
 ) -> None:
     """Save every thread of the namespace as a new version of the current schema. Exit code 1 if any could not be.
 
-    Agents may go on meanwhile. Old versions stay as they were; what fails stays as it is and is listed. A run that was
-    interrupted is just made again. The module is imported, which runs its code.
+    These are the threads on this daemon's disk; `stateward restore` first brings those that only the archive has. A dry
+    run counts apart those that another sidecar wrote last: whether it still holds them only the run finds out.
+
+    Agents may go on meanwhile; where they save all the time they wait for a moment. Old versions stay as they were;
+    what fails stays as it is and is listed. A run that was interrupted is just made again. The module is imported,
+    which runs its code; what that prints goes to stderr. The TTL of a finished thread begins anew with its migration.
 
     \b
     Examples:
@@ -46,13 +52,14 @@ def migrate(
       stateward migrate booking.schema:migrations
       stateward migrate booking.schema:migrations --thread booking-42 --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    migrations = load(place)
-    with connect(context, target, namespace) as client, Ticker("migrating") as ticker:
+    with redirect_stdout(sys.stderr):  # the program's own words are no part of the result
+        migrations = load(place)
+        with connect(context, target, namespace) as client, Ticker("migrating") as ticker:
 
-        def tell(name: str, report: Report) -> None:
-            ticker.say(f"{report.threads:,} threads, {len(report.failures):,} failed, {name}")
+            def tell(name: str, report: Report) -> None:
+                ticker.say(f"{report.threads:,} threads, {len(report.failures):,} failed, {name}")
 
-        report = migrations.run(client, dry_run=dry_run, threads=thread, on_progress=tell)
+            report = migrations.run(client, dry_run=dry_run, threads=thread, on_progress=tell)
     if as_json:
         print_json(_facts(report))
     else:
@@ -91,6 +98,7 @@ def _facts(report: Report) -> dict[str, Any]:
             {"from": start, "to": end, "branches": count} for (start, end), count in sorted(report.migrated.items())
         ],
         "unchanged": report.unchanged,
+        "remote": report.remote,
         "orphans": report.orphans,
         "failures": [
             {"thread": each.thread, "branch": each.branch, "kind": type(each.error).__name__, "error": str(each.error)}
@@ -108,12 +116,22 @@ def _print(report: Report) -> None:
         f"{counted(report.threads, 'thread')} looked at, "
         f"{counted(report.unchanged, 'branch', 'branches')} had schema {report.current} already{orphans}"
     )
-    for each in report.failures[:FAILURES_SHOWN_MAX]:
+    if report.remote:
+        say(
+            f"{counted(report.remote, 'branch', 'branches')} of threads that another sidecar wrote last: a "
+            "run migrates those that are free by then, and cannot migrate the others"
+        )
+    # What is not there has no state that could stay as before.
+    missing = [each for each in report.failures if not each.branch and isinstance(each.error, ThreadNotFound)]
+    failures = [each for each in report.failures if each not in missing]
+    for each in failures[:FAILURES_SHOWN_MAX]:
         say(f"failed: {each.error}")
-    if report.failures:
-        more = len(report.failures) - FAILURES_SHOWN_MAX
+    for each in missing:
+        fail(f"there is no thread {each.thread!r}")
+    if failures:
+        more = len(failures) - FAILURES_SHOWN_MAX
         fail(
-            f"{counted(len(report.failures), 'branch', 'branches')} could not be migrated and "
-            f"{'stays' if len(report.failures) == 1 else 'stay'} as before"
+            f"{counted(len(failures), 'branch', 'branches')} could not be migrated and "
+            f"{'stays' if len(failures) == 1 else 'stay'} as before"
             + (f" ({more:,} more than are shown; --json has all)" if more > 0 else "")
         )
