@@ -11,6 +11,7 @@ from stateward._operations import new_request_id
 from stateward._saving import SaveOptions
 from stateward._shell import documented_as
 from stateward.handoff import Handoff
+from stateward.models import Durability
 from stateward.state import State
 
 if TYPE_CHECKING:
@@ -45,10 +46,24 @@ class AsyncClientHandoffs:
     """Methods of `AsyncClient`."""
 
     @overload
-    async def take_handoff(self, thread: str, *, taker: str | None = None, wait: float = ...) -> Handoff: ...
+    async def take_handoff(
+        self,
+        thread: str,
+        *,
+        taker: str | None = None,
+        wait: float = ...,
+        durability: Durability | str | None = ...,
+    ) -> Handoff: ...
 
     @overload
-    async def take_handoff(self, *, to: str, taker: str | None = None, wait: float = ...) -> Handoff | None: ...
+    async def take_handoff(
+        self,
+        *,
+        to: str,
+        taker: str | None = None,
+        wait: float = ...,
+        durability: Durability | str | None = ...,
+    ) -> Handoff | None: ...
 
     async def take_handoff(
         self,
@@ -57,17 +72,19 @@ class AsyncClientHandoffs:
         to: str | None = None,
         taker: str | None = None,
         wait: float = _handoff.WAIT_S,
+        durability: Durability | str | None = None,
     ) -> Handoff | None:
         client = cast("AsyncClient", self)
         known = taker or client._identity.name
-        name, refer = known or f"unnamed-{new_request_id()}", _refer(client)
+        taking = _handoff.Taking.of(known or f"unnamed-{new_request_id()}", wait, durability)
+        refer = _refer(client)
         if (thread is None) == (to is None):
             raise TypeError("take_handoff takes a thread or to=")
         if thread is not None:
-            return await client._run(_handoff.take(refer(thread), name, wait))
+            return await client._run(_handoff.take(refer(thread), taking))
         assert to is not None
         request = _handoff.waiting(client.namespace, taken_too=known is not None)
-        return await client._run(_handoff.take_any(refer, request, to, name, wait))
+        return await client._run(_handoff.take_any(refer, request, to, taking))
 
     def handoffs(self, to: str | None = None) -> AsyncIterator[Handoff]:
         client = cast("AsyncClient", self)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from types import NoneType
 from typing import Any, TypedDict
 
 from stateward import values
@@ -38,6 +39,8 @@ class CachePlan:
         if unknown:
             raise TypeError(f"cached has no option {', '.join(sorted(unknown))}")
         max_age = options.get("max_age")
+        if not isinstance(max_age, (int, float, timedelta, NoneType)):
+            raise TypeError(f"max_age takes seconds or a timedelta, not {max_age!r}")
         self.max_age = timedelta(seconds=max_age) if isinstance(max_age, (int, float)) else max_age
         self.call = call
         self.plan = Plan(

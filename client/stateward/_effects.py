@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypedDict
 
 from stateward import _threads, values
 from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
-from stateward._tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed
+from stateward._tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
 from stateward.errors import (
     ClaimLost,
@@ -29,6 +29,8 @@ from stateward.v1.lease_pb2 import Holder
 TERM_S, WAIT_S = 60.0, 30.0
 FIRST_POLL_S, MAX_POLL_S = 0.02, 0.5
 DETAIL_BYTES_MAX = 4096
+FRESH_SHARE = 0.1
+"""For this part of its term a claim is taken to be held without asking."""
 
 
 class EffectOptions(TypedDict, total=False):
@@ -98,6 +100,8 @@ class Plan:
         unknown = options.keys() - EffectOptions.__optional_keys__
         if unknown:
             raise TypeError(f"an effect has no option {', '.join(sorted(unknown))}")
+        if not isinstance(key, str):
+            raise TypeError(f"key takes a text, not {key!r}")
         self.key, self.call = key, call
         check = options.get("check")
         self.check = None if check is None else keyed(check, "check")
@@ -131,12 +135,14 @@ def plan(key: str, fn: Callable[..., Any], options: EffectOptions) -> Plan:
 
 def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs: Any, options: EffectOptions) -> Plan:
     """The effect of a decorated function."""
+    require_callable(key, "key")
     named: EffectOptions = {"name": getattr(fn, "__name__", ""), **options}
     return Plan(key(*args, **kwargs), ToolCall(fn, args, kwargs).with_key, named)
 
 
 def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operation[Any]:
     """The result of a tool that is called at most once."""
+    asked_at = time.monotonic()
     begun = yield from begin(plan.request(ref, holder), plan.wait_s)
     recorded, state = RecordedEffect.from_proto(begun.effect), EffectState(begun.state)
     what = f"effect {plan.key!r} of thread {ref.thread!r}"
@@ -162,6 +168,8 @@ def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operatio
                 "which returns its result or NOT_HAPPENED",
                 metadata=facts,
             )
+    if time.monotonic() - asked_at > plan.term_s * FRESH_SHARE:
+        yield from _hold_on(claim, begun)
     outcome = yield from claim.call(tools, plan.call(begun.idempotency_key))
     return (yield from _complete(claim, outcome))
 
@@ -172,6 +180,17 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
         return
     try:
         yield from _threads.wait_archived(claim.ref, begun.effect.sequence, None)
+    except StatewardError:
+        yield from claim.give_back(EffectState(begun.state))
+        raise
+
+
+def _hold_on(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
+    """Renews a claim that may have run out since it was made: ClaimLost before the tool is called, not after."""
+    try:
+        yield from claim.renew()
+    except ClaimLost:
+        raise
     except StatewardError:
         yield from claim.give_back(EffectState(begun.state))
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stateward import _leases, _threads, values
@@ -14,19 +14,23 @@ from stateward._saving import SaveOptions, begin_merge, merge, save, store_value
 from stateward.errors import (
     HandoffTaken,
     LeaseHeld,
+    NoArchive,
     NoHandoff,
+    NotArchivedYet,
+    NotOwner,
+    StatewardError,
     ThreadNotFound,
     VersionMismatch,
     VersionNotFound,
 )
 from stateward.handoff import SLOT, Handoff, is_for, new_id, now
-from stateward.models import Status, ThreadInfo
+from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
 from stateward.state import State
 from stateward.v1 import thread_service_pb2 as threads
 
-# For how long the lease of who hands over may still be held after its last save.
+# For how long who handed over may still hold the thread after its last save.
 WAIT_S = 5.0
-POLL_S = 0.05
+FIRST_POLL_S, MAX_POLL_S = 0.05, 0.5
 # Somebody saves between our read and our write so often that it is no handoff.
 ATTEMPTS_MAX = 20
 PAGE_MAX = 1000
@@ -49,6 +53,9 @@ def hand_over(
     given = {"status", "wait_id", "question"} & options.keys()
     if given:
         raise TypeError(f"handoff sets {', '.join(sorted(given))} itself")
+    for what, steps in {"pending_steps": pending_steps, "dependencies": dependencies}.items():
+        if isinstance(steps, (str, bytes)):
+            raise TypeError(f"{what} takes a list, not one text: [{steps!r}]")
     handoff = Handoff(
         thread=ref.thread,
         id=new_id(new_request_id(), to),
@@ -61,36 +68,86 @@ def hand_over(
         time=now(),
     )
     options = {**options, "status": Status.WAITING, "wait_id": handoff.id}
-    if state is not None:
-        state.slots[SLOT] = handoff.to_slot()
-        yield from save(ref, state, options)
-    else:
-        request = yield from begin_merge("handoff", ref, options)
-        edit = request.diff.edits.add().set_slot
-        edit.slot = SLOT
-        stored = yield from store_values(ref, [values.encode(handoff.to_slot(), f"slots.{SLOT}")], options)
-        edit.value.CopyFrom(stored[0])
-        yield from merge(ref, request)
-    if ref.held.token:
-        yield from _leases.release(ref, ref.held.token)
-        ref.held.token = 0
+    late: NotArchivedYet | None = None
+    try:
+        checkpoint = yield from _save_handoff(ref, handoff, state, options)
+    except NotArchivedYet as error:
+        late = error
+    token = ref.held.token
+    if token:
+        released = yield from _leases.release(ref, token)
+        ref.held.give_back(token)
+        if released and late is None and checkpoint.durability == Durability.ARCHIVED:
+            yield from _archive_release(ref, checkpoint)
+    if late is not None:
+        raise late
     return handoff
 
 
-def take(ref: ThreadRef, taker: str, wait_s: float) -> Operation[Handoff]:
+def _save_handoff(ref: ThreadRef, handoff: Handoff, state: State | None, options: SaveOptions) -> Operation[Checkpoint]:
+    if state is not None:
+        state.slots[SLOT] = handoff.to_slot()
+        return (yield from save(ref, state, options))
+    request = yield from begin_merge("handoff", ref, options)
+    edit = request.diff.edits.add().set_slot
+    edit.slot = SLOT
+    stored = yield from store_values(ref, [values.encode(handoff.to_slot(), f"slots.{SLOT}")], options)
+    edit.value.CopyFrom(stored[0])
+    return (yield from merge(ref, request))
+
+
+def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:
+    """To give a lease back takes the thread once more, which was given up as it began to wait: until that is archived
+    too, no other machine can have it."""
+    try:
+        info = yield from _threads.get_thread(ref)
+        yield from _threads.wait_archived(ref, info.sequence, None)
+    except NotArchivedYet:
+        raise NotArchivedYet(ref.thread, info.sequence, checkpoint, [checkpoint]) from None
+    except (NotOwner, ThreadNotFound):
+        pass  # somebody has it already
+
+
+class _Patience:
+    """Pauses that grow, until a time."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._end = time.monotonic() + wait_s
+        self._pause_s = FIRST_POLL_S
+
+    def pause(self) -> Operation[bool]:
+        """False = the time is over."""
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            return False
+        yield Pause(min(self._pause_s, left_s))
+        self._pause_s = min(self._pause_s * 2, MAX_POLL_S)
+        return True
+
+
+@dataclass(frozen=True)
+class Taking:
+    """How handoffs are taken."""
+
+    taker: str
+    wait_s: float = WAIT_S
+    durability: int | None = None
+    """None = the strongest there is."""
+
+    @classmethod
+    def of(cls, taker: str, wait: float, durability: Durability | str | None) -> Taking:
+        """From what was given."""
+        return cls(taker, wait, choice_number(Durability, durability))
+
+
+def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:
     """Marks the handoff of a thread as taken. What this taker has already, it gets again."""
-    end = time.monotonic() + wait_s
+    taker, patience = taking.taker, _Patience(taking.wait_s)
     for _ in range(ATTEMPTS_MAX):
-        try:
-            state = yield from hydrate_stored(ref, slots=[SLOT], must_exist=True)
-        except VersionNotFound:
-            state = None
-        checkpoint = None if state is None else state.checkpoint
-        found = None if state is None else Handoff.from_slot(ref.thread, state.slots.get(SLOT))
-        if state is None or found is None or checkpoint is None:
-            raise NoHandoff(f"thread {ref.thread!r} is not handed to anybody", metadata={"thread": ref.thread})
+        state, checkpoint, found = yield from _read(ref)
         if found.taken_by:
             if found.taken_by == taker:
+                yield from _settle(ref, checkpoint, taking)
                 return found
             raise HandoffTaken(
                 f"{found.taken_by!r} took the handoff of thread {ref.thread!r} at {found.taken_time}",
@@ -112,34 +169,91 @@ def take(ref: ThreadRef, taker: str, wait_s: float) -> Operation[Handoff]:
         }
         while True:
             try:
-                yield from save(ref, state, options)
+                yield from _save_taken(ref, state, options, taking)
             except VersionMismatch:
                 break
-            except LeaseHeld:
-                if time.monotonic() >= end:
+            except (LeaseHeld, NotOwner):
+                if not (yield from patience.pause()):
                     raise
-                yield Pause(POLL_S)
+            except NotArchivedYet as late:
+                yield from _give_back(ref, found, state, options, late)
+                raise
             else:
                 return taken
     raise HandoffTaken(f"others write thread {ref.thread!r} all the time", metadata={"thread": ref.thread})
 
 
-def take_any(
-    refer: Callable[[str], ThreadRef], request: threads.ListThreadsRequest, to: str, taker: str, wait_s: float
-) -> Operation[Handoff | None]:
-    """The handoff to `to` that has waited longest; None where none is open."""
-    infos: list[ThreadInfo] = []
-    while True:
-        infos += yield from _threads.read_threads(request)
-        if not request.page_token:
-            break
-    # What was taken and not begun comes first: this taker may have died there.
-    for info in sorted((each for each in infos if is_for(each.wait_id, to)), key=_waits_since):
+def _read(ref: ThreadRef) -> Operation[tuple[State, Checkpoint, Handoff]]:
+    """What the thread's slot says, at its head."""
+    try:
+        state = yield from hydrate_stored(ref, slots=[SLOT], must_exist=True)
+    except VersionNotFound:
+        state = None
+    found = None if state is None else Handoff.from_slot(ref.thread, state.slots.get(SLOT))
+    if state is None or found is None or state.checkpoint is None:
+        raise NoHandoff(f"thread {ref.thread!r} is not handed to anybody", metadata={"thread": ref.thread})
+    return state, state.checkpoint, found
+
+
+def _save_taken(ref: ThreadRef, state: State, options: SaveOptions, taking: Taking) -> Operation[None]:
+    """Archived, where there is an archive: so that no other machine finds it open when this one is lost."""
+    durability = taking.durability or Durability.ARCHIVED
+    try:
+        yield from save(ref, state, {**options, "durability": Durability(durability)})
+    except NoArchive:
+        if taking.durability:
+            raise
+        yield from save(ref, state, options)
+
+
+def _settle(ref: ThreadRef, checkpoint: Checkpoint, taking: Taking) -> Operation[None]:
+    """The same for what was taken before, by a process that may have died meanwhile."""
+    durability = taking.durability or Durability.ARCHIVED
+    if durability == Durability.ARCHIVED and checkpoint.durability != Durability.ARCHIVED:
         try:
-            return (yield from take(refer(info.name), taker, wait_s))
-        except (HandoffTaken, NoHandoff, ThreadNotFound):
-            continue
-    return None
+            yield from _threads.wait_archived(ref, checkpoint, None)
+        except NoArchive:
+            if taking.durability:
+                raise
+
+
+def _give_back(
+    ref: ThreadRef, found: Handoff, state: State, options: SaveOptions, late: NotArchivedYet
+) -> Operation[None]:
+    """What could not be archived in time is open again: a taker without a name could never come back for it."""
+    state.slots[SLOT] = found.to_slot()
+    try:
+        yield from save(ref, state, {**options, "status": Status.WAITING, "durability": Durability.COMMITTED})
+        late.add_note("the handoff was given back: it can be taken again, by anybody")
+    except StatewardError as error:
+        late.add_note(f"the handoff stays taken, as it could not be given back: {error}")
+
+
+def take_any(
+    refer: Callable[[str], ThreadRef], request: threads.ListThreadsRequest, to: str, taking: Taking
+) -> Operation[Handoff | None]:
+    """The handoff to `to` that has waited longest; None where none is open. What somebody still holds is passed over
+    for the others; where there are none, this waits for it."""
+    at_once, patience = replace(taking, wait_s=0), _Patience(taking.wait_s)
+    while True:
+        infos: list[ThreadInfo] = []
+        while True:
+            infos += yield from _threads.read_threads(request)
+            if not request.page_token:
+                break
+        held: LeaseHeld | NotOwner | None = None
+        # What was taken and not begun comes first: this taker may have died there.
+        for info in sorted((each for each in infos if is_for(each.wait_id, to)), key=_waits_since):
+            try:
+                return (yield from take(refer(info.name), at_once))
+            except (HandoffTaken, NoHandoff, ThreadNotFound):
+                continue
+            except (LeaseHeld, NotOwner) as error:
+                held = held or error
+        if held is None:
+            return None
+        if not (yield from patience.pause()):
+            raise held
 
 
 def _waits_since(info: ThreadInfo) -> tuple[bool, Any]:

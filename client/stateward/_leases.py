@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from stateward._holder import Holder
-from stateward._operations import Call, Operation, ThreadRef, duration_s, new_request_id
-from stateward.errors import LeaseHeld, StatewardError, ThreadNotFound
+from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
 from stateward.models import Lease, ThreadOptions
 from stateward.v1 import lease_service_pb2 as leases
 
@@ -19,6 +20,8 @@ RELEASE_PATIENCE_S = 5.0
 """For how long to try to give a lease back: it ends by itself."""
 ANSWER_S = 10.0
 """How much longer than the wait for a lease its call may take."""
+OWNER_POLL_S = 0.5
+"""How often a thread that is on another machine is asked for: each time the daemon reads the bucket."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,47 @@ class Claim:
     create: ThreadOptions | None = None
 
 
+class Deadline:
+    """When a wait for a lease is over. The daemon waits for who holds the lease, but not for a thread that is on
+    another machine: that is asked for again and again, until it is free."""
+
+    def __init__(self, wait_s: float | None) -> None:
+        self._end = time.monotonic() + (wait_s or 0)
+
+    def left_s(self) -> float:
+        """0 = it is over."""
+        return max(self._end - time.monotonic(), 0)
+
+    def pause_s(self) -> float:
+        """Until the next question."""
+        return min(OWNER_POLL_S, self.left_s())
+
+
 def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
-    """Takes the lease, or waits for it. LeaseHeld where it is not to be had in time."""
+    """Takes the lease, or waits for it. Where it is not to be had in time, LeaseHeld; NotOwner where the thread is on
+    another machine."""
     request = leases.AcquireLeaseRequest(
         namespace=ref.namespace,
         thread=ref.thread,
         holder=claim.holder.to_proto(),
         term=duration_s(claim.term_s),
-        wait=duration_s(claim.wait_s) if claim.wait_s else None,
         take_over=claim.take_over,
         request_id=new_request_id(),
         create=claim.create.to_proto() if claim.create else None,
     )
-    deadline_s = claim.wait_s + ANSWER_S if claim.wait_s else None
-    return Lease.from_proto((yield Call("AcquireLease", request, deadline_s)).lease)
+    deadline = Deadline(claim.wait_s)
+    while True:
+        left_s = deadline.left_s()
+        if left_s:
+            request.wait.CopyFrom(duration_s(left_s))
+        else:
+            request.ClearField("wait")
+        try:
+            return Lease.from_proto((yield Call("AcquireLease", request, left_s + ANSWER_S if left_s else None)).lease)
+        except NotOwner:
+            if not left_s:
+                raise
+        yield Pause(deadline.pause_s())
 
 
 def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operation[Lease]:

@@ -29,7 +29,8 @@ class HeldLease(LeaseShell):
 
     def __enter__(self) -> Self:
         self._take(self._client._run(_leases.acquire(self._ref, self._claim)))
-        threading.Thread(target=self._keep, name="stateward-lease", daemon=True).start()
+        ended = self._ended = threading.Event()  # a lease may be entered again
+        threading.Thread(target=self._keep, args=(ended,), name="stateward-lease", daemon=True).start()
         return self
 
     def __exit__(
@@ -47,8 +48,8 @@ class HeldLease(LeaseShell):
         token = self._give_back()
         return bool(token) and self._client._run(_leases.release(self._ref, token))
 
-    def _keep(self) -> None:
-        while not self._ended.wait(self._claim.term_s * _leases.RENEWAL_SHARE):
+    def _keep(self, ended: threading.Event) -> None:
+        while not ended.wait(self._claim.term_s * _leases.RENEWAL_SHARE):
             try:
                 self._client._run(_leases.renew(self._ref, self.token, self._claim.term_s))
             except LeaseHeld as error:
@@ -77,9 +78,10 @@ class ThreadLeasing:
         """The right to write the thread, to be used with `with`. Nobody else can save to it meanwhile (LeaseHeld).
 
         Saves through this handle, and handles on other branches made from it, carry its token; with any other handle
-        say `save(…, lease=lease)`. `wait` waits so many seconds for it, at most an hour; `take_over` takes it from a
-        holder that is known to be dead. It is renewed in the background, and free `term` seconds after the last
-        renewal, or at once for a client of the same `holder` name in a new process.
+        say `save(…, lease=lease)`. `wait` waits so many seconds for it, at most an hour, also where the thread is on
+        another machine (else NotOwner); `take_over` takes it from a holder that is known to be dead. It is renewed in
+        the background, and free `term` seconds after the last renewal, or at once for a client of the same `holder`
+        name in a new process.
         """
         return HeldLease(self._client, self._ref, term=term, wait=wait, take_over=take_over, create=create, binds=True)
 
@@ -91,11 +93,18 @@ class ClientLocks:
         self, name: str, *, term: float = 30.0, wait: float | None = None, take_over: bool = False,
         holder: str | None = None,
     ) -> HeldLease:  # fmt: skip
-        """A lock with a name, among all clients of the namespace, to be used with `with`. LeaseHeld where somebody
-        holds it, after `wait` seconds.
+        """A lock with a name, among all clients of the namespace on this daemon, to be used with `with`. LeaseHeld
+        where somebody holds it, after `wait` seconds.
 
         It is the lease of a thread of its own, `locks/<name>`, so it survives the daemon, and with an archive the
-        machine. `holder` names who holds it instead of the client's own name.
+        machine. Another machine gets it when the one that had it has archived nothing of it for `--archive-lease`
+        (10 s) and the term of the last holder that is known there is over; until then NotOwner, after `wait` seconds.
+        To hold a lock archives nothing, so a holder that lives may be replaced from another machine and not know it:
+        where clients of several machines use a lock, let what it protects refuse a `token` below the newest it has
+        seen.
+
+        Tokens only grow, on all machines, until the thread `locks/<name>` is deleted: then they begin anew. `holder`
+        names who holds it instead of the client's own name.
         """
         ref = ThreadRef(self.namespace, _leases.LOCKS + name, "main")  # type: ignore[attr-defined]
         return HeldLease(self, ref, term=term, wait=wait, take_over=take_over, holder=holder)  # type: ignore[arg-type]

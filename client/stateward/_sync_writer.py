@@ -226,8 +226,13 @@ class ThreadWriting:
     ) -> Writer:
         """A writer, to be used with `with`: it takes the thread's lease and saves over one stream.
 
-        While it lives, nobody else can save to the thread (LeaseHeld). `wait` waits so many seconds for the lease, at
-        most an hour; `take_over` takes it from a holder that is known to be dead. `term` is for how long, in seconds,
-        the lease outlives a stream that broke: a client of the same `holder` name in a new process takes it at once.
+        While it lives, nobody else can save to the thread (LeaseHeld). Saves of this handle by other means are made
+        under its lease, and refused once it is lost: `autosave`, `before` with a state, `window.save`, `ask`,
+        `handoff`, which gives the lease back, and others, also on other branches. So are `effect` and `put_effects`.
+        Before a save by other means, `flush` what was sent. Another handle has no token: give its saves `lease=writer`.
+
+        `wait` waits so many seconds for the lease, at most an hour, also where the thread is on another machine (else
+        NotOwner); `take_over` takes it from a holder that is known to be dead. `term` is for how long, in seconds, the
+        lease outlives a stream that broke: a client of the same `holder` name in a new process takes it at once.
         """
         return Writer(self._client, self._ref, term=term, wait=wait, take_over=take_over, create=create)

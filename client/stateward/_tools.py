@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from stateward._operations import Await, Operation
 from stateward.effects import EffectState
-from stateward.errors import EffectUncertain
+from stateward.errors import ClaimLost, EffectUncertain, StatewardError
 
 KEY_PARAMETER = "idempotency_key"
 # So often within its term a claim is renewed: two renewals may fail.
@@ -28,7 +28,10 @@ class ToolCall:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
-        return self.fn(*self.args, **self.kwargs)
+        try:
+            return self.fn(*self.args, **self.kwargs)
+        except StopIteration as error:  # no future can hold one: whoever awaits the call would wait for ever
+            raise RuntimeError("the tool raised StopIteration") from error
 
     @property
     def is_async(self) -> bool:
@@ -36,7 +39,7 @@ class ToolCall:
 
     def takes_key(self) -> bool:
         """Whether it has a parameter for the idempotency key that was not given."""
-        return KEY_PARAMETER in _parameters(self.fn) and KEY_PARAMETER not in self.kwargs
+        return KEY_PARAMETER in (_parameters(self.fn) or {}) and KEY_PARAMETER not in self.kwargs
 
     def with_key(self, key: str) -> ToolCall:
         """The same, given the idempotency key where it takes it by name."""
@@ -45,8 +48,9 @@ class ToolCall:
 
 def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
     """How `fn` is called with an idempotency key: by name where it has such a parameter, else as its only required
-    argument, else without. TypeError where it wants more."""
-    parameters = _parameters(fn).values()
+    argument, else without, as where nothing is known of it. TypeError where it wants more, or is no function."""
+    require_callable(fn, what)
+    parameters = (_parameters(fn) or {}).values()
     if any(each.name == KEY_PARAMETER for each in parameters):
         return lambda key: ToolCall(fn, (), {KEY_PARAMETER: key})
     required = [each for each in parameters if each.default is each.empty and each.kind not in _VARIADIC]
@@ -56,8 +60,10 @@ def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
 
 
 def spread(fn: Callable[..., Any], args: Any) -> ToolCall:
-    """`fn` called with arguments that stand in one value; one that takes nothing is called so."""
-    if not _parameters(fn):
+    """`fn` called with arguments that stand in one value; one that is known to take nothing is called so."""
+    require_callable(fn, "fn")
+    parameters = _parameters(fn)
+    if parameters is not None and not parameters:
         return ToolCall(fn)
     if isinstance(args, Mapping):
         return ToolCall(fn, (), args)
@@ -74,11 +80,18 @@ def bind_arguments(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Tool
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """None = not known, as of some functions written in C."""
     try:
         return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # of some functions written in C nothing is known
-        return {}
+    except (TypeError, ValueError):
+        return None
+
+
+def require_callable(fn: object, what: str) -> None:
+    """TypeError for what cannot be called."""
+    if not callable(fn):
+        raise TypeError(f"{what} takes a function, not {fn!r}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,9 @@ class Outcome:
 
 class Tools(Protocol):
     """Calls functions under a claim: `renew()` begins its term anew, and is called every `interval_s` seconds.
+
+    A renewal that fails is followed by the next one, unless the claim is lost: completing it will tell. So it outlives
+    a daemon that is away for less than its term.
 
     KeyboardInterrupt, SystemExit and cancellation pass: nobody knows what the tool did, and the claim stays as it is.
     """
@@ -118,9 +134,14 @@ class BlockingTools:
         ended = threading.Event()
 
         def keep() -> None:
-            with suppress(Exception):  # the claim is lost, or the client closed: completing it will tell
+            with suppress(Exception):  # the client was closed
                 while not ended.wait(interval_s):
-                    self._run(renew())
+                    try:
+                        self._run(renew())
+                    except ClaimLost:
+                        return
+                    except StatewardError:
+                        continue
 
         threading.Thread(target=keep, name="stateward-renewal", daemon=True).start()
         try:
@@ -137,7 +158,10 @@ class BlockingTools:
 
 
 class AwaitedTools:
-    """On the event loop, plain functions on a thread of their own, so that they do not hold it. Renews from a task."""
+    """On the event loop, plain functions on a thread of their own, so that they do not hold it. Renews from a task.
+
+    A plain function cannot be cancelled: its claim is renewed until it has ended, so that nobody calls it meanwhile.
+    """
 
     def __init__(self, run: Callable[[Operation[None]], Awaitable[None]]) -> None:
         self._run = run
@@ -149,16 +173,47 @@ class AwaitedTools:
 
     async def _settled(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Outcome:
         async def keep() -> None:
-            with suppress(Exception):
+            with suppress(Exception):  # the client was closed
                 while True:
                     await asyncio.sleep(interval_s)
-                    await self._run(renew())
+                    try:
+                        await self._run(renew())
+                    except ClaimLost:
+                        return
+                    except StatewardError:
+                        continue
 
-        renewal = asyncio.create_task(keep())
+        renewal, working = asyncio.create_task(keep()), _OnThread(tool)
         try:
-            result = tool() if tool.is_async else await asyncio.to_thread(tool)
+            result = tool() if tool.is_async else await asyncio.to_thread(working)
             return Outcome(EffectState.DONE, await result if inspect.isawaitable(result) else result)
         except Exception as error:  # noqa: BLE001  raised on, when it is recorded
             return Outcome.of(error)
         finally:
-            renewal.cancel()
+            working.when_over(renewal.cancel)
+
+
+class _OnThread:
+    """A function that is called on another thread, or not at all any more. Made on the event loop."""
+
+    def __init__(self, tool: ToolCall) -> None:
+        self._tool = tool
+        self._loop = asyncio.get_running_loop()
+        self._turn = threading.Lock()  # who takes it first decides whether the function is called
+        self._ended = self._loop.create_future()
+
+    def __call__(self) -> Any:
+        if not self._turn.acquire(blocking=False):
+            return None  # nobody waits for it any more
+        try:
+            return self._tool()
+        finally:
+            with suppress(RuntimeError):  # the event loop was closed
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+
+    def when_over(self, call: Callable[[], Any]) -> None:
+        """Calls it, on the event loop, once the function does not run and will not."""
+        if self._turn.acquire(blocking=False) or self._ended.done():
+            call()
+        else:
+            self._ended.add_done_callback(lambda _: call())

@@ -22,7 +22,7 @@ from typing import Any
 
 from stateward._collected import Collected
 from stateward._frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
-from stateward._leases import Claim, release
+from stateward._leases import Claim, Deadline, release
 from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
 from stateward._ownership import attach
 from stateward._reading import hydrate
@@ -71,6 +71,8 @@ class Writing:
     lost: StatewardError | None = None
     """Why the lease is gone for good."""
     late: NotArchivedYet | None = None
+    _was_away: bool = False
+    """Whether a save that stood alone was given up because the daemon was away: the next frame begins anew first."""
     _request_id: str = field(default_factory=new_request_id)
     _unanswered: deque[Frame] = field(default_factory=deque)
     _unanswered_bytes: int = 0
@@ -82,6 +84,8 @@ class Writing:
     _tip: Checkpoint | None = None
     """What the newest frame becomes, where its state was moved on already."""
     _was_told: bool = False
+    _calls: int = 0
+    """How many other calls were made under the lease when versions were last told in advance."""
 
     def __post_init__(self) -> None:
         self._retry = Retry(self.patience_s)
@@ -91,14 +95,18 @@ class Writing:
 
     def open(self) -> Steps:
         """Takes the lease. Raises LeaseHeld, or what else is in the way."""
-        may_attach = self.takes_over
+        may_attach, deadline = self.takes_over, Deadline(self.claim.wait_s)
         while True:
+            left_s = deadline.left_s()
             try:
-                yield from self._dial(self.claim)
+                yield from self._dial(replace(self.claim, wait_s=left_s))
             except StatewardError as error:
                 if isinstance(error, NotOwner) and may_attach:
                     may_attach = False
                     yield Run(attach(self.ref, take_over=True, read_only=False, wait_s=None))
+                    continue
+                if isinstance(error, NotOwner) and left_s:
+                    yield Pause(deadline.pause_s())
                     continue
                 delay_s = self._retry.delay_after(error)
                 if delay_s is None:
@@ -106,6 +114,7 @@ class Writing:
                 yield Pause(delay_s)
             else:
                 self._retry.reset()
+                self.ref.held.take(self.token)  # other calls through the handle are made under the lease too
                 return
 
     def _dial(self, claim: Claim) -> Steps:
@@ -147,8 +156,11 @@ class Writing:
         is_alone = not self._unanswered
         frame = yield from self._send(state, options, is_early=False)
         yield from self._until(lambda: frame.is_done)
-        if frame.error is not None and self.lost is None and is_alone:
-            yield from self._begin_anew()  # it was the only one: nothing else depends on it
+        if frame.error is not None and self.lost is None and is_alone:  # nothing else depends on it
+            if frame.error.retryable:
+                self.failed, self._was_away = None, True
+            else:
+                yield from self._begin_anew()
         elif frame.error is not None:
             self._was_told = True
         return self._result(frame)
@@ -161,18 +173,22 @@ class Writing:
         if state.saving:
             raise RuntimeError("this state is being saved already; wait for that save")
         self.check()
+        if self._was_away:
+            yield from self._begin_anew()
+        if self._calls != self.ref.held.calls and not self._unanswered:
+            self._calls, self._is_numbered = self.ref.held.calls, False  # they may have saved, on any branch
         if not self._is_numbered and self._unanswered:
             yield from self.flush()
         if not self._has_room():
             most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
             yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
-        request, collected = yield from self._prepare(PreparedSave(self.ref, state, options))
+        request, collected = yield from self._prepare(PreparedSave(self.ref, state, {**options, "lease": self}))
         self._number += 1
         frame = Frame(self._number, request, state, request.ByteSize())
         if is_early:
             answer = checkpoints.SaveResponse(
-                version=self._next_version(), parent_version=state.version, digest=NO_DIGEST
+                version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST
             )
             frame.expected = _read_checkpoint(request, answer)
             self._move(frame, collected, frame.expected)
@@ -188,8 +204,10 @@ class Writing:
     def _has_room(self) -> bool:
         return len(self._unanswered) < FRAMES_MAX and self._unanswered_bytes <= BYTES_MAX
 
-    def _next_version(self) -> int:
-        return self.head[0] + len(self._unanswered) + 1
+    def _next_version(self, state: State) -> int:
+        if self._unanswered:
+            return self.head[0] + len(self._unanswered) + 1
+        return max(self.head[0], state.version) + 1
 
     def _prepare(self, prepared: PreparedSave) -> Steps:
         state = prepared.state
@@ -201,7 +219,6 @@ class Writing:
             request, collected = _save_request(prepared)
         if collected.blobs:
             yield Run(write_blobs(self.ref, collected.blobs, _creation(prepared)))
-        request.lease_token = self.token
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
             request.ClearField("expected_digest")  # not answered yet: the stream sees to it that nothing comes between
         return request, collected
@@ -359,15 +376,21 @@ class Writing:
         self.failed = None
         yield from self._until(lambda: reset.is_done or self.failed is not None)
         if self.failed is not None:
-            raise self.failed
-        self._was_told, self._tip, self._is_numbered = False, None, False
+            error = self.failed
+            if self._was_away and self.lost is None:
+                self.failed = None  # away still
+            raise error
+        self._was_told, self._tip, self._is_numbered, self._was_away = False, None, False, False
 
     def close(self, *, is_quiet: bool = False) -> Steps:
         """Waits for what was sent, gives the lease back and ends the stream. Raises what nobody was told yet."""
-        yield from self._until(lambda: not self._unanswered)
-        if self.lost is None and not (self.is_open and (yield from self._hang_up())):
-            yield Run(release(self.ref, self.token))
-        self.is_open = False
+        try:
+            yield from self._until(lambda: not self._unanswered)
+            if self.lost is None and not (self.is_open and (yield from self._hang_up())):
+                yield Run(release(self.ref, self.token))
+        finally:
+            self.is_open = False
+            self.ref.held.give_back(self.token)
         error = None if self._was_told else self.lost or self.failed
         if not is_quiet and (error or self.late):
             raise error or self.late  # type: ignore[misc]

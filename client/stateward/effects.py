@@ -7,6 +7,11 @@
 `thread.effect` walks that for one call of a tool. What it promises: a tool is called **exactly once** where a `check`
 can find out afterwards whether it did its work, or where it honours the idempotency key and `idempotent=True` says so;
 of any other tool **at most once**, with EffectUncertain where nobody can know.
+
+A claim lives for its term, and is renewed while the tool works and before it is called where time has passed since it
+was made. A process that is paused for longer than the term between that and the call, or in it, cannot know that its
+claim was taken meanwhile: there only the idempotency key keeps the tool from working twice, so make the term longer
+than any pause, or the tool honour the key.
 """
 
 from __future__ import annotations
@@ -80,6 +85,7 @@ class Effect:
     """Whether it replaces what is recorded; otherwise the first result stays."""
 
     def to_proto(self) -> effect_pb2.Effect:
+        """As the message that a save carries."""
         rules = effect_pb2.Effect.ConflictRule
         return effect_pb2.Effect(
             key=self.key,
@@ -126,6 +132,7 @@ class RecordedEffect:
 
     @classmethod
     def from_proto(cls, message: effect_pb2.RecordedEffect) -> RecordedEffect:
+        """From its message."""
         effect = message.effect
         return cls(
             anchor=effect.anchor,

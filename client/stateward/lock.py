@@ -52,15 +52,15 @@ class LeaseShell:
     def _take(self, lease: Lease) -> None:
         self.token, self._is_held, self.lost = lease.token, True, None
         if self._binds:
-            self._ref.held.token = lease.token
+            self._ref.held.take(lease.token)
 
     def _give_back(self) -> int:
         """The token that is to be given back; 0 = none."""
         if not self.is_ours or not self._is_held:
             return 0
         self._is_held = False
-        if self._binds and self._ref.held.token == self.token:
-            self._ref.held.token = 0
+        if self._binds:
+            self._ref.held.give_back(self.token)
         return 0 if self.lost else self.token
 
     def _held_token(self) -> int:

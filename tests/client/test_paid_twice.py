@@ -401,6 +401,26 @@ def test_reads_are_kept(thread):
     assert {each.name for each in thread.effects("cache/search")} == {"search"}
     with pytest.raises(TypeError, match="arguments of search"):
         thread.cached("search", {"city": object()}, search)
+    assert thread.cached("str", 3, str) == "3"  # nothing is known of what it takes
+    assert thread.effect("str", str) == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda thread: thread.effect(5, str), "key takes a text, not 5"),
+        (lambda thread: thread.effect("pay", 5), "fn takes a function, not 5"),
+        (lambda thread: thread.effect("pay", str, check=5), "check takes a function, not 5"),
+        (lambda thread: thread.cached("read", 1, 5), "fn takes a function, not 5"),
+        (lambda thread: thread.cached("read", 1, str, max_age="1h"), "max_age takes seconds or a timedelta, not '1h'"),
+    ],
+)
+def test_arguments_of_a_wrong_kind(thread, call, match):
+    """They are named before anything is claimed."""
+    with pytest.raises(TypeError, match=match):
+        call(thread)
+    thread.put_effects([Effect("other", 1)])
+    assert only(thread).key == "other"
 
 
 def test_reads_grow_old(thread):

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from stateward import HandoffTaken, NoHandoff, Status, ThreadNotFound
-from stateward.errors import LeaseHeld
+from stateward import Durability, Effect, HandoffTaken, NoHandoff, NotArchivedYet, Status, ThreadNotFound
+from stateward.errors import LeaseHeld, NoArchive, NotOwner
 
 TAKERS = 20
 
@@ -108,7 +108,7 @@ def test_taken_again_by_the_same(thread, start):
             start(holder).take_handoff("report")
         assert caught.value.taken_by == "editor-1"
         assert start(holder).take_handoff(to="editor") is None
-    thread.append("l", "goes on")
+    thread.save(thread.hydrate())
     assert start("editor-1").take_handoff("report") == first
     assert start("editor-1").take_handoff(to="editor") is None
 
@@ -134,13 +134,22 @@ def test_not_handed_over(thread, start):
     with pytest.raises(NoHandoff):
         taker.take_handoff("report")
     thread.handoff("editor", "or not")
-    thread.append("l", "not")
+    thread.save(thread.hydrate())
     with pytest.raises(NoHandoff, match="went on"):
         taker.take_handoff("report")
     assert taker.take_handoff(to="editor") is None
     thread.update(lambda state: state.slots.__setitem__("handoff", "a slot of somebody's own"))
     with pytest.raises(NoHandoff):
         taker.take_handoff("report")
+
+
+def test_added_to_meanwhile(thread, start):
+    """What somebody else appends says nothing about the work: it is still to be taken, and travels along."""
+    made = thread.handoff("editor", "with notes", step=3)
+    start("colleague").thread("report").append("notes", "mind the date")
+    assert [each.id for each in start().handoffs("editor")] == [made.id]
+    assert start("editor-1").take_handoff(to="editor").id == made.id
+    assert list(thread.hydrate().logs["notes"]) == ["mind the date"]
 
 
 def test_handed_on(thread, start):
@@ -169,12 +178,112 @@ def test_a_lease_in_the_way(thread, start, real_daemon, name):
         assert taker.take_handoff("report").summary == "later"
 
 
+def test_one_that_is_held_does_not_block_others(thread, start, real_daemon, name):
+    """A thread whose lease somebody died with is passed over; alone it is waited for, and in the end said."""
+    thread.handoff("editor", "stuck")
+    taker = start("editor-1")
+    with real_daemon.client(namespace=name) as client, client.thread("report").lease() as lease:
+        start().thread("other").handoff("editor", "free")
+        assert taker.take_handoff(to="editor", wait=0).summary == "free"
+        assert taker.take_handoff(to="editor").summary == "free"  # it was not begun
+        taker.thread("other").update(lambda state: None)
+        with pytest.raises(LeaseHeld):
+            taker.take_handoff(to="editor", wait=0.1)
+        threading.Timer(0.1, lease.release).start()
+        assert taker.take_handoff(to="editor").summary == "stuck"
+
+
+# -- on two machines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machines(pair, open_client, name):
+    """Clients on the two machines, in the namespace of the test."""
+    return [open_client(each.target, namespace=name) for each in (pair.first, pair.second)]
+
+
+def test_taken_for_all_machines(machines):
+    """Where there is an archive the other machine knows of it before the taker does, unless that is not wanted."""
+    first, second = machines
+    first.thread("report").handoff("editor", "here", durability="archived")
+    assert second.take_handoff("report", taker="bob").summary == "here"
+    state = first.thread("report").hydrate()
+    assert state.slots["handoff"]["taken_by"] == "bob"
+    with pytest.raises(HandoffTaken):
+        first.take_handoff("report", taker="carol")
+    second.thread("quick").handoff("editor", "here")
+    taken = second.take_handoff("quick", taker="bob", durability="committed")
+    assert second.thread("quick").checkpoint().durability is Durability.COMMITTED
+    assert second.take_handoff("quick", taker="bob") == taken  # by who cannot know that it was archived
+    assert second.thread("quick").checkpoint().durability is Durability.ARCHIVED
+
+
+def test_given_back_where_it_cannot_be_archived(pair, open_client, name):
+    """A taker that cannot make it known in time has not got it: somebody else may, and it may itself later."""
+    client = open_client(pair.first.target, namespace=name, deadline=1)
+    made = client.thread("report").handoff("editor", "here")
+    client.thread("report").wait_archived(client.thread("report").checkpoint(), timeout=10)
+    client.thread("report").attach()
+    with pair.slow(), pytest.raises(NotArchivedYet) as caught:
+        client.take_handoff("report")
+    assert "taken again" in caught.value.__notes__[0]
+    assert [each.id for each in client.handoffs("editor")] == [made.id]
+    assert client.take_handoff(to="editor", taker="bob", durability="committed").id == made.id
+
+
+def test_handed_over_under_a_lease_to_another_machine(machines):
+    """When the handoff returns the other machine can take it: also the lease that was given back is archived."""
+    first, second = machines
+    thread = first.thread("report")
+    with thread.lease():
+        state = thread.hydrate()
+        thread.handoff("editor", "here", state=state, durability="archived")
+        assert second.take_handoff("report", wait=0).summary == "here"
+
+
+@pytest.mark.parametrize("kind", ["lease", "writer"])
+def test_handed_over_at_the_end_of_a_lease(machines, kind):
+    """What was given back with the handoff is not taken again to be given back, nor to be asked for."""
+    first, second = machines
+    thread = first.thread("report")
+    with getattr(thread, kind)() as held:
+        thread.handoff("editor", "here", durability="archived")
+        if kind == "lease":
+            with pytest.raises(LeaseHeld):
+                held.check()
+    assert second.take_handoff("report", wait=0).summary == "here"
+
+
+def test_still_on_the_other_machine(machines):
+    """A thread that its sender's machine has not given up yet is waited for."""
+    first, second = machines
+    thread = first.thread("report")
+    state = thread.hydrate()
+    thread.save(state, durability="archived")
+    thread.handoff("editor", "here", state=state, durability="archived")
+    thread.put_effects([Effect("held", 1)])  # holds it again, until that is archived
+    with pytest.raises(NotOwner):
+        second.take_handoff("report", wait=0)
+    assert second.take_handoff("report").summary == "here"
+
+
+def test_without_an_archive(thread, start):
+    """Who wants it archived where nothing is archived is told so, and has not taken it."""
+    made = thread.handoff("editor", "here")
+    with pytest.raises(NoArchive):
+        start().take_handoff("report", durability="archived")
+    assert [each.id for each in start().handoffs()] == [made.id]
+
+
 def test_misuse(thread):
     """What a handoff says itself cannot be given, and a branch that no list shows is not handed over."""
     with pytest.raises(TypeError, match="status"):
         thread.handoff("editor", "x", status="running")
     with pytest.raises(ValueError, match="main"):
         thread.branch("other").handoff("editor", "x")
+    for what in ("pending_steps", "dependencies"):
+        with pytest.raises(TypeError, match=what):
+            thread.handoff("editor", "x", **{what: "abc"})
     for wrong in ({}, {"thread": "x", "to": "y"}):
         with pytest.raises(TypeError, match="to="):
             thread._client.take_handoff(**wrong)

@@ -81,6 +81,8 @@ class Leasing:
 
     async def release(self, namespace: str, thread: str, token: int) -> bool:
         """Gives a lease back. False where it was not held any more."""
+        if await self.is_over(namespace, thread, token):
+            return False
 
         async def release() -> bool:
             write = self._leases.release(namespace, thread, token)
@@ -90,6 +92,22 @@ class Leasing:
         for freed in self._waiting.get((namespace, thread), ()):
             freed.set()
         return released
+
+    async def is_over(self, namespace: str, thread: str, token: int) -> bool:
+        """Whether a thread that this process gave up tells that a lease was given back or taken: to learn that, it is
+        not taken again from whoever goes on with it."""
+        if self._calls.holding.is_held(namespace, thread):
+            return False
+        return await self._calls.read(self._is_over, namespace, thread, token)
+
+    def _is_over(self, namespace: str, thread: str, token: int) -> bool:
+        store = self._calls.store
+        with store.context.engine.read() as txn:
+            found = store.threads.find(txn, namespace, thread)
+        if found is None:
+            return False
+        newest = found.head.lease
+        return token < newest.token or (token == newest.token and not newest.HasField("holder"))
 
 
 class LeaseService:
@@ -117,6 +135,8 @@ class LeaseService:
             lease = await self._calls.read(renew, request.namespace, request.thread, request.token)
             return RenewLeaseResponse(lease=lease)
 
+        if await self._leasing.is_over(request.namespace, request.thread, request.token):
+            return await run()  # raises LeaseHeld
         return await self._calls.holding.write(request.namespace, request.thread, run, must_exist=True)
 
     async def release_lease(

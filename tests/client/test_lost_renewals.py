@@ -1,0 +1,224 @@
+"""The danger: a claim, a lease or a lock runs out while its holder lives, and somebody else does the same work."""
+
+import asyncio
+import functools
+import threading
+import time
+
+import pytest
+from tests.client.conftest import Driven
+
+from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet, _effects, _leases
+from stateward._effects import Claim
+from stateward.errors import NotOwner, ServerUnavailable
+
+
+@pytest.fixture
+def target(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon.target
+
+
+@pytest.fixture
+def thread(target, open_client, name):
+    return open_client(target, holder="worker").thread(name)
+
+
+@pytest.fixture
+def other(real_daemon, target, name):
+    """The same thread, for another agent."""
+    with real_daemon.client(holder="other") as client:
+        yield client.thread(name)
+
+
+# -- before a tool is called -------------------------------------------------------------------------------------------
+
+
+def test_paused_before_the_tool(thread, other, monkeypatch):
+    """Who slept past its term with the claim in its hands learns that it was taken before it pays, not after."""
+    paid = []
+
+    def pause(claim, begun):
+        yield from ()
+        monkeypatch.setattr(_effects, "await_archived", awaited)
+        time.sleep(1.05)
+        assert other.effect("pay", lambda: paid.append("other"), check=lambda key: NOT_HAPPENED) is None
+
+    awaited = _effects.await_archived
+    monkeypatch.setattr(_effects, "await_archived", pause)
+    with pytest.raises(ClaimLost) as caught:
+        thread.effect("pay", lambda: paid.append("worker"), check=lambda key: NOT_HAPPENED, term=1)
+    assert (paid, caught.value.has_result) == (["other"], False)
+
+
+def test_a_daemon_that_is_away_before_the_tool(thread, monkeypatch):
+    """Where the claim cannot be renewed the tool is not called, and the next one begins afresh."""
+
+    def fail(claim):
+        yield from ()
+        raise ServerUnavailable("away")
+
+    renew = Claim.renew
+    monkeypatch.setattr(_effects, "FRESH_SHARE", 0)
+    monkeypatch.setattr(Claim, "renew", fail)
+    with pytest.raises(ServerUnavailable):
+        thread.effect("pay", lambda: "paid")
+    monkeypatch.setattr(Claim, "renew", renew)
+    assert thread.effect("pay", lambda: "paid", wait=0) == "paid"
+
+
+# -- while it works ----------------------------------------------------------------------------------------------------
+
+
+def renewals(monkeypatch, *errors):
+    """Renews 2,000 times a term; the first times fail like this. Gives when it worked after that, and all tries."""
+    tried, enough, renew, failing = [], threading.Event(), Claim.renew, iter(errors)
+
+    def counted(claim):
+        tried.append(claim.token)
+        for error in failing:
+            raise error
+        yield from renew(claim)
+        enough.set()
+
+    monkeypatch.setattr(Claim, "renew", counted)
+    monkeypatch.setattr(_effects, "RENEWALS_PER_TERM", 2000)
+    return enough, tried
+
+
+def test_renewed_after_a_renewal_that_failed(thread, monkeypatch):
+    """A daemon that was away for a moment does not end renewing; the tool's claim outlives it."""
+    enough, _ = renewals(monkeypatch, ServerUnavailable("away"), NotArchivedYet("t", 1))
+    assert thread.effect("pay", lambda: enough.wait(5)) is True
+
+
+def test_a_lost_claim_is_not_renewed(thread, monkeypatch):
+    """Once it is somebody else's there is nothing to renew."""
+    _, tried = renewals(monkeypatch, ClaimLost("lost"))
+    thread.effect("pay", lambda: time.sleep(0.2))
+    assert len(tried) == 1
+
+
+def test_a_cancelled_function_keeps_its_claim(thread, other, monkeypatch):
+    """A plain function goes on when the task that awaits it is cancelled: nobody calls it meanwhile."""
+    if not isinstance(thread, Driven):
+        pytest.skip("only a task can be cancelled")
+    begun, end, calls = threading.Event(), threading.Event(), []
+    renewed, tried = renewals(monkeypatch)
+
+    def pay():
+        calls.append("worker")
+        begun.set()
+        assert end.wait(10)
+
+    async def cancel():
+        task = asyncio.create_task(thread._inner.effect("pay", pay))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        renewed.clear()
+        assert await asyncio.to_thread(renewed.wait, 5)
+        end.set()
+        await asyncio.sleep(0.1)
+        count = len(tried)
+        await asyncio.sleep(0.2)
+        assert len(tried) == count
+
+    thread._runner.run(cancel())
+    assert calls == ["worker"]
+
+
+def test_cancelled_before_its_turn(thread, monkeypatch):
+    """A function that waits for a free thread when its task is cancelled is not called, and its claim not renewed."""
+    if not isinstance(thread, Driven):
+        pytest.skip("only a task can be cancelled")
+    full, calls = threading.Event(), []
+    _, tried = renewals(monkeypatch)
+
+    async def cancel():
+        waiting = [asyncio.ensure_future(asyncio.to_thread(full.wait, 10)) for _ in range(40)]
+        await asyncio.sleep(0.05)
+        task = asyncio.create_task(thread._inner.effect("pay", lambda: calls.append(1)))
+        assert not (await asyncio.wait([task], timeout=0.3))[0]
+        assert tried
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        full.set()
+        await asyncio.gather(*waiting)
+        count = len(tried)
+        await asyncio.sleep(0.2)
+        assert len(tried) <= count + 1
+
+    thread._runner.run(cancel())
+    assert calls == []
+
+
+def test_tools_that_stop_an_iteration(thread):
+    """A tool that lets a StopIteration out has failed, and nobody waits for ever."""
+    with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
+        thread.effect("pay", functools.partial(next, iter(())))
+    assert [each.detail for each in thread.effects()] == ["RuntimeError: the tool raised StopIteration"]
+
+
+def idle(thread, seconds):
+    """Does nothing, with the event loop at work."""
+    if isinstance(thread, Driven):
+        thread._runner.run(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_is_entered_again(thread, other, monkeypatch):
+    """The second time it is renewed like the first."""
+    monkeypatch.setattr(_leases, "RENEWAL_SHARE", 0.02)
+    lease = thread.lease(term=1)
+    with lease:
+        pass
+    with lease:
+        idle(thread, 1.2)
+        with pytest.raises(LeaseHeld), other.lease():
+            pass
+
+
+# -- on two machines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machines(pair, open_client, name):
+    """Clients on the two machines, in the namespace of the test."""
+    return [open_client(each.target, namespace=name) for each in (pair.first, pair.second)]
+
+
+@pytest.mark.parametrize("kind", ["lock", "lease", "writer"])
+def test_waited_for_on_another_machine(machines, pair, name, kind):
+    """Who waits gets it when the other machine gives the thread up, and who does not wait is told where it is."""
+    first, second = machines
+    lock_name, thread_name = f"{name}-{kind}", f"locks/{name}-{kind}"
+
+    def hold(client, **options):
+        if kind == "lock":
+            return client.lock(lock_name, **options)
+        return getattr(client.thread(thread_name), kind)(**options)
+
+    with hold(first) as held:
+        token = held.token
+    with pytest.raises(NotOwner), hold(second):
+        pass
+    with pytest.raises(NotOwner), hold(second, wait=0.05):
+        pass
+
+    def give_up():
+        with pair.first.client(namespace=name) as client:
+            client.thread(thread_name).detach()
+
+    giving = threading.Timer(0.2, give_up)
+    giving.start()
+    with hold(second, wait=10) as held:
+        assert held.token > token
+    giving.join()
