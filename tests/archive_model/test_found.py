@@ -47,6 +47,20 @@ def test_a_copy_does_not_bring_back_what_was_deleted(history: Rules) -> None:
     assert history.sidecars[0].find("a") is None
 
 
+def test_a_copied_disk_makes_the_very_same_version() -> None:
+    """Both go on from one state, and are asked for the same save at the same instant: neither was answered before."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=False)
+        history.copy(0)
+        history.restore(1, 0, now=True)
+        save(history, 0, archived=False)
+        history.retry(1, 1, archived=False, plan=NONE)
+        history.teardown()
+    finally:
+        small.restore()
+
+
 @pytest.mark.parametrize("fault", [AWAY, LOST_AWAY, CUT])
 def test_a_thread_that_could_not_be_given_up_is_ours(history: Rules, fault: str) -> None:
     """A HEAD that was to say so did not land, or nobody knows: the thread is shipped later, also after a crash."""

@@ -19,7 +19,6 @@ from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
     CheckpointBody,
-    EntryHeader,
     EntryMetadata,
     ThreadCreation,
 )
@@ -35,22 +34,20 @@ from stateward_sidecar.errors import (
     CheckpointIdReused,
     Corrupt,
     LeaseHeld,
-    SchemaMismatch,
     StateTooLarge,
     StatewardError,
-    VersionMismatch,
 )
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import check_named
+from stateward_sidecar.store.branches import check_expectation, check_schema, move_branch
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_main,
     describe_version,
     fingerprint,
-    is_merge,
     keep_status,
     keeps_status,
     replay_response,
@@ -190,8 +187,8 @@ class SaveWrite:
                 token=0, remaining_s=0,
             )  # fmt: skip
         branch = draft.branch(self.branch) if draft is not None else None
-        self._check_expectation(draft, branch)
-        self._check_schema(branch)
+        check_expectation(request, self.branch, draft, branch)
+        check_schema(request, self.branch, branch)
         parent = branch.version if branch else 0
         if request.HasField("parent"):
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
@@ -213,34 +210,6 @@ class SaveWrite:
         except BaseException:
             context.keystore.release(draft.identity.uid)
             raise
-
-    def _check_expectation(self, draft: Draft | None, branch: BranchHead | None) -> None:
-        request = self.request
-        current = branch.version if branch else 0
-        digest = branch.digest if branch else b""
-        wrong_version = request.HasField("expected_version") and request.expected_version != current
-        wrong_digest = bool(request.expected_digest) and request.expected_digest != digest
-        if wrong_version or wrong_digest:
-            what = f"version {request.expected_version} was expected"
-            if wrong_digest and not wrong_version:
-                what = f"version {current} with another history was expected"
-            state = f"is at version {current}" if draft is not None else "does not exist"
-            where = f"thread {request.thread!r}" + (f" branch {self.branch!r}" if self.branch != MAIN else "")
-            raise VersionMismatch(
-                f"{where} {state}, but {what}", thread=request.thread, branch=self.branch, current_version=current,
-                current_digest=digest.hex(), expected_version=request.expected_version,
-            )  # fmt: skip
-
-    def _check_schema(self, branch: BranchHead | None) -> None:
-        """What is added to a head must have its shape: whoever migrated it meanwhile changed that."""
-        asked, found = self.request.schema_version, branch.schema_version if branch is not None else 0
-        if asked and found and asked != found and is_merge(self.request):
-            thread = self.request.thread
-            where = f"thread {thread!r}" + (f" branch {self.branch!r}" if self.branch != MAIN else "")
-            raise SchemaMismatch(
-                f"{where} has schema {found}, and what is to be added has {asked}", thread=thread, branch=self.branch,
-                schema=found, asked=asked,
-            )  # fmt: skip
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         identity, name = draft.identity, self.request.checkpoint_id
@@ -396,8 +365,7 @@ class SaveWrite:
         if request.labels:
             for key in label_keys(identity, header, request.labels):
                 txn.put(key, layout.PRESENT)
-        moved = move_branch(txn, draft, branch, self.branch, entry.header)
-        moved.schema_version = made.body.schema_version
+        moved = move_branch(txn, draft, branch, self.branch, entry.header, made.body)
         sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         if acked:
@@ -416,25 +384,6 @@ class SaveWrite:
         draft.thread.saves += 1
         self.draft = draft
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
-
-
-def move_branch(
-    txn: lmdb.Transaction, draft: Draft, branch: BranchHead | None, name: str, header: EntryHeader
-) -> BranchHead:
-    """A branch after a new version on it."""
-    moved = BranchHead(name=name, base_version=header.parent_version)
-    if branch is not None:
-        moved.CopyFrom(branch)
-    if branch is None or branch.version != header.parent_version:
-        snapshot, weight = replay.nearest_snapshot(txn, draft, header.parent_version)
-        moved.snapshot_version, moved.weight = snapshot, weight
-        moved.moved_version = header.version if branch is not None else 0
-        moved.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
-    moved.version = header.version
-    moved.digest = header.digest
-    moved.save_time_us = header.create_time_us
-    moved.weight += replay.entry_weight(header.edit_stored_bytes)
-    return moved
 
 
 def _keep_hot(cache: Cache, number: int, made: Made) -> None:
