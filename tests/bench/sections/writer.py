@@ -46,7 +46,7 @@ def _measure_alone(client: Client, stack: ExitStack, payload: Payload, effort: E
             save = stack.enter_context(thread.writer()).save if name == WRITER else thread.save
             ready.append((state, save))
         prepare[name] = _prepared(itertools.cycle(ready), appended)
-    times = take_turns(prepare, effort.rounds * ROUNDS_TIMES)
+    times = take_turns(prepare, effort.rounds * (1 if effort.quick else ROUNDS_TIMES))
     section = Section("writer", f"save of one message at {CASE}, answered before the next one")
     for name, each in times.items():
         ratio = p50_ms(each) / p50_ms(times[UNARY])
