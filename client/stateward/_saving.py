@@ -52,7 +52,8 @@ class SaveOptions(TypedDict, total=False):
     step: int | None
     """The agent's own step number; may be negative."""
     status: Status | str | None
-    """Where the work stands; None = RUNNING. Names in any case, such as "waiting"."""
+    """Where the work stands; None = RUNNING (of an addition without a state: as it was). Names in any case, such as
+    "waiting"."""
     status_detail: str
     """A word on the status, at most 4 KiB."""
     checkpoint_id: str

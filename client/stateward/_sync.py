@@ -262,7 +262,11 @@ class Thread(
         return self._run(_saving.update(self._ref, fn, attempts, options))
 
     def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Adds entries to a log on top of whatever is the head, without reading it: never a VersionMismatch."""
+        """Adds entries to a log on top of whatever is the head, without reading it: never a VersionMismatch.
+
+        The thread's status and the question that it may ask stay as they are, unless `status` says otherwise or `ack`
+        names signals; so it is with `increment`, `set_slot` and boards.
+        """
         return self._run(_saving.append(self._ref, log, entries, options))
 
     def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
