@@ -5,14 +5,13 @@ state since. That costs nothing more: to know later whether the state changed, i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from stateward import _saving
 from stateward._collected import Collected
 from stateward._log import Log
-from stateward._operations import Call, Operation, ThreadRef
+from stateward._operations import Operation, ThreadRef
 from stateward._saving import SaveOptions
-from stateward.errors import StatewardError
+from stateward._timelimit import limited
 from stateward.models import Checkpoint, Status
 from stateward.state import State
 from stateward.v1 import diff_pb2, state_pb2
@@ -35,7 +34,7 @@ class Mark:
         """Saves it in the place of the state, which does not know of it: the last thing that is done with that."""
         # The diff stands for the whole state only as long as nobody else has saved.
         options: SaveOptions = {**self.options, "overwrite": False, "status": status}
-        return (yield from _within(FINAL_SAVE_S, _saving.save(ref, self._kept, options)))
+        return (yield from limited(_saving.save(ref, self._kept, options), lambda: FINAL_SAVE_S))
 
 
 class _Kept(State):
@@ -80,21 +79,3 @@ def _shift(edit: diff_pb2.Edit, shifts: dict[str, int]) -> None:
             trim = edit.trim_log
             name = trim.WhichOneof("trim")
             setattr(trim, name, getattr(trim, name) + shifts.get(trim.log, 0))
-
-
-def _within(limit_s: float, operation: Operation[Checkpoint]) -> Operation[Checkpoint]:
-    """The same operation, with no call of it tried for longer than so many seconds."""
-    try:
-        step = next(operation)
-        while True:
-            try:
-                answer = yield replace(step, deadline_s=limit_s) if isinstance(step, Call) else step
-            except StatewardError as error:
-                step = operation.throw(error)
-            else:
-                step = operation.send(answer)
-    except StopIteration as stop:
-        checkpoint: Checkpoint = stop.value
-        return checkpoint
-    finally:
-        operation.close()

@@ -71,6 +71,26 @@ class Await:
 Operation = Generator[Call | Pause | Await, Any, T]
 
 
+def through(
+    operation: Operation[T], perform: Callable[[Call | Pause | Await], Generator[Call | Pause | Await, Any, Any]]
+) -> Operation[T]:
+    """The same operation, each step of which is done by `perform`: in another way, or with others around it."""
+    try:
+        step = next(operation)
+        while True:
+            try:
+                answer = yield from perform(step)
+            except StatewardError as error:
+                step = operation.throw(error)
+            else:
+                step = operation.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        operation.close()  # an interrupted call must not leave its state marked as being saved
+
+
 def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Operation[T]:
     """The same operation, with each call tried again while the daemon is away, for at most so many seconds."""
     retry = None

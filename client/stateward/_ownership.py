@@ -6,8 +6,8 @@ import re
 
 from google.protobuf.message import Message
 
-from stateward._operations import Await, Call, Operation, Pause, T, ThreadRef, duration_s
-from stateward.errors import NotOwner, StatewardError
+from stateward._operations import Await, Call, Operation, Pause, T, ThreadRef, duration_s, through
+from stateward.errors import NotOwner
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
 
@@ -42,20 +42,7 @@ def detach(ref: ThreadRef) -> Operation[ThreadInfo]:
 def with_take_over(operation: Operation[T]) -> Operation[T]:
     """The same operation; a write that is refused because another sidecar holds its thread takes that thread over and
     is made once more."""
-    try:
-        step = next(operation)
-        while True:
-            try:
-                answer = yield from _perform(step)
-            except StatewardError as error:
-                step = operation.throw(error)
-            else:
-                step = operation.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        operation.close()
+    return through(operation, _perform)
 
 
 def _perform(step: Call | Pause | Await) -> Operation[object]:

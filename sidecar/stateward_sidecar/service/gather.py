@@ -45,7 +45,7 @@ class Gather:
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
         """Takes a write, to be committed soon; ``at_once``: now, unless there is a sign of others."""
-        if at_once and not self._writes and not self._ready and self._writer.is_free and self._writer.run_now([write]):
+        if at_once and not self._writes and not self._ready and self._writer.run_now([write]):
             return
         if not self._writes:
             self._until = self._loop.time() + PATIENCE_S
