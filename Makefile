@@ -43,7 +43,7 @@ soak: .venv/ready-dev ## Lose power sixty times, then abuse a daemon for thirty 
 	@$(PY) -m tests.soak --minutes 30 --losses 60
 
 soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
-	@$(PY) -m pytest -m soak --timeout 3600
+	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000
 
 proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]

@@ -1,13 +1,41 @@
-"""What every test shares: where the repository is, and how hypothesis behaves on a busy machine."""
+"""What all tests share: where the repository is, hypothesis on a busy machine, and that no process is left behind."""
 
+import os
+import signal
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.processes import MARK, end_marked
 
 # Two shared cores: how long one example takes says nothing. Failures print the line that reproduces them.
 settings.register_profile("stateward", deadline=None, print_blob=True)
 settings.load_profile("stateward")
+
+# A shell starts its background jobs with SIGINT ignored, and every child process inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+RUN = os.environ.setdefault(MARK, uuid.uuid4().hex)  # workers have that of their run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Set up first and so torn down last: fails for each process that the tests of this worker left behind."""
+    mark = os.environ[MARK] = f"{RUN}.{os.environ.get('PYTEST_XDIST_WORKER', 'main')}."
+    yield
+    os.environ[MARK] = RUN
+    left = end_marked(mark)
+    assert not left, f"tests left processes behind, which were killed now: {left}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Also ends what a worker that died has left."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        end_marked(f"{RUN}.", patience_s=0)
 
 
 @pytest.fixture(scope="session")

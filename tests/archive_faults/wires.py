@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.archive.rig import Fleet
-from tests.bucket.conftest import s3_environment
+from tests.bucket.weed import s3_environment
 
 from stateward.testing import Daemon
 

@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,8 +38,8 @@ SECTIONS: dict[str, Measure] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Runs the chosen sections and prints their tables."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the chosen sections and prints their tables. Returns the exit code: 1 if a section failed."""
     options = read_arguments(arguments)
     began, payload = time.monotonic(), load_payload()
     with open_field(with_peers=not options.no_peers) as field:
@@ -46,9 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
         print_heading(report)
         for name, measure in SECTIONS.items():
             if name in (options.section or SECTIONS):
-                for section in measure(field, payload, Effort(options.rounds, options.quick)):
-                    report.sections.append(section)
-                    print_section(section)
+                try:
+                    for section in measure(field, payload, Effort(options.rounds, options.quick)):
+                        report.sections.append(section)
+                        print_section(section)
+                except Exception as error:  # noqa: BLE001  the other sections can still be measured
+                    report.failed[name] = f"{type(error).__name__}: {error}"
+                    traceback.print_exc()
         report.skipped = field.skipped
     report.aims = aims.judge(report)
     print_aims(report.aims)
@@ -56,9 +61,12 @@ def main(arguments: list[str] | None = None) -> None:
         print("  (--quick: a shortened run, whose aims say little)")
     for name, reason in report.skipped.items():
         print(f"left out: {name} ({reason})")
+    for name, reason in report.failed.items():
+        print(f"FAILED: section {name} ({reason})")
     print(f"took {time.monotonic() - began:.0f} s")
     write(options.json, json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n")
     write(options.svg, picture.draw(report))
+    return 1 if report.failed else 0
 
 
 def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -102,6 +110,6 @@ if __name__ == "__main__":
     # What ends the bench ends its servers too: a SystemExit passes through every `finally`.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)

@@ -77,6 +77,8 @@ class Report:
     sections: list[Section] = field(default_factory=list)
     aims: list[Aim] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Sections that ended with an error, and which. What they measured before it is among the sections."""
 
     def section(self, name: str) -> Section:
         """A section by name; an empty one where it did not run."""

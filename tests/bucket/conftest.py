@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.bucket.weed import WeedMissing, find_weed, make_s3_bucket, running_weed
+from tests.bucket.weed import WeedMissing, find_weed, make_s3_bucket, running_weed, s3_environment
 
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.directory import DirectoryBucket
@@ -39,13 +39,6 @@ def retrying(inner: Bucket, clock: FakeClock | None = None, patience: Patience |
     """Tries again without any time passing."""
     clock = clock or FakeClock()
     return RetryingBucket(inner, clock, patience, clock.sleep, random.Random(7))
-
-
-def s3_environment(url: str) -> dict[str, str]:
-    """What points at a server that takes any credentials."""
-    return {
-        "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="session")

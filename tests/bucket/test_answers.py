@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.bucket.conftest import s3_environment
+from tests.bucket.weed import s3_environment
 
 from stateward_sidecar.bucket import objectstore
 from stateward_sidecar.bucket.errors import (

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.bucket.conftest import s3_environment
 from tests.bucket.proxy import Proxy, running_proxy
+from tests.bucket.weed import s3_environment
 
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.errors import BucketUnavailable, ObjectChanged, ObjectExists, ObjectNotFound

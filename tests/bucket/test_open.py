@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.bucket.conftest import s3_environment
+from tests.bucket.weed import s3_environment
 
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.probe import probe_bucket

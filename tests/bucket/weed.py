@@ -73,6 +73,13 @@ def make_s3_bucket(url: str, name: str) -> None:
         pass
 
 
+def s3_environment(url: str) -> dict[str, str]:
+    """What points at a server that takes any credentials."""
+    return {
+        "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+    }  # fmt: skip
+
+
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Ready means that it takes a bucket and an object, which needs master, volume and filer."""
     end = time.monotonic() + READY_WITHIN_S

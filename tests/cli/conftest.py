@@ -9,9 +9,11 @@ import io
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 import pytest
 from tests.client.sidecars import Pair, run_pair
+from tests.processes import running
 
 from stateward import Client
 from stateward.testing import Daemon, missing_daemon, run_daemon
@@ -84,24 +87,24 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def run_on_terminal(*arguments: str, typed: str = "", **more: str) -> tuple[int, str]:
-    """Runs the command in a process on a terminal of its own, and types; returns exit code and all that was shown."""
-    command = [*COMMAND, *arguments]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(command[0], command, environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **more}))
-    if typed:
-        os.write(terminal, typed.encode())
-    shown = b""
-    while True:
-        try:
-            piece = os.read(terminal, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        shown += piece
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+    """Runs the command in a process on a terminal, and types; returns exit code and all that was shown.
+
+    Not `pty.fork`: a process with gRPC's threads may hang in it for ever.
+    """
+    terminal, inside = pty.openpty()
+    shown, end = b"", time.monotonic() + TIMEOUT_S
+    variables = environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **more})
+    options = dict.fromkeys(("stdin", "stdout", "stderr"), inside)
+    try:
+        with running([*COMMAND, *arguments], env=variables, start_new_session=True, **options) as process:
+            os.close(inside)
+            os.write(terminal, typed.encode())
+            with contextlib.suppress(OSError):  # nobody has the other end any more
+                while select.select([terminal], [], [], max(end - time.monotonic(), 0))[0]:
+                    shown += os.read(terminal, 1 << 16)
+            return process.wait(max(end - time.monotonic(), 1)), shown.decode()
+    finally:
+        os.close(terminal)
 
 
 def run_process(*arguments: str | Path, **more: str) -> Answer:

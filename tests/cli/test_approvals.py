@@ -11,6 +11,7 @@ import sys
 import pytest
 from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment, run
+from tests.processes import running
 
 from stateward import Status
 
@@ -197,7 +198,7 @@ def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent
         f"mkdir {tmp_path}/alone || exit 9; sleep 0.05; echo $STATEWARD_THREAD >> {log}; rmdir {tmp_path}/alone; exit 1"
     )
     arguments = ["--target", daemon.target, "-n", client.namespace, "run", "--on-signal", command, "--at-most", "1"]
-    with subprocess.Popen(
+    with running(
         [*COMMAND, *arguments, "--pause", "0.01"], env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         eventually(lambda: log.exists() and set(log.read_text().split()) == {"a", "b", "c"}, 20)
@@ -235,7 +236,7 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
         if name != "other":
             client.thread(name).update_options(labels={"team": "travel"})
         client.send(name, "go")
-    with subprocess.Popen([*COMMAND, *arguments], env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with running([*COMMAND, *arguments], env=environment(), stderr=subprocess.PIPE, text=True) as process:
 
         def lines() -> list[str]:
             return sorted(log.read_text().splitlines()) if log.exists() else []

@@ -5,10 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.bench.report import Section
+from tests.processes import running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads /proc")
 
@@ -33,7 +36,8 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     from tests.bench.__main__ import SECTIONS, main
     from tests.bench.sections.archive import PARTS
 
-    main(["--quick", "--rounds", "2", "--json", str(tmp_path / "b" / "b.json"), "--svg", str(tmp_path / "b" / "b.svg")])
+    files = ["--json", str(tmp_path / "b" / "b.json"), "--svg", str(tmp_path / "b" / "b.svg")]
+    assert main(["--quick", "--rounds", "2", *files]) == 0
     found = json.loads((tmp_path / "b" / "b.json").read_text())
     sections = {section["name"]: section["rows"] for section in found["sections"]}
     assert sections.keys() == {*SECTIONS, "alone", "pipelined", *PARTS} - {"archive"}
@@ -55,6 +59,45 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "left out: PostgreSQL (not installed: make bench-peers)" in printed
     assert "all data on" in printed
+
+
+# What `make bench` installs does not have these; the bench stops where it imports one.
+ONLY_DEV = ("pytest", "hypothesis", "moto", "grpc_tools", "xdist")
+NEWCOMER = f"""
+import sys
+sys.modules.update(dict.fromkeys({ONLY_DEV!r}))
+from tests.bench.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_newcomer_can_run_it(repository: Path, tmp_path: Path) -> None:
+    """The bench needs no development tools."""
+    command = [sys.executable, "-c", NEWCOMER, "--quick", "--rounds", "2", "--no-peers", "--section", "save"]
+    command += ["--json", str(tmp_path / "b.json")]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "b.json").read_text())["failed"] == {}
+
+
+@pytest.mark.usefixtures("bench_without_servers")
+def test_a_failed_section_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One error of a server ends its section; the others are measured, the results are written, the exit code is 1."""
+    from tests.bench import __main__ as bench
+
+    def measure(*_: object) -> Iterator[Section]:
+        yield Section("archived", "the part before the error")
+        raise OSError("the server answered 500")
+
+    monkeypatch.setitem(bench.SECTIONS, "archive", measure)
+    files = ["--json", str(tmp_path / "b.json"), "--svg", str(tmp_path / "b.svg")]
+    assert bench.main(["--quick", "--rounds", "2", "--section", "archive", "--section", "memory", *files]) == 1
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert found["failed"] == {"archive": "OSError: the server answered 500"}
+    assert [section["name"] for section in found["sections"]] == ["memory", "archived"]
+    assert "FAILED: section archive (OSError: the server answered 500)" in capsys.readouterr().out
 
 
 def test_nothing_recorded_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +128,7 @@ def test_aims_are_not_met_by_what_was_not_measured() -> None:
 def test_interrupt_leaves_nothing(repository: Path, sign: signal.Signals) -> None:
     """Ctrl-C or SIGTERM in the middle ends every server that was started and removes its data."""
     command = [sys.executable, "-m", "tests.bench", "--section", "save", "--rounds", "100000"]
-    with subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+    with running(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
         assert bench.stdout is not None
         for line in bench.stdout:
             if line.startswith("messages:"):

@@ -20,8 +20,7 @@ from tests.bench.relay import longer_way
 from tests.bench.report import Section
 from tests.bench.rounds import p50_ms, p99_ms, take_turns, timed
 from tests.bench.sections import Effort
-from tests.bucket.conftest import s3_environment
-from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed
+from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed, s3_environment
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import ArchiveStats, GetStatsRequest
