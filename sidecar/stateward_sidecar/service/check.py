@@ -120,11 +120,12 @@ def in_item(error: StatewardError, prefix: str) -> StatewardError:
         return error
     if isinstance(error, InvalidField):
         return InvalidField(f"{prefix}.{error.field}", error.description)
+    located = type(error).__new__(type(error), *error.args)  # others may be told the same one
+    located.__dict__.update(error.__dict__, metadata={**error.metadata, "item": prefix})
     if "field" in error.metadata:
-        error.metadata["field"] = f"{prefix}.{error.metadata['field']}"
-    error.metadata["item"] = prefix
-    error.message = f"{prefix}: {error.message}"
-    return error
+        located.metadata["field"] = f"{prefix}.{error.metadata['field']}"
+    located.message = f"{prefix}: {error.message}"
+    return located
 
 
 def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:

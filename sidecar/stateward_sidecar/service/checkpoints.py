@@ -30,6 +30,7 @@ from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_read_log
 from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.holding import Place
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.writer import Batch
@@ -74,23 +75,17 @@ class CheckpointService:
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         named = check.check_batch(request)
         holding = self._calls.holding
-        wanted = [_named(index, holding.is_wanted, item.durability) for index, item in enumerate(request.saves)]
+        places = [
+            Place(item.namespace, item.thread, False, _named(index, holding.is_wanted, item.durability), _item(index))
+            for index, item in enumerate(request.saves)
+        ]
 
-        async def save_all(left: int = len(request.saves)) -> BatchSaveResponse:
-            """Holds one thread after the other, then saves."""
-            if left == 0:
-                return await self._batch_save(request, named, context)
-            item = request.saves[left - 1]
-            try:
-                return await holding.write(
-                    item.namespace, item.thread, lambda: save_all(left - 1), is_archived=wanted[left - 1]
-                )
-            except StatewardError as error:
-                raise error if "item" in error.metadata else check.in_item(error, f"saves[{left - 1}]") from None
+        async def save_all() -> BatchSaveResponse:
+            return await self._batch_save(request, named, context)
 
-        answer = await (save_all() if holding.archive is not None else save_all(0))
+        answer = await (save_all() if holding.archive is None else holding.write_all(places, save_all))
         for index, item in enumerate(request.saves):
-            if wanted[index]:
+            if places[index].is_archived:
                 await self._archive(answer.saves[index], item, context)
         return answer
 
@@ -102,7 +97,7 @@ class CheckpointService:
             try:
                 saves.append(await self._saving.prepare(item, each))
             except StatewardError as error:
-                raise check.in_item(error, f"saves[{index}]") from None
+                raise check.in_item(error, _item(index)) from None
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BatchSaveResponse:
             answer = BatchSaveResponse()
@@ -110,7 +105,7 @@ class CheckpointService:
                 try:
                     answer.saves.append(save.run(txn, batch))
                 except StatewardError as error:
-                    raise check.in_item(error, f"saves[{index}]") from None
+                    raise check.in_item(error, _item(index)) from None
             return answer
 
         size_bytes = sum(save.size_bytes for save in saves)
@@ -203,9 +198,13 @@ class CheckpointService:
         )
 
 
+def _item(index: int) -> str:
+    return f"saves[{index}]"
+
+
 def _named(index: int, rule: Callable[[int], bool], value: int) -> bool:
     """What a rule says of an item of a batch; its errors name the item."""
     try:
         return rule(value)
     except StatewardError as error:
-        raise check.in_item(error, f"saves[{index}]") from None
+        raise check.in_item(error, _item(index)) from None

@@ -8,9 +8,9 @@ needs history that only the archive has, that is put right and the verb runs aga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc.aio
 
@@ -25,6 +25,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadNotFound,
 )
+from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.store.store import Store
 
@@ -33,6 +34,17 @@ ROUNDS = 4
 # How long an answer waits for the archive where its caller gave no deadline, and how much before a deadline it comes.
 WAIT_MAX_S = 30.0
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
+
+
+class Place(NamedTuple):
+    """A thread that a verb writes."""
+
+    namespace: str
+    thread: str
+    must_exist: bool = False
+    # ARCHIVED is asked for, so that it must be possible.
+    is_archived: bool = False
+    item: str = ""  # of a batch; its errors name it
 
 
 class Holding:
@@ -75,33 +87,57 @@ class Holding:
 
         ``is_archived``: ARCHIVED is asked for, so that it must be possible.
         """
+        return await self.write_all([Place(namespace, thread, must_exist, is_archived)], verb)
+
+    async def write_all(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
+        """The same for a verb that writes several threads."""
         with self.gate:
             if self.archive is None:
                 return await verb()
-            return await self._write(namespace, thread, verb, must_exist=must_exist, is_archived=is_archived)
+            return await self._write(places, verb)
 
-    async def _write(
-        self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]], *, must_exist: bool, is_archived: bool
-    ) -> T:
+    async def _write(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
+        """One loop however many threads there are: the rounds of one do not multiply with those of another."""
         archive = self.need()
-        must_ask = archive.holds(namespace, thread) is None
-        for round_number in range(ROUNDS):
-            if must_ask:
+        rounds: dict[str, int] = {}
+        asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
+        while True:
+            for place in asked:
                 self.gate.check()  # what a drain gave up is not taken back by a write that was under way
-                await self._own(namespace, thread, must_exist=must_exist)
-            if is_archived:
-                self.check_archivable(namespace, thread)
+                await self._own_place(place)
+            for place in places:
+                if place.is_archived:
+                    self._check_place(place)
             try:
                 return await verb()
-            except HistoryElsewhere as error:
-                await self._complete(error)
-                must_ask = False
-            except (NotOwner, ThreadNotFound):
+            except (HistoryElsewhere, NotOwner, ThreadNotFound) as error:
+                name = error.metadata.get("thread", "")
+                rounds[name] = rounds.get(name, 0) + 1
+                if isinstance(error, HistoryElsewhere):
+                    if rounds[name] == ROUNDS:
+                        raise _unfetched(name) from None
+                    await self._complete(error)
+                    asked = []
+                    continue
                 # Given up, taken or deleted in the middle of the call: whose it is now is asked in the next round.
-                if round_number == ROUNDS - 1:
+                if rounds[name] == ROUNDS or all(place.thread != name for place in places):
                     raise
-                must_ask = True
-        raise ArchiveUnavailable(f"thread {thread!r} changes hands all the time; try again")
+                asked = [
+                    place for place in places
+                    if place.thread == name or archive.holds(place.namespace, place.thread) is None
+                ]  # fmt: skip
+
+    async def _own_place(self, place: Place) -> None:
+        try:
+            await self._own(place.namespace, place.thread, must_exist=place.must_exist)
+        except StatewardError as error:
+            raise in_item(error, place.item) from None
+
+    def _check_place(self, place: Place) -> None:
+        try:
+            self.check_archivable(place.namespace, place.thread)
+        except StatewardError as error:
+            raise in_item(error, place.item) from None
 
     async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         """For what cannot be run again: makes sure once that this process holds the thread."""
@@ -134,7 +170,7 @@ class Holding:
                 if is_healed or not await self._heal(namespace, thread):
                     raise
                 is_healed = True
-        raise ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
+        raise _unfetched(thread)
 
     async def _heal(self, namespace: str, thread: str) -> bool:
         with suppress(StatewardError):  # what was found first is what is wrong
@@ -190,3 +226,7 @@ class Holding:
                 return DURABILITY_COMMITTED, found.archived_sequence
         live = self._store.threads.in_memory(found.number) or found
         return DURABILITY_ARCHIVED, max(live.archived_sequence, sequence)
+
+
+def _unfetched(thread: str) -> ArchiveUnavailable:
+    return ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
