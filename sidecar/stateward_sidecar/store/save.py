@@ -69,9 +69,13 @@ SAVES_BEFORE_DICTIONARY = 4
 
 @dataclass(slots=True)
 class Made:
-    """A version made from one base: valid as long as base and number are right."""
+    """A version made from one base: valid as long as line, base and version are right.
 
-    uid: bytes  # of the thread; empty = a new one
+    Neither name nor uid tells the line: when another sidecar took the thread over, versions that both had begun to
+    number stand in two lines. What this disk has of each line has a number of its own.
+    """
+
+    line: int  # the thread's number on this disk; 0 = a new thread
     base: int
     version: int
     tree: StateTree
@@ -198,8 +202,8 @@ class SaveWrite:
             check_named(txn, draft.identity if draft is not None else None, self._named)
         made = self._made
         version = (draft.head.last_version if draft else 0) + 1
-        uid = draft.identity.uid if draft is not None else b""
-        is_right = made is not None and (made.uid, made.base, made.version) == (uid, parent, version)
+        line = draft.identity.number if draft is not None else 0
+        is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
         if made is None or not is_right or not self._holds(made, draft):
             made = self._make(txn, draft, parent)
         if draft is not None:
@@ -281,8 +285,8 @@ class SaveWrite:
         body.schema_version = request.schema_version or schema
         if said is not None and keeps_status(request):
             keep_status(body, said)
-        uid = thread.identity.uid if thread is not None else b""
-        return Made(uid, base, version, tree, draft_content(metadata, edits, dictionary), body)
+        line = thread.identity.number if thread is not None else 0
+        return Made(line, base, version, tree, draft_content(metadata, edits, dictionary), body)
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
