@@ -65,10 +65,10 @@ def test_an_erased_key_is_not_in_the_file(tmp_path: Path) -> None:
     assert store.is_erased(UID)
     store.close()
     again = open_store(tmp_path)
-    assert again.erased == [UID]
+    assert again.unfinished == {UID}
     again.release(UID)
     again.sync()
-    assert again.erased == []
+    assert again.unfinished == set()
 
 
 def test_a_released_slot_is_used_again(tmp_path: Path) -> None:

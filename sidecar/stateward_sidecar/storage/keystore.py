@@ -74,6 +74,7 @@ class KeyStore:
         self._free: list[int] = []
         self._needed: set[bytes] = set()  # namespaces that wrapped a thread's key
         self._leaving: set[bytes] = set()
+        self._unfinished: set[bytes] = set()
         self._read_slots()
         opened = self._unwrap(1, ROOT, b"\0" * 16, key)
         if opened is None:
@@ -105,24 +106,25 @@ class KeyStore:
             else:
                 self._slots[kind, owner] = slot
         self._free.reverse()
+        self._unfinished = self._leaving | {owner for kind, owner in self._slots if kind == ERASED}
 
     @property
-    def erased(self) -> list[bytes]:
-        """Uids of threads whose key is gone and whose rows may not be."""
-        return [owner for kind, owner in list(self._slots) if kind == ERASED]
+    def unfinished(self) -> frozenset[bytes]:
+        """Uids that the last process left marked or erased, and that nobody has touched since the start."""
+        return frozenset(self._unfinished)
 
     @property
     def has_settled_threads(self) -> bool:
         """True when there is a key of a thread that was committed."""
         return any(kind == THREAD and owner not in self._leaving for kind, owner in self._slots)
 
-    @property
-    def leaving(self) -> frozenset[bytes]:
-        """Uids that were marked: at a start, whatever no name leads to goes."""
-        return frozenset(self._leaving)
+    def is_leaving(self, uid: bytes) -> bool:
+        """Whether a key is marked: at a start it goes unless a name leads to it."""
+        return uid in self._leaving
 
     def mark_leaving(self, uid: bytes, *, is_leaving: bool) -> None:
         """Says that a thread is being deleted, or is a copy without a name yet. Durable after ``sync``. Writer only."""
+        self._unfinished.discard(uid)
         slot = self._slots.get((THREAD, uid))
         if slot is not None:
             os.pwrite(self._fd, b"\1" if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
@@ -251,14 +253,17 @@ class KeyStore:
         os.fdatasync(self._fd)
         self._slots[ERASED, uid] = slot
         self._leaving.discard(uid)
+        self._unfinished.discard(uid)
 
     def revive(self, uid: bytes) -> None:
-        """Frees the slot of an erased thread only: the archive has brought the thread back. Writer only."""
+        """Frees the slot of an erased thread only: the archive may have brought the thread back. Writer only."""
+        self._unfinished.discard(uid)
         self._free_slots(uid, (ERASED,))
 
     def release(self, uid: bytes) -> None:
         """Frees a slot: of an erased thread whose rows are gone, or of a creation that failed. Writer only."""
         self._leaving.discard(uid)
+        self._unfinished.discard(uid)
         self._free_slots(uid, (ERASED, THREAD))
 
     def _free_slots(self, uid: bytes, kinds: tuple[int, ...]) -> None:
@@ -284,11 +289,9 @@ class KeyStore:
 
     def _put(self, kind: int, owner: bytes, data: bytes) -> None:
         try:
-            if not self._free:
-                size = os.fstat(self._fd).st_size
-                os.posix_fallocate(self._fd, size, GROW_SLOTS * SLOT_BYTES)
-                self._free = list(range(size // SLOT_BYTES + GROW_SLOTS - 1, size // SLOT_BYTES - 1, -1))
-            slot = self._free.pop()
+            slot = self._slots.get((kind, owner))  # a second slot would outlive the deletion of the first
+            if slot is None:
+                slot = self._take_free()
             os.pwrite(self._fd, data, slot * SLOT_BYTES)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -296,6 +299,13 @@ class KeyStore:
             raise
         self._dirty = True
         self._slots[kind, owner] = slot
+
+    def _take_free(self) -> int:
+        if not self._free:
+            size = os.fstat(self._fd).st_size
+            os.posix_fallocate(self._fd, size, GROW_SLOTS * SLOT_BYTES)
+            self._free = list(range(size // SLOT_BYTES + GROW_SLOTS - 1, size // SLOT_BYTES - 1, -1))
+        return self._free.pop()
 
     def _unwrap(self, slot: int, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
         return _open(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES), kind, owner, wrapping_key)

@@ -133,9 +133,8 @@ class Deleter:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
                 txn.delete(layout.blobs_key(number))
-                # Deleted here only, a thread may have come back from the archive before its old rows were gone.
-                is_back = self._context.archive is not None and bool(uid) and _is_shared(txn, uid)
-                (self._context.keystore.revive if is_back else self._context.keystore.release)(uid)
+                # Only what was erased: deleted here only, a thread may be back from the archive, under the same uid.
+                self._context.keystore.revive(uid)
                 if self._context.keystore.sync not in batch.before_commit:
                     batch.before_commit.append(self._context.keystore.sync)
             else:
@@ -144,18 +143,35 @@ class Deleter:
         with suppress(ShuttingDown):  # the next start goes on
             self._context.writer.submit(Write(run=run, background=True, frees_space=True))
 
-    def recover(self, below: int, uids: set[bytes]) -> None:
+    def discard(self, number: int, uid: bytes) -> None:
+        """Removes a copy that failed. Its key stays if a name leads to it: with an archive a claim fixes the uid, and
+        a save may have made the thread meanwhile. Waits for the writer."""
+        keystore = self._context.keystore
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            del txn
+            gone = uid if keystore.is_leaving(uid) else b""
+            if gone:
+                keystore.release(gone)
+                batch.before_commit.append(keystore.sync)
+            batch.after_commit.append(lambda: self.purge(number, gone))
+
+        with suppress(ShuttingDown):  # the next start goes on
+            self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
+
+    def recover(self, below: int) -> None:
         """At start: finishes deletions that a crash cut short, and removes copies that never were finished.
 
-        ``uids`` were marked as leaving, or erased: those that a name leads to stay. Looks at threads with a number
-        below ``below``: later ones may be copies in the making. Runs on a worker.
+        Keys that the last process left marked or erased go, unless a name leads to them or somebody has used them since
+        the start. Looks at threads with a number below ``below``: later ones may be copies in the making. Runs on a
+        worker.
         """
         try:
-            self._recover(below, uids)
+            self._recover(below)
         except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
             log.exception("finishing deletions failed")
 
-    def _recover(self, below: int, uids: set[bytes]) -> None:
+    def _recover(self, below: int) -> None:
         named: dict[bytes, list[int]] = {}
         numbers = set()
         with self._context.engine.read() as txn:
@@ -168,24 +184,25 @@ class Deleter:
                 named.setdefault(uid, []).append(number)
             # A thread with a name and without head is damaged, not deleted: its journal may be worth everything.
             headless = [number for number in self._headless(txn, below) if number not in numbers]
-        if uids:
-            log.info("finishing deletions and copies", keys=len(uids))
+        if unfinished := self._context.keystore.unfinished:
+            log.info("finishing deletions and copies", keys=len(unfinished))
             with suppress(ShuttingDown):
-                self._context.writer.submit(
-                    Write(run=self._settle(uids - set(named), uids & set(named)), background=True, frees_space=True)
-                )
+                self._context.writer.submit(Write(run=self._settle(set(named)), background=True, frees_space=True))
         for number in headless:
             self.purge(number, b"")
         clear_leftovers(self._context, self._threads, named)
 
-    def _settle(self, gone: set[bytes], staying: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
+    def _settle(self, named: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
+        """Decides in the writer: a thread that came back while names were read is not unfinished any more."""
+
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             del txn, batch
             keystore = self._context.keystore
-            for uid in gone:
-                keystore.release(uid)
-            for uid in staying:
-                keystore.mark_leaving(uid, is_leaving=False)
+            for uid in keystore.unfinished:
+                if uid in named:
+                    keystore.mark_leaving(uid, is_leaving=False)
+                else:
+                    keystore.release(uid)
             keystore.sync()
 
         return run

@@ -38,6 +38,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, Vers
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.blobcopy import copy_blob, require_blobs
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, put_blob
 from stateward_sidecar.store.context import Context
@@ -63,9 +64,15 @@ class Forker:
         self._context = context
         self._threads = threads
         self._deleter = deleter
+        self._alone = Alone()
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
         """The verb. Raises ThreadNotFound, VersionNotFound, ThreadExists, DiskFull."""
+        # With an archive all copies of a name have one uid, and one that fails gives its key up.
+        with self._alone.of((request.namespace, request.new_thread)):
+            return self._fork(request)
+
+    def _fork(self, request: ForkThreadRequest) -> ThreadMessage:
         with self._context.engine.read() as txn:
             known = self._check_name(txn, request)
             if known is not None:
@@ -87,19 +94,19 @@ class Forker:
             answer: ThreadMessage = self._submit(partial(self._finish, request, source, copy, source_ref))
             return answer
         except ThreadExists:
-            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            self._deleter.discard(copy.identity.number, copy.identity.uid)
             with self._context.engine.read() as txn:
                 known = self._check_name(txn, request)  # the same request, made meanwhile by a retry
             if known is None:
                 raise
             return known
         except (Corrupt, KeyUnavailable):
-            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            self._deleter.discard(copy.identity.number, copy.identity.uid)
             if source.is_deleted:  # while it was being read
                 raise not_found(request.namespace, request.thread) from None
             raise
         except BaseException:
-            self._deleter.purge(copy.identity.number, copy.identity.uid)
+            self._deleter.discard(copy.identity.number, copy.identity.uid)
             raise
 
     def _check_name(self, txn: lmdb.Transaction, request: ForkThreadRequest) -> ThreadMessage | None:
@@ -322,8 +329,14 @@ class Forker:
         """Name, head and index rows: from here on the copy is a thread."""
         if self._threads.draft(txn, batch, request.namespace, request.new_thread) is not None:
             raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
-        identity, head = copy.identity, copy.next_head()
+        identity, head, keystore = copy.identity, copy.next_head(), self._context.keystore
         keys, number = identity.keys, identity.number
+        hooks = self._context.archive
+        claim = hooks.claims.get((request.namespace, request.new_thread)) if hooks is not None else None
+        if claim is not None and keystore.thread_key(identity.uid, identity.namespace_keys) is None:
+            # A save under the same claim failed, and gave the key up.
+            keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key)
+            batch.before_commit.append(keystore.sync)
         head.options.CopyFrom(_options(request, source))
         head.forked_from.CopyFrom(origin)
         now = self._context.clock.now_us()
@@ -353,8 +366,7 @@ class Forker:
         copy.head = head
         copy.row_sums.update(sums)
         self._threads.keep_draft(batch, copy)
-        batch.after_commit.append(lambda: self._context.keystore.mark_leaving(identity.uid, is_leaving=False))
-        hooks = self._context.archive
+        batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
         if hooks is not None or self._context.had_archive:
             txn.put(layout.outbox_key(number), layout.PRESENT)
         if hooks is not None:

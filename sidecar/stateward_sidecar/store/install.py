@@ -104,8 +104,9 @@ class Installer:
             keystore.revive(uid)  # it was deleted here only, and its rows may still be there
             keystore.add_thread(uid, incoming.namespace, incoming.data_key)
             batch.after_abort.append(lambda: keystore.release(uid))
-            batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
             batch.before_commit.append(keystore.sync)
+        # Also of a key that is here: the last process may have died after it marked the key and before it destroyed it.
+        batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
         number = context.next_thread
         context.next_thread += 1
         identity = Identity(number, uid, namespace, name, incoming.namespace, incoming.data_key)

@@ -142,10 +142,8 @@ class Store:
 
     def start(self) -> None:
         """Starts the writer, and finishes in the background what a crash left."""
-        keystore = self.context.keystore
-        uids = {*keystore.leaving, *keystore.erased}
         self.context.writer.start()
-        self.background.submit(self.deleter.recover, self.context.next_thread, uids)
+        self.background.submit(self.deleter.recover, self.context.next_thread)
 
     def close(self) -> None:
         """Finishes what was taken, then closes."""

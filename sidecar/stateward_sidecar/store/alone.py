@@ -1,0 +1,28 @@
+"""One at a time for each name: who comes second waits for the first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+
+class Alone:
+    """Keeps nothing of a name that nobody uses."""
+
+    def __init__(self) -> None:
+        self._taken: set[Hashable] = set()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, key: Hashable) -> Iterator[None]:
+        """Waits until nobody else has the key, and has it until the block ends. Must not be nested."""
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._taken)
+            self._taken.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken.discard(key)
+                self._changed.notify_all()

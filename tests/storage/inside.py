@@ -1,0 +1,92 @@
+"""A store in the test's own process, without a service: for what must happen between two of its writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.service.wire import appends
+
+from stateward.v1.admin_service_pb2 import Finding, VerifyRequest
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
+from stateward.v1.diff_pb2 import Diff
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.context import Limits
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.thread import Thread
+
+
+class MovedClock(Clock):
+    """The machine's clock, and as much later as a test says."""
+
+    ahead_s = 0.0
+
+    def now_us(self) -> int:
+        return super().now_us() + int(self.ahead_s * 1e6)
+
+
+def _fail(error: BaseException) -> None:
+    raise error
+
+
+def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30) -> Store:
+    """Opens a directory; its writer has not started yet."""
+    options = StoreOptions(directory, b"k" * 32, map_bytes, 8 << 20, Limits())
+    return Store(options, lambda writes: None, _fail, clock)
+
+
+@contextmanager
+def opened(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30) -> Iterator[Store]:
+    """A running store, whose background work is over when it was closed."""
+    store = make_store(directory, clock, map_bytes=map_bytes)
+    store.start()
+    try:
+        yield store
+    finally:
+        settle(store)
+        store.close()
+
+
+def settle(store: Store) -> None:
+    """Waits for what runs in the background, and for the writes that it leaves."""
+    for _ in range(3):
+        list(store.background.map(lambda _: None, range(8)))
+        write(store, lambda txn, batch: None, background=True)
+
+
+def write(store: Store, run: Callable[..., Any], **fields: Any) -> Any:
+    """One write, committed when this returns."""
+    return store.context.writer.submit(Write(run=run, **fields), wait=True).wait()
+
+
+def save(store: Store, text: str, thread: str = "t", diff: Diff | None = None, **fields: Any) -> SaveResponse:
+    """One save, as the service makes it; no snapshot follows."""
+    request = SaveRequest(namespace="default", thread=thread, diff=diff or appends(text), request_id=text, **fields)
+    prepared = SaveWrite(store.context, store.threads, request)
+    with store.context.engine.read() as txn:
+        prepared.prepare(txn, store.threads.find(txn, "default", thread))
+    answer: SaveResponse = write(store, prepared.run)
+    return answer
+
+
+def get(store: Store, name: str = "t") -> Thread:
+    """A thread. Raises ThreadNotFound."""
+    with store.context.engine.read() as txn:
+        return store.threads.get(txn, "default", name)
+
+
+def hydrate(store: Store, name: str = "t", version: int = 0) -> HydrateResponse:
+    """A state, as it is read."""
+    request = HydrateRequest(namespace="default", thread=name, max_bytes=64 << 20)
+    if version:
+        request.version.version = version
+    return HydrateResponse.FromString(store.read(store.reader.hydrate, request))
+
+
+def findings(store: Store) -> list[Finding]:
+    """What Verify finds in the whole store."""
+    return [each.finding for each in store.verifier.verify(VerifyRequest()) if each.HasField("finding")]

@@ -1,0 +1,97 @@
+"""A thread that was deleted on this disk comes back from the archive while the start still finishes its deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.store.install import Incoming, Installer
+from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.store import Store
+
+DATA_KEY = b"d" * 32
+
+
+def archived(store: Store) -> Callable[[Store], Incoming]:
+    """The thread as an archive has it, to be put on a disk."""
+    thread, outbox = get(store), Outbox(store.context, store.threads)
+    moment = outbox.moment(thread.identity)
+    assert moment is not None
+    rows = [row for part in outbox.entries(moment.thread, 0, moment.tip_sequence) for row in part.rows]
+    key = store.context.keystore.thread_key(thread.identity.uid, thread.identity.namespace_keys)
+    assert key is not None
+    uid, image, tip = thread.identity.uid, moment.image, moment.tip_sequence
+
+    def incoming(there: Store) -> Incoming:
+        namespace = there.context.keystore.namespace("default")
+        assert namespace is not None
+        return Incoming(namespace, uid, key, image, ArchiveRow(head=ArchiveHead(uid=uid, tip_sequence=tip)), rows)
+
+    return incoming
+
+
+def delete_and_die(store: Store, patch: pytest.MonkeyPatch, *, is_erased: bool) -> None:
+    """A deletion that was committed, and nothing after it but, perhaps, the end of its key."""
+    with patch.context() as broken:
+        broken.setattr(store.deleter, "purge", lambda *_: None)
+        if not is_erased:
+            broken.setattr(KeyStore, "erase_thread", lambda *_: None)
+        write(store, store.deleter.delete(DeleteThreadRequest(namespace="default", thread="t")))
+
+
+@pytest.mark.parametrize("is_erased", [True, False], ids=["erased", "marked"])
+def test_a_key_that_is_used_again_is_not_destroyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_erased: bool
+) -> None:
+    """The start decides in the writer: what came back while it read the names keeps its key, also after a restart."""
+    with opened(tmp_path) as first:
+        for number in range(3):
+            save(first, f"{number}", expected_version=number)
+        incoming = archived(first)
+        delete_and_die(first, monkeypatch, is_erased=is_erased)
+    second = make_store(tmp_path)
+    read_names = second.deleter._headless
+
+    def come_back(*arguments: Any) -> list[int]:
+        found = read_names(*arguments)
+        Installer(second.context, second.threads).install(incoming(second))
+        return found
+
+    monkeypatch.setattr(second.deleter, "_headless", come_back)
+    second.start()
+    settle(second)
+    save(second, "after", expected_version=3)
+    second.close()
+    with opened(tmp_path) as third:
+        assert hydrate(third).checkpoint.version == 4
+        assert findings(third) == []
+        assert third.context.keystore.unfinished == set()
+
+
+def test_a_key_nobody_came_back_for_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start finishes a deletion whose key was marked and not yet destroyed."""
+    with opened(tmp_path) as first:
+        save(first, "0", expected_version=0)
+        uid = get(first).identity.uid
+        delete_and_die(first, monkeypatch, is_erased=False)
+    with opened(tmp_path) as second:
+        settle(second)
+        assert second.context.keystore.namespace_of(uid) is None
+    assert uid not in (tmp_path / "keys").read_bytes()
+
+
+def test_a_second_slot_never_outlives_a_deletion(tmp_path: Path) -> None:
+    """A key that is added twice, as two tries to make a claimed thread do, has one slot, and goes with it."""
+    with opened(tmp_path) as store:
+        save(store, "0", expected_version=0)
+        keystore, identity = store.context.keystore, get(store).identity
+        before = (tmp_path / "keys").read_bytes().count(identity.uid)
+        write(store, lambda *_: keystore.add_thread(identity.uid, identity.namespace_keys, DATA_KEY))
+        assert (tmp_path / "keys").read_bytes().count(identity.uid) == before == 1
