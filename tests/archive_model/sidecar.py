@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ class DrivenWire(Wire):
 class DrivenHolding(Holding):
     """Blocks instead of going to a thread."""
 
-    async def block(self, verb: Callable[..., T], *arguments: Any) -> T:
+    async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
         return verb(*arguments)
 
 
@@ -147,7 +147,7 @@ class Sidecar:
             self.store, self.wire,
             Options(url="memory:", owner_id=self.disk.owner_id, lease_s=LEASE_S, garbage_grace_s=GRACE_S),
         )  # fmt: skip
-        self.archive.pool = inline  # type: ignore[assignment]
+        self.archive.lanes.calls = self.archive.lanes.ships = inline  # type: ignore[assignment]
         self.archive.schedule.now = lambda _number: None  # type: ignore[method-assign]  # the machine ships
         self.holding = DrivenHolding(self.store, self.archive, DURABILITY_COMMITTED)
         self.store.start()

@@ -1,13 +1,13 @@
 """The archive of one daemon: its parts put together, and what services ask of it.
 
-Everything here but ``holds`` and ``wait`` blocks for the bucket, and runs on ``pool``.
+Everything here but ``holds`` and ``wait`` blocks for the bucket, and runs in ``lanes``.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
@@ -21,6 +21,7 @@ from stateward_sidecar.archive.expire import Expirer
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import Keys
+from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.archive.leave import Leaver
 from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.schedule import Schedule
@@ -38,7 +39,6 @@ from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.telemetry import log
 
-WORKERS = 16
 # From then on a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
 
@@ -49,7 +49,7 @@ class Archive:
     def __init__(self, store: Store, wire: Wire, options: Options) -> None:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
-        self.pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
+        self.lanes = Lanes()
         hooks = ArchiveHooks({}, self._on_entry, self._refresh, self._drop_blob, self._expire, self._is_away)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
@@ -64,7 +64,7 @@ class Archive:
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
         self._expirer = Expirer(self.desk, self.fetcher, self.settler, self.attacher, self._remover)
-        self.schedule = Schedule(self.desk, self.pool, self._ship)
+        self.schedule = Schedule(self.desk, self.lanes, self._ship)
         self.leaver = Leaver(self.desk, self._shipper, self._ship)
         context.archive = hooks
 
@@ -258,7 +258,7 @@ class Archive:
         """Ends all threads."""
         self.desk.is_stopping.set()
         self.schedule.close()
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.lanes.close(wait=True)
         self.desk.wire.close()
 
     # -- how it does ----------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ the lease time on our own monotonic clock. An idle owner looks free, and is: it 
 from __future__ import annotations
 
 import os
-import time
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
@@ -27,7 +26,6 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
 
-POLL_S = 0.5
 # Rounds of reading HEAD again after somebody was faster.
 ROUNDS = 8
 
@@ -297,19 +295,6 @@ class Attacher:
         )
 
     # -- on request -----------------------------------------------------------------------------------------------
-
-    def wait_for(self, name: Name, wait_s: float) -> None:
-        """Takes a thread that exists once it is free. Raises NotOwner when the time is over."""
-        end = self._desk.context.clock.monotonic() + wait_s
-        while True:
-            try:
-                self.own(name, must_exist=True)
-                return
-            except NotOwner:
-                left = end - self._desk.context.clock.monotonic()
-                if left <= 0 or self._desk.is_stopping.is_set():
-                    raise
-                time.sleep(min(POLL_S, left))
 
     def is_detached(self, name: Name) -> bool:
         """Whether the owner of a thread gave it up. Takes nothing. Raises ThreadNotFound."""

@@ -125,7 +125,9 @@ class Desk:
     def trim(self) -> None:
         """Lets the oldest holds go that have nothing to ship; who comes back to one asks HEAD again."""
         for hold in list(self.holds.values())[: max(len(self.holds) - HOLDS_MAX, 0)]:
-            with self.locks.of(hold.name):
+            with self.locks.of(hold.name, waits=False) as is_mine:
+                if not is_mine:
+                    continue  # it is being used
                 live = self.store.threads.in_memory(hold.number) or hold.thread
                 is_clean = hold.is_verified and live.head.tip_sequence <= hold.head.tip_sequence
                 if is_clean and self.holds.get(hold.number) is hold and not self.waiters.is_waiting(hold.number):

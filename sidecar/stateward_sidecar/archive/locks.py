@@ -15,15 +15,21 @@ class Locks:
         self._locks: dict[Hashable, tuple[threading.RLock, int]] = {}
 
     @contextmanager
-    def of(self, name: Hashable) -> Iterator[None]:
-        """Holds the lock of a name. The same thread may hold it twice."""
+    def of(self, name: Hashable, *, waits: bool = True) -> Iterator[bool]:
+        """Holds the lock of a name. The same thread may hold it twice.
+
+        Yields True; False without ``waits`` where another thread holds it.
+        """
         with self._guard:
             lock, users = self._locks.get(name, (threading.RLock(), 0))
             self._locks[name] = lock, users + 1
+        is_held = False
         try:
-            with lock:
-                yield
+            is_held = lock.acquire(blocking=waits)
+            yield is_held
         finally:
+            if is_held:
+                lock.release()
             with self._guard:
                 lock, users = self._locks[name]
                 if users == 1:

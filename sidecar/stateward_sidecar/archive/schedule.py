@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
@@ -32,9 +32,9 @@ FAR_S = 3600.0
 class Schedule:
     """Decides and starts ships; ``ship`` does one, by number."""
 
-    def __init__(self, desk: Desk, pool: Executor, ship: Callable[[int], None]) -> None:
+    def __init__(self, desk: Desk, lanes: Lanes, ship: Callable[[int], None]) -> None:
         self._desk = desk
-        self._pool = pool
+        self._lanes = lanes
         self._ship = ship
         self._condition = threading.Condition()
         self._due: dict[int, float] = {}
@@ -138,11 +138,8 @@ class Schedule:
         return min(wakes, self._rows_at) if self._rows else wakes
 
     def _start(self, number: int) -> None:
-        try:
-            self._pool.submit(self._run, number)
-        except RuntimeError:  # the daemon is stopping
-            with self._condition:
-                self._running.discard(number)
+        hold = self._desk.holds.get(number)
+        self._lanes.ship(hold.name if hold is not None else number, self._run, number)
 
     def _run(self, number: int) -> None:
         failed = False

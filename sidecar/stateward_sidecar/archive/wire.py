@@ -125,12 +125,14 @@ class Wire:
         if len(calls) <= 1:
             return [call() for call in calls]
         futures = [self._pool.submit(call) for call in calls[1:]]
-        first = _settle(calls[0])
-        rest = [_settle(future.result) for future in futures]
-        for _, error in (first, *rest):
+        ended = [_settle(calls[0])]
+        for call, future in zip(calls[1:], futures, strict=True):
+            # One that has not begun is made here: requests of others, which may hang, hold up nobody.
+            ended.append(_settle(call if future.cancel() else future.result))
+        for _, error in ended:
             if error is not None:
                 raise error
-        return [value for value, _ in (first, *rest)]  # type: ignore[misc]
+        return [value for value, _ in ended]  # type: ignore[misc]
 
     def check_there(self) -> None:
         """Raises ArchiveUnavailable where nothing of the archive is there: a wrong bucket, a directory not mounted."""

@@ -108,7 +108,8 @@ class ArchiveService:
     ) -> RepairThreadResponse:
         archive = self._calls.holding.need()
         check.check_place(request)
-        return await self._calls.holding.block(Repairer(archive.desk).repair, request)
+        name = request.namespace, request.thread
+        return await self._calls.holding.block(name, Repairer(archive.desk).repair, request)
 
 
 def _collector(archive: Archive) -> Collector:
@@ -133,12 +134,12 @@ async def _steps(archive: Archive, steps: Iterator[T | None]) -> AsyncIterator[T
     Where the caller goes away, the step that runs is the last one.
     """
     assert isinstance(steps, Generator)
-    step: Future[object] = archive.pool.submit(next, steps, _OVER)
+    step: Future[object] = archive.lanes.calls.submit(next, steps, _OVER)
     try:
         while (answer := await asyncio.wrap_future(step)) is not _OVER:
             if answer is not None:
                 yield answer  # type: ignore[misc]
-            step = archive.pool.submit(next, steps, _OVER)
+            step = archive.lanes.calls.submit(next, steps, _OVER)
     finally:
         # A generator that runs cannot be closed, and closing one may take a while.
         step.add_done_callback(lambda _: _close(archive, steps))
@@ -146,4 +147,4 @@ async def _steps(archive: Archive, steps: Iterator[T | None]) -> AsyncIterator[T
 
 def _close(archive: Archive, steps: Generator[object, None, None]) -> None:
     with suppress(RuntimeError):  # the daemon is stopping
-        archive.pool.submit(steps.close)
+        archive.lanes.calls.submit(steps.close)

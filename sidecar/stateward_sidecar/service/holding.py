@@ -8,7 +8,7 @@ needs history that only the archive has, that is put right and the verb runs aga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,10 +56,9 @@ class Holding:
         self.default_durability = default_durability
         self.gate = Gate()
 
-    async def block(self, verb: Callable[..., T], *arguments: Any) -> T:
-        """Runs what waits for the bucket where it holds up nobody."""
-        assert self.archive is not None
-        return await asyncio.get_running_loop().run_in_executor(self.archive.pool, verb, *arguments)
+    async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
+        """Runs what waits for the bucket where it holds up nothing but what belongs to the same name."""
+        return await asyncio.wrap_future(self.need().lanes.call(name, verb, *arguments))
 
     def need(self) -> Archive:
         """The archive. Raises NoArchive."""
@@ -150,7 +149,7 @@ class Holding:
         def own() -> None:
             archive.own(namespace, thread, must_exist=must_exist)
 
-        await self.block(own)
+        await self.block((namespace, thread), own)
 
     async def read(self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a reading verb on what the archive says now, or on a thread that this process holds."""
@@ -160,7 +159,7 @@ class Holding:
         is_healed = False
         for _ in range(ROUNDS):
             if archive.holds(namespace, thread) is None:
-                await self.block(archive.know, namespace, thread)
+                await self.block((namespace, thread), archive.know, namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
@@ -174,16 +173,16 @@ class Holding:
 
     async def _heal(self, namespace: str, thread: str) -> bool:
         with suppress(StatewardError):  # what was found first is what is wrong
-            return await self.block(self.need().heal, namespace, thread)
+            return await self.block((namespace, thread), self.need().heal, namespace, thread)
         return False
 
     async def _complete(self, error: HistoryElsewhere) -> None:
-        archive, facts = self.need(), error.metadata
-        if "blob_id" in facts:
-            for blob_id in facts["blob_id"].split(","):
-                await self.block(archive.fetch_blob, facts["namespace"], facts["thread"], bytes.fromhex(blob_id))
-        else:
-            await self.block(archive.complete, facts["namespace"], facts["thread"])
+        archive, name = self.need(), (error.metadata["namespace"], error.metadata["thread"])
+        if "blob_id" not in error.metadata:
+            await self.block(name, archive.complete, *name)
+            return
+        for blob_id in map(bytes.fromhex, error.metadata["blob_id"].split(",")):
+            await self.block((*name, blob_id), archive.fetch_blob, *name, blob_id)
 
     # -- durability -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 
 import grpc.aio
@@ -40,7 +42,7 @@ from stateward.v1.thread_service_pb2 import (
     WatchResponse,
 )
 from stateward_sidecar.codec.edits import check_name
-from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import InvalidField, NotOwner, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
@@ -53,6 +55,8 @@ from stateward_sidecar.store.watch import Watch
 # About what a small entry takes, with the pages it touches.
 SMALL_WRITE_BYTES = 16384
 WAIT_S_MAX = 3600.0
+# Between two looks whether a thread is free.
+ATTACH_POLL_S = 0.5
 
 
 class ThreadService:
@@ -130,7 +134,7 @@ class ThreadService:
         if archive is None:
             return False
         try:
-            await self._holding.block(archive.know, namespace, name)
+            await self._holding.block((namespace, name), archive.know, namespace, name)
         except ThreadNotFound:
             return False
         return True
@@ -148,8 +152,9 @@ class ThreadService:
             raise InvalidField("keep_latest_per_branch", f"{request.keep_latest_per_branch} is less than 1")
 
         async def prune() -> PruneThreadResponse:
+            name = request.namespace, request.thread
             if (archive := self._holding.archive) is not None and not request.dry_run:
-                await self._holding.block(archive.flush, request.namespace, request.thread)
+                await self._holding.block(name, archive.flush, *name)
             return await self._calls.write(self._store.pruner.prune(request), context, frees_space=True)
 
         return await self._holding.write(request.namespace, request.thread, prune, must_exist=True)
@@ -162,7 +167,7 @@ class ThreadService:
         if request.durability == DURABILITY_ARCHIVED:
             self._holding.is_wanted(request.durability)
         if (archive := self._holding.archive) is not None and not request.local_only:
-            await self._holding.block(archive.delete, request)
+            await self._holding.block((request.namespace, request.thread), archive.delete, request)
         answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
         answer.everywhere = archive is None or not request.local_only
         return answer
@@ -266,18 +271,25 @@ class ThreadService:
         def take() -> None:
             if request.mode == ATTACH_MODE_READ_ONLY:
                 archive.know(*name)
-            elif request.mode == ATTACH_MODE_TAKE_OVER:
-                archive.own(*name, take_over=True, must_exist=True)
             else:
-                archive.attacher.wait_for(name, wait_s)
+                archive.own(*name, take_over=request.mode == ATTACH_MODE_TAKE_OVER, must_exist=True)
 
-        await self._holding.block(take)
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                await self._holding.block(name, take)
+                break
+            except NotOwner:  # a pause here holds up no thread of the machine
+                left = end - time.monotonic()
+                if left <= 0 or self._holding.gate.is_ended:
+                    raise
+                await asyncio.sleep(min(ATTACH_POLL_S, left))
         return AttachResponse(thread=await self._view(request.namespace, request.thread))
 
     async def detach(self, request: DetachRequest, context: grpc.aio.ServicerContext) -> DetachResponse:
         check.check_place(request)
-        archive = self._holding.need()
-        await self._holding.block(archive.detach, request.namespace, request.thread)
+        archive, name = self._holding.need(), (request.namespace, request.thread)
+        await self._holding.block(name, archive.detach, *name)
         return DetachResponse(thread=await self._view(request.namespace, request.thread))
 
     async def _view(self, namespace: str, name: str) -> ThreadMessage:
