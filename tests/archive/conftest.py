@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.archive.driven import Town, town
 from tests.archive.rig import Fleet, fleet
 
 
@@ -13,4 +14,11 @@ from tests.archive.rig import Fleet, fleet
 def machines(tmp_path: Path) -> Iterator[Fleet]:
     """Sidecars that share a bucket in a directory."""
     with fleet(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Iterator[Town]:
+    """Sidecars in this process, and a clock that is moved."""
+    with town(tmp_path) as made:
         yield made

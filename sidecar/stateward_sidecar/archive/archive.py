@@ -91,9 +91,12 @@ class Archive:
         self._check_running()
         self.attacher.know((namespace, name))
 
-    def complete(self, namespace: str, name: str) -> int:
-        """See ``History.complete``."""
-        return self.history.complete((namespace, name))
+    def complete(self, namespace: str, name: str, *, for_retry: bool = False) -> None:
+        """Fetches older history, or only what a retry may ask for. See ``History.complete``, ``Window.complete``."""
+        if for_retry:
+            self.attacher.window.complete((namespace, name))
+        else:
+            self.history.complete((namespace, name))
 
     def heal(self, namespace: str, name: str) -> bool:
         """See ``History.heal``."""

@@ -13,9 +13,11 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, follow, seal_head
+from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
 from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.window import Window
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NotOwner
@@ -37,6 +39,7 @@ class Attacher:
         self._desk = desk
         self._fetcher = fetcher
         self._settler = settler
+        self.window = Window(desk, fetcher, History(desk, fetcher))
 
     # -- for writers ----------------------------------------------------------------------------------------------
 
@@ -208,7 +211,12 @@ class Attacher:
         if seen.key is None:
             seen = self._settler.with_key(thread, seen) if thread is not None else seen
         have = entries_here(thread) if thread is not None else 0
-        seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
+        if thread is not None and have:
+            self.window.fill(thread, place, seen.head)  # what is here was fetched for a reader
+        try:
+            seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
+        except Corrupt:  # perhaps an object that only retries ask for
+            seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
             etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)

@@ -30,8 +30,8 @@ from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.requests import window_start
 
 # Objects of older history that are read at the same time, and held in memory.
 HISTORY_AT_ONCE = 8
@@ -97,7 +97,7 @@ class Fetcher:
         cipher = Cipher(seen.key.data_key)
         tail = [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
         refs = list(head.objects)
-        window = head.tip_sequence - REQUEST_WINDOW_ENTRIES if for_writer else head.tip_sequence
+        window = window_start(head.tip_sequence) if for_writer else head.tip_sequence
         sealed, at_hand = head.image, dict[str, bytes]()
         if not sealed:
             sealed, at_hand = self._image_and_more(place, head, _needed(head, refs, tail, _newest(head), have, window))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import grpc.aio
@@ -179,7 +180,8 @@ class Holding:
     async def _complete(self, error: HistoryElsewhere) -> None:
         archive, name = self.need(), (error.metadata["namespace"], error.metadata["thread"])
         if "blob_id" not in error.metadata:
-            await self.block(name, archive.complete, *name)
+            complete = partial(archive.complete, for_retry=bool(error.metadata["for_retry"]))
+            await self.block(name, complete, *name)
             return
         for blob_id in map(bytes.fromhex, error.metadata["blob_id"].split(",")):
             await self.block((*name, blob_id), archive.fetch_blob, *name, blob_id)

@@ -104,7 +104,7 @@ class Effects:
         context, identity = self._context, draft.identity
         row_key = effect_key(identity, request.anchor, request.key)
         row = find_effect(txn, draft, row_key)
-        found = find_request(txn, identity, request.request_id, asked.fingerprint)
+        found = find_request(txn, draft, request.request_id, asked.fingerprint)
         if found is not None and row is not None and row.sequence == found.header.sequence:
             return _claimed(draft, row)  # the answer was lost
         if request.lease_token:
@@ -205,7 +205,7 @@ class Effects:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutEffectsResponse:
             with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
-                found = find_request(txn, draft.identity, request.request_id, asked.fingerprint)
+                found = find_request(txn, draft, request.request_id, asked.fingerprint)
                 if found is not None:
                     record = replay.open_metadata(draft.identity, found).effect
                     return self._put_answer(draft, record.written, found.header.sequence)

@@ -115,7 +115,7 @@ class Forker:
         if found is None:
             return None
         mark = fingerprint(request)
-        if request.request_id and find_request(txn, found.identity, request.request_id, mark) is not None:
+        if request.request_id and find_request(txn, found, request.request_id, mark) is not None:
             return view_head(found.identity, found.head)
         raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
 

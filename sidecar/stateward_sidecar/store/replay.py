@@ -53,11 +53,11 @@ def check_version(thread: Versions, version: int) -> None:
         raise history_elsewhere(thread.identity)
 
 
-def history_elsewhere(identity: Identity) -> HistoryElsewhere:
-    """The error for what only the archive has."""
+def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> HistoryElsewhere:
+    """The error for what only the archive has. ``for_retry``: only what a retry may ask for is needed."""
     return HistoryElsewhere(
         f"older history of thread {identity.name!r} is in the archive only", namespace=identity.namespace,
-        thread=identity.name,
+        thread=identity.name, for_retry="yes" if for_retry else "",
     )  # fmt: skip
 
 

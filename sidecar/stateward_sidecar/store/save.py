@@ -137,6 +137,8 @@ class SaveWrite:
         branch = thread.branches.get(self.branch)
         if branch is None or request.HasField("parent"):
             return False
+        if request.checkpoint_id and thread.floor_sequence:
+            return False  # only the archive can tell whether the id is new
         if self.branch != MAIN and keeps_status(request):
             return False  # what other branches say of the work is not in memory
         old = cache.state(thread.number, branch.version)
@@ -167,7 +169,7 @@ class SaveWrite:
     def _find_answered(self, txn: lmdb.Transaction, draft: Draft, request_row: bytes) -> Entry | None:
         found = None
         if request_row:
-            found = find_keyed(txn, draft.identity, request_row, self.request.request_id, self._fingerprint)
+            found = find_keyed(txn, draft, request_row, self.request.request_id, self._fingerprint)
         if found is None and self.request.checkpoint_id:
             found = self._find_checkpoint_id(txn, draft)
         return found

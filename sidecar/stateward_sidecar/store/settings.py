@@ -75,7 +75,7 @@ def begin_change(
     request_id, mark = request.request_id, fingerprint(request)
     request_hash = hash_request(request_id)
     if request_id:
-        found = find_request(txn, draft.identity, request_id, mark)
+        found = find_request(txn, draft, request_id, mark)
         if found is not None:
             return Change(draft, request_hash, mark, found.header.sequence)
     draft.check_writable()

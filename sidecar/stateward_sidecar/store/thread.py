@@ -53,6 +53,7 @@ class Thread:
     archived_sequence: int = 0  # ahead of the row, which is written now and then
     epoch: int = 0  # of the owner, for the next entry
     in_outbox: bool = False  # for certain; False = perhaps
+    lost_sequence: int = 0  # entries up to this one are neither here nor in the archive, as far as they were looked for
     effects_checked: bool = False  # their rows were compared with the sum in the head since it was loaded
 
     @property

@@ -1,0 +1,95 @@
+"""Bringing the entries that a retry may ask for to this disk, before anything is written to a thread.
+
+A copy that was made for a reader may end well above them. A request id that it lacks may have been answered elsewhere,
+so whoever writes must have the thread's last 1,024 entries first. Their states stay in the archive.
+"""
+
+from __future__ import annotations
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.fetch import Fetcher, headers_of
+from stateward_sidecar.archive.history import History
+from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.places import Place
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.requests import window_start
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.telemetry import log
+
+
+class Window:
+    """Runs on the archive's threads."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, history: History) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._history = history
+
+    def complete(self, name: Name) -> None:
+        """Fetches what is missing of the window. Raises ArchiveUnavailable, Corrupt."""
+        with self._desk.locks.of(name):
+            with self._desk.context.engine.read() as txn:
+                thread = self._desk.store.threads.get(txn, *name)
+            keys = thread.identity.namespace_keys
+            place = self._desk.place(keys, thread.name)
+            seen = self._fetcher.look(keys, place, with_key=False)
+            if seen is None or seen.head.uid != thread.identity.uid:
+                raise not_found(*name)
+            self.fill(thread, place, seen.head)
+
+    def fill(self, thread: Thread, place: Place, head: ArchiveHead) -> None:
+        """The same with a HEAD that was read, under the lock of the thread's name.
+
+        A thread goes on without entries that the archive has lost: nobody can answer their retries any more.
+        """
+        floor, start = thread.floor_sequence, window_start(head.tip_sequence)
+        if floor <= start or floor <= thread.lost_sequence:
+            return
+        lost = self._fetch(thread, place, head, floor, start) if start else self._fetch_all(thread)
+        if lost is not None:
+            log.error(
+                "entries that a retry may ask for are lost in the archive", uid=thread.identity.uid_text,
+                error=lost.message,
+            )  # fmt: skip
+            live = self._live(thread)
+            thread.lost_sequence = live.lost_sequence = live.floor_sequence
+
+    def _fetch_all(self, thread: Thread) -> Corrupt | None:
+        try:
+            self._history.complete((thread.identity.namespace, thread.name))
+        except Corrupt as error:
+            return error
+        is_whole = not self._live(thread).floor_sequence
+        return None if is_whole else Corrupt("an object is missing or damaged", thread.name)
+
+    def _fetch(self, thread: Thread, place: Place, head: ArchiveHead, floor: int, start: int) -> Corrupt | None:
+        """Puts the entries in (start, floor] on this disk. Returns why there is a hole."""
+        refs = list(head.objects)
+        if head.HasField("index") and head.index.last_sequence > start:
+            refs = [*self._fetcher.indexed(place, head.index), *refs]
+        packs = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= floor and ref.last_sequence > start]
+        following = self._digest_before(thread, floor + 1)
+        for ref, found in self._fetcher.history(place, packs):
+            if isinstance(found, Corrupt):
+                return found
+            headers = {header.sequence: header for header in headers_of(found)}
+            if following and floor in headers and headers[floor].digest != following:
+                raise Corrupt(f"object {place.object(ref)}: entry {floor} is of another history", thread.name)
+            self._desk.installer.add_history(thread, found)
+        self._desk.installer.finish_history(thread, set(), (start, thread.floor_version))
+        return None
+
+    def _live(self, thread: Thread) -> Thread:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.by_number(txn, thread.number) or thread
+
+    def _digest_before(self, thread: Thread, sequence: int) -> bytes:
+        """The digest that an entry on this disk continues; empty where the entry was pruned."""
+        with self._desk.context.engine.read() as txn:
+            try:
+                return bytes(replay.read_entry(txn, thread.identity, sequence).header.previous_digest)
+            except Corrupt:
+                return b""
