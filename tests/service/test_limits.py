@@ -43,10 +43,22 @@ def test_a_state_that_grows_above_the_limit_is_refused(place: Place) -> None:
 
 
 def test_a_message_above_the_limit_is_refused_by_the_server(untouched: Place) -> None:
-    """A message that no state may have is RESOURCE_EXHAUSTED before it is read, and the connection goes on."""
+    """A message that no state may have is STATE_TOO_LARGE with both sizes, and the connection goes on."""
     whole = State(slots={"large": blob(8 * MIB)})
+    request = untouched.request(diff=None, state=whole)
+    found = refused(untouched.wire.checkpoints.Save, request)
+    assert (found.reason, found.code) == ("STATE_TOO_LARGE", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert int(found.metadata["size_bytes"]) == request.ByteSize() > int(found.metadata["limit_bytes"]) >= 4 * MIB
+
+
+def test_a_message_far_above_the_limit_is_never_taken(untouched: Place) -> None:
+    """A message of several times the limit is RESOURCE_EXHAUSTED by gRPC itself, and nothing is logged for it."""
+    before = untouched.daemon.stderr
+    whole = State(slots={"large": blob(24 * MIB)})
     call = untouched.wire.checkpoints.Save.future(untouched.request(diff=None, state=whole), timeout=20)
     assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    untouched.wire.admin.GetServerInfo(GetServerInfoRequest())
+    assert untouched.daemon.stderr == before
 
 
 def test_too_many_edits_are_refused(untouched: Place) -> None:

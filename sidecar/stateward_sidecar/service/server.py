@@ -1,8 +1,4 @@
-"""The gRPC server: listeners, limits, and what surrounds every call.
-
-Handlers are plain async methods. Around each: the request is parsed (bytes that are no message are INVALID_FIELD), a
-StatewardError becomes its status, and anything else is logged once and leaves as INTERNAL, which says nothing.
-"""
+"""The gRPC server: listeners, admission of calls, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -12,23 +8,19 @@ import os
 import re
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from stateward_sidecar.errors import InvalidField, ShuttingDown, StartError, StatewardError
+from stateward_sidecar.errors import ShuttingDown, StartError
+from stateward_sidecar.service import transport
 from stateward_sidecar.service.gate import Gate
-from stateward_sidecar.service.status import DETAILS_KEY, to_status
-from stateward_sidecar.telemetry import log, log_damage
+from stateward_sidecar.service.handlers import make_handler
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
@@ -40,31 +32,22 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MESSAGE_SLACK_BYTES = 1 << 20
 # Names that health is asked by whoever wants to send work here.
 READINESS = ("", "readiness")
-_Guard = AbstractContextManager[None]
 
 
 class Server:
     """Listens, and serves the given services."""
 
     def __init__(self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate) -> None:
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", message_bytes_max + MESSAGE_SLACK_BYTES),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                ("grpc.keepalive_permit_without_calls", 1),
-                # A client that hangs, with a lease perhaps, loses its connection within a minute.
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 20_000),
-                ("grpc.http2.max_pings_without_data", 0),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-            ]
-        )
+        message_bytes_max += MESSAGE_SLACK_BYTES
+        self._server = grpc.aio.server(options=transport.options(message_bytes_max))
         self._gate = gate
         self._calls = _OpenCalls()
         for descriptor, service in services.items():
             handlers = {
-                method.name: _handler(method, service, self._admission(method)) for method in descriptor.methods
+                method.name: make_handler(
+                    method, getattr(service, _verb(method)), message_bytes_max, self._admission(method)
+                )
+                for method in descriptor.methods
                 if hasattr(service, _verb(method))
             }  # fmt: skip
             self._server.add_generic_rpc_handlers(
@@ -210,134 +193,3 @@ def _clear_stale_socket(path: Path) -> None:
 
 def _verb(method: MethodDescriptor) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
-
-
-def _handler(method: MethodDescriptor, service: object, calls: _Guard) -> grpc.RpcMethodHandler:
-    verb = getattr(service, _verb(method))
-    request_class = GetMessageClass(method.input_type)
-    if method.client_streaming and method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(
-            _exchanging(verb, request_class, method.full_name, calls), response_serializer=_serialize
-        )
-    if method.client_streaming:
-        return grpc.stream_unary_rpc_method_handler(
-            _taking(verb, request_class, method.full_name, calls), response_serializer=_serialize
-        )
-    if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            _streaming(verb, request_class, method.full_name, calls), response_serializer=_serialize
-        )
-    return grpc.unary_unary_rpc_method_handler(
-        _unary(verb, request_class, method.full_name, calls), response_serializer=_serialize
-    )
-
-
-def _unary(
-    verb: Callable[..., Awaitable[Message | bytes]], request_class: type[Message], name: str, calls: _Guard
-) -> Callable[..., Awaitable[Message | bytes]]:
-    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | bytes:
-        try:
-            with calls:  # until the refusal has left, too: a stop waits for it
-                try:
-                    return await verb(_parse(request_class, data), context)
-                except Exception as error:  # noqa: BLE001  (the boundary)
-                    await _abort(context, error, name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
-            await _abort(context, error, name)
-
-    return handle
-
-
-def _taking(
-    verb: Callable[..., Awaitable[Message]], request_class: type[Message], name: str, calls: _Guard
-) -> Callable[..., Awaitable[Message]]:
-    async def handle(stream: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Message:
-        try:
-            with calls:
-                try:
-                    return await verb(_parse_all(request_class, stream), context)
-                except Exception as error:  # noqa: BLE001  (the boundary)
-                    await _abort(context, error, name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
-            await _abort(context, error, name)
-
-    return handle
-
-
-async def _parse_all(request_class: type[Message], stream: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-    async for data in stream:
-        yield _parse(request_class, data)
-
-
-def _streaming(
-    verb: Callable[..., AsyncIterator[Message]], request_class: type[Message], name: str, calls: _Guard
-) -> Callable[..., AsyncIterator[Message]]:
-    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
-        try:
-            with calls:
-                try:
-                    async for answer in verb(_parse(request_class, data), context):
-                        yield answer
-                except Exception as error:  # noqa: BLE001  (the boundary)
-                    await _abort(context, error, name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
-            await _abort(context, error, name)
-
-    return handle
-
-
-class Exchange:
-    """Both directions of a call. One reads and one writes at a time."""
-
-    def __init__(self, request_class: type[Message], context: grpc.aio.ServicerContext) -> None:
-        self._request_class = request_class
-        self._context = context
-
-    async def read(self) -> Message | None:
-        """The next message; None after the last one."""
-        data = await self._context.read()
-        return None if data is grpc.aio.EOF else _parse(self._request_class, data)
-
-    async def write(self, answer: Message) -> None:
-        """Sends a message."""
-        await self._context.write(answer)
-
-
-def _exchanging(
-    verb: Callable[..., Awaitable[None]], request_class: type[Message], name: str, calls: _Guard
-) -> Callable[..., Awaitable[None]]:
-    async def handle(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
-        try:
-            with calls:
-                try:
-                    await verb(Exchange(request_class, context), context)
-                except Exception as error:  # noqa: BLE001  (the boundary)
-                    await _abort(context, error, name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
-            await _abort(context, error, name)
-
-    return handle
-
-
-def _parse(request_class: type[Message], data: bytes) -> Message:
-    try:
-        return request_class.FromString(data)
-    except DecodeError:
-        raise InvalidField("request", f"the bytes are no {request_class.DESCRIPTOR.name}") from None
-
-
-def _serialize(answer: Message | bytes) -> bytes:
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str) -> NoReturn:
-    if isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
-        raise error
-    if not isinstance(error, StatewardError):
-        log.exception("a call failed in an unforeseen way", method=name)
-        error = StatewardError("the server failed in an unforeseen way; its log has more")
-    elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
-        log_damage("a call was refused", error, method=name)
-    code, message, details = to_status(error)
-    await context.abort(code, message, trailing_metadata=((DETAILS_KEY, details),))
-    raise AssertionError  # abort raises

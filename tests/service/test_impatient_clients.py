@@ -1,0 +1,125 @@
+"""Clients that ping, and clients that call all at once: neither loses a call, its own or another's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from tests.service.conftest import Place
+
+from stateward.testing import Daemon
+from stateward.v1 import checkpoint_service_pb2_grpc
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+
+SETTINGS, PING, GOAWAY, ACK = 4, 6, 7, 1
+OPAQUE = b"how long"
+# More than the core lets wait by itself (1,000, and 3,000 at the most).
+BURST = 2500
+
+
+class RawConnection:
+    """HTTP/2 by hand, as far as pings need it: no library would send them as often."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(os.fspath(daemon.socket))
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS))
+        self._pending = b""
+
+    def ping(self) -> None:
+        self._socket.sendall(_frame(PING, payload=OPAQUE))
+
+    def frames(self, seconds: float) -> list[int]:
+        """Kinds of the frames that come in a time: pings are answers to ours. Ends early with the connection."""
+        until, kinds = time.monotonic() + seconds, []
+        while (left := until - time.monotonic()) > 0 and GOAWAY not in kinds:
+            self._socket.settimeout(left)
+            try:
+                got = self._socket.recv(1 << 16)
+            except TimeoutError:
+                break
+            if not got:
+                break
+            self._pending += got
+            kinds += self._take()
+        return kinds
+
+    def _take(self) -> Iterator[int]:
+        while len(self._pending) >= 9 and len(self._pending) >= 9 + (size := int.from_bytes(self._pending[:3])):
+            kind, flags = self._pending[3], self._pending[4]
+            self._pending = self._pending[9 + size :]
+            if kind == SETTINGS and not flags & ACK:
+                self._socket.sendall(_frame(SETTINGS, ACK))
+            yield kind
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + struct.pack(">BBI", kind, flags, 0) + payload
+
+
+@pytest.fixture
+def connection(daemon: Daemon) -> Iterator[RawConnection]:
+    opened = RawConnection(daemon)
+    yield opened
+    opened.close()
+
+
+def test_keepalive_of_an_idle_connection_is_answered(connection: RawConnection) -> None:
+    """Pings without any call, as Go and Node send them, are answered one by one; nobody says "too many pings"."""
+    seen = []
+    for _ in range(5):
+        connection.ping()
+        seen += connection.frames(0.55)
+    assert GOAWAY not in seen
+    assert seen.count(PING) == 5
+
+
+def test_a_flood_of_pings_ends_its_connection(connection: RawConnection) -> None:
+    """The limit for pings is still there."""
+    for _ in range(10):
+        connection.ping()
+        if GOAWAY in connection.frames(0.05):
+            return
+    pytest.fail("ten pings in half a second were taken")
+
+
+async def test_a_burst_of_calls_waits_for_its_turn(place: Place) -> None:
+    """Of thousands of saves at once each is answered OK, and so is every call of another client meanwhile."""
+    calls: Counter[str] = Counter()
+    async with grpc.aio.insecure_channel(place.daemon.target) as many, grpc.aio.insecure_channel(
+        place.daemon.target, [("grpc.use_local_subchannel_pool", 1)]
+    ) as other:
+        many_saves, other_saves = map(checkpoint_service_pb2_grpc.CheckpointServiceStub, (many, other))
+
+        async def save(number: int) -> None:
+            calls[await _outcome(many_saves, _addition(place, f"thread-{number % 10}", f"burst-{number}"))] += 1
+
+        burst = asyncio.gather(*map(save, range(BURST)))
+        theirs = Counter[str]()
+        while not burst.done():
+            theirs[await _outcome(other_saves, _addition(place, "other", f"other-{theirs.total()}"))] += 1
+        await burst
+    assert calls == {"OK": BURST}
+    assert set(theirs) == {"OK"}
+
+
+def _addition(place: Place, thread: str, request_id: str) -> SaveRequest:
+    return place.request(thread=thread, expected_version=None, request_id=request_id)
+
+
+async def _outcome(stub: checkpoint_service_pb2_grpc.CheckpointServiceStub, request: SaveRequest) -> str:
+    try:
+        await stub.Save(request, timeout=60)
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    return "OK"
