@@ -7,7 +7,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench bench-peers soak soak-tests clean
+.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ soak: .venv/ready-dev ## Lose power sixty times, then abuse a daemon for thirty 
 
 soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
 	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000
+
+mutants: .venv/ready-dev ## Break each promise once, and see its tests fail
+	@$(PY) -m tests.mutants
 
 proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
