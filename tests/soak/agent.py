@@ -3,7 +3,8 @@
     python -m tests.soak.agent TARGET NUMBER SEED LEDGER THREADS
 
 It hydrates, appends messages, changes slots and saves: by diff, by full state, by append without reading, in batches
-over several threads, on side branches; between the steps it tags, forks, prunes, deletes and travels in time. Odd
+over several threads, on side branches, with blobs, and waiting for the archive if there is one; between the steps it
+tags, forks, prunes, deletes and travels in time. Odd
 numbers use AsyncClient. It may be killed at any moment: the next process reads the ledger, asks for what became of the
 operation that was under way, hydrates the newest thread and carries on. It runs until its stdin ends.
 """
@@ -28,6 +29,7 @@ from stateward.errors import DeadlineExceeded, Exhausted, OutcomeUnknown
 
 PATIENCE_S = 120.0
 PAUSE_S = 0.02
+BLOB_BYTES = 8 << 10  # larger values become blobs: some notes are
 NAMES_AGAIN = 3  # so many names of an agent are used again after a deletion
 
 
@@ -148,6 +150,7 @@ def main() -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     options = {"namespace": NAMESPACE, "timeout": PATIENCE_S, "retry_timeout": PATIENCE_S}
+    options["blob_threshold"] = BLOB_BYTES
     rest = int(number), seed, Path(path)
     if int(number) % 2:
         loop = asyncio.new_event_loop()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tests.soak.desk import Desk, Wrong, made_of
 from tests.soak.ledger import Known, hash_of
+
+from stateward import Durability
+
+HAS_ARCHIVE = "STATEWARD_SOAK_ARCHIVE"  # set where the daemon has one
+REPEATS = (1, 10, 100, 3000)  # the longest note becomes a blob
 
 
 class Asides:
@@ -26,17 +32,20 @@ class Asides:
     def append(self, known: Known, version: int) -> None:
         """Without reading; the hash is that of the head with one more note. Every second one is sent twice."""
         state = self.desk.do(self.desk.client.thread(known.name).hydrate())
-        entry = f"note {self.desk.book.used} " * self.desk.dice.choice((1, 10, 100))
+        entry = f"note {self.desk.book.used} " * self.desk.dice.choice(REPEATS)
         state.logs["notes"].append(entry)
+        waits = HAS_ARCHIVE in os.environ and self.desk.dice.random() < 0.5
+        level = {"durability": Durability.ARCHIVED} if waits else {}
 
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
-            made = made_of(self.desk.do(thread.append("notes", entry, request_id=key)))
+            checkpoint = self.desk.do(thread.append("notes", entry, request_id=key, **level))
+            made = made_of(checkpoint)
             if self.desk.book.used % 2:
                 again = self.desk.do(thread.append("notes", entry, request_id=key))
                 if (made_of(again), again.replayed) != (made, True):
                     raise Wrong(f"{key} was answered as {made} and then as {again}")
-            return {"made": [made]}
+            return {"made": [made], "archived": checkpoint.durability is Durability.ARCHIVED}
 
         self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state))], entry=entry)
 

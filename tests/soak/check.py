@@ -156,3 +156,23 @@ def check_goes_on(daemon: Daemon, books: Iterable[Book]) -> list[str]:
             except StatewardError as error:
                 findings.append(f"{name} cannot be saved to: {type(error).__name__}: {error}")
     return findings
+
+
+def check_archived(daemon: Daemon, books: Iterable[Book]) -> list[str]:
+    """On a machine that never had the threads: every version that was answered ARCHIVED; returns what is wrong."""
+    findings = []
+    with daemon.client(namespace=NAMESPACE, retry_timeout=5.0) as client:
+        for book in books:
+            for known in book.threads.values():
+                version = known.archived
+                if not version or version in known.covered or book.pending_of("delete", known.name):
+                    continue
+                try:
+                    state = client.thread(known.name).hydrate(version=version)
+                except StatewardError as error:
+                    findings.append(f"{known.name} version {version} is not in the archive: {error}")
+                    continue
+                saved = known.versions[version]
+                if (state.digest.hex(), hash_of(state)) != (saved.digest, saved.hash):
+                    findings.append(f"{known.name} version {version} is another in the archive")
+    return findings

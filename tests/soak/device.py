@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from tests.soak.names import Names
 from tests.soak.recording import Kind, Operation
 
 SECTOR_BYTES, PAGE_BYTES = 512, 4096
@@ -104,18 +105,21 @@ class Device:
     """Files and names below a root that is itself durable. `ignores_syncs` makes syncs do nothing: a disk that lies."""
 
     def __init__(self, root: Path, *, ignores_syncs: bool = False) -> None:
+        root_number = root.stat().st_ino
         self._files: dict[int, _File] = {}
-        self._directories = {root.stat().st_ino: "."}
-        self._names: dict[str, int] = {}  # as the process sees them; a directory's number is in `_directories`
-        self._durable: dict[str, int] = {}
-        self._pending: list[Operation] = []  # changes of names
+        self._names = Names(0)
+        # File systems use an inode number again; here each file and directory has one of its own.
+        self._numbers, self._made = {root_number: 0}, 0
         self._ignores_syncs = ignores_syncs
         self.mapped: set[str] = set()  # files that are written through a mapping
         self.volatile = b""
 
     def apply(self, operation: Operation, *, in_flight: bool = False) -> None:
         """One more operation has happened; one in flight has reached the cache and not the disk."""
-        file = self._files.get(operation.file)
+        if operation.kind in (Kind.CREATE, Kind.MKDIR):
+            self._numbers[operation.file] = self._made = self._made + 1
+        number = self._numbers.get(operation.file, -1)
+        file = self._files.get(number)
         match operation.kind:
             case Kind.WRITE:
                 assert file is not None
@@ -128,68 +132,50 @@ class Device:
                 assert file is not None
                 file.resize(max(len(file.content), operation.offset + operation.length))
             case Kind.SYNC if not in_flight and not self._ignores_syncs:
-                self._sync(operation.file)
+                if file is not None:
+                    file.sync()
+                else:
+                    self._names.sync(number)
             case Kind.CREATE | Kind.MKDIR | Kind.LINK | Kind.UNLINK | Kind.RENAME | Kind.RMDIR:
                 if operation.kind is Kind.CREATE:
-                    self._files[operation.file] = _File()
-                elif operation.kind is Kind.MKDIR:
-                    self._directories[operation.file] = operation.path
-                _change(self._names, operation)
-                self._pending.append(operation)
+                    self._files[number] = _File()
+                self._names.change(operation, number)
             case Kind.MAP:
-                self.mapped |= {
-                    PurePosixPath(path).name for path, number in self._names.items() if number == operation.file
-                }
+                paths = self._names.paths().items()
+                self.mapped |= {PurePosixPath(path).name for path, each in paths if each == number}
             case _:
                 pass
 
     @contextmanager
     def imagined(self, operation: Operation) -> Iterator[None]:
         """One more write or size is on its way inside the block, and not there any more after it."""
-        file = self._files[operation.file]
+        number = self._numbers[operation.file]
+        file = self._files[number]
         before = _File(bytearray(file.content), bytearray(file.durable), list(file.writes), list(file.sizes))
         self.apply(operation, in_flight=True)
         try:
             yield
         finally:
-            self._files[operation.file] = before
-
-    def _sync(self, number: int) -> None:
-        if number in self._files:
-            self._files[number].sync()
-            return
-        directory, left = self._directories[number], []
-        for operation in self._pending:
-            if str(PurePosixPath(operation.other or operation.path).parent) == directory:
-                _change(self._durable, operation)
-            else:
-                left.append(operation)
-        self._pending = left
+            self._files[number] = before
 
     def unsynced(self) -> int:
         """How many writes and changes of names could be lost now."""
-        return len(self._pending) + sum(len(file.writes) for file in self._files.values())
+        return self._names.unsynced() + sum(len(file.writes) for file in self._files.values())
 
     def write_all(self, target: Path) -> None:
         """The directory with nothing lost."""
-        self._write(target, self._names, lambda file: bytes(file.content))
+        self._write(target, self._names.paths(), lambda file: bytes(file.content))
 
     def write_after_loss(self, target: Path, chance: Chance) -> None:
         """The directory as a power loss may leave it."""
-        names = dict(self._durable)
-        for operation in self._pending:
-            if chance.keeps():
-                _change(names, operation)
-        self._write(target, names, lambda file: file.after_loss(chance))
+        self._write(target, self._names.paths_after_loss(chance.keeps), lambda file: file.after_loss(chance))
 
-    def _write(self, target: Path, names: dict[str, int], content_of: Callable[[_File], bytes]) -> None:
+    def _write(self, target: Path, paths: dict[str, int], content_of: Callable[[_File], bytes]) -> None:
         target.mkdir(mode=0o700)
         done: dict[int, Path] = {}
-        for path, number in sorted(names.items()):  # a directory comes before what is in it
+        for path, number in paths.items():
             place = target / path
-            if not place.parent.is_dir():
-                continue  # its directory was lost, and it with it
-            if number in self._directories:
+            if number in self._names.directories:
                 place.mkdir(mode=0o700)
             elif number in done:
                 os.link(done[number], place)
@@ -203,40 +189,30 @@ class Device:
         """What must have happened besides, given what the directory really holds: a process that is killed may die
         between a call and its record."""
         found: list[Operation] = []
-        files = [path for path in real.rglob("*") if path.is_file() and path.name != VOLATILE]
-        here = {str(path.relative_to(real)): path for path in files}
-        there = {path for path, number in self._names.items() if number in self._files and not path.endswith(VOLATILE)}
-        end = (0, 0)
-        found += [Operation(Kind.UNLINK, 0, end, path) for path in sorted(there - here.keys())]
-        for path, place in sorted(here.items()):
-            number, data = place.stat().st_ino, place.read_bytes()
-            if number not in self._files or path not in there:
-                found.append(Operation(Kind.LINK if number in self._files else Kind.CREATE, number, end, path))
-            known = bytes(self._files[number].content) if number in self._files else b""
+        there, end = self._names.paths(), (0, 0)
+        here = {str(path.relative_to(real)): path for path in sorted(real.rglob("*")) if path.name != VOLATILE}
+        gone = [path for path in there if path not in here and PurePosixPath(path).name != VOLATILE]
+        for path in reversed(gone):
+            kind = Kind.RMDIR if there[path] in self._names.directories else Kind.UNLINK
+            found.append(Operation(kind, 0, end, path))
+        for path, place in here.items():
+            inode, is_new = place.stat().st_ino, path not in there
+            if place.is_dir():
+                found += [Operation(Kind.MKDIR, inode, end, path)] * is_new
+                continue
+            file, data = self._files.get(self._numbers.get(inode, -1)), place.read_bytes()
+            found += [Operation(Kind.LINK if file else Kind.CREATE, inode, end, path)] * is_new
+            known = bytes(file.content) if file else b""
             if len(known) != len(data):
-                found.append(Operation(Kind.TRUNCATE, number, end, length=len(data)))
+                found.append(Operation(Kind.TRUNCATE, inode, end, length=len(data)))
             known = known[: len(data)].ljust(len(data), b"\0")
             for at in range(0, len(data) if known != data else 0, SECTOR_BYTES):
                 piece = data[at : at + SECTOR_BYTES]
                 if known[at : at + SECTOR_BYTES] != piece:
-                    found.append(Operation(Kind.WRITE, number, end, offset=at, data=piece))
+                    found.append(Operation(Kind.WRITE, inode, end, offset=at, data=piece))
         return found
 
 
 def _set_size(data: bytearray, size: int) -> None:
     del data[size:]
     data.extend(bytes(size - len(data)))
-
-
-def _change(names: dict[str, int], operation: Operation) -> None:
-    """One change of a name. Renames are atomic."""
-    match operation.kind:
-        case Kind.CREATE | Kind.MKDIR | Kind.LINK:
-            names[operation.path] = operation.file
-        case Kind.UNLINK | Kind.RMDIR:
-            names.pop(operation.path, None)
-        case Kind.RENAME:
-            names.pop(operation.path, None)
-            names[operation.other] = operation.file
-        case _:
-            raise AssertionError(operation.kind)

@@ -89,6 +89,7 @@ class Known:
     covered: set[int] = field(default_factory=set)  # versions that somebody asked to prune
     pruned: set[int] = field(default_factory=set)  # and was answered
     tags: dict[str, int] = field(default_factory=dict)
+    archived: int = 0  # the newest version that was answered ARCHIVED
 
     @property
     def last(self) -> int:
@@ -143,6 +144,8 @@ class Book:
                     saved = Saved(part["hash"], made["digest"], part["branch"])
                     if thread.uid != made["uid"] or thread.versions.setdefault(made["version"], saved) != saved:
                         self.failures.append({**answer, "error": f"{part} was answered as a version that is another"})
+                    if answer.get("archived"):
+                        thread.archived = max(thread.archived, made["version"])
             case "fork":
                 copy = self.threads[asked["new"]] = Known(asked["new"], answer["uid"])
                 copy.versions = {

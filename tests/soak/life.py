@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.faulty_daemon import FaultyDaemon
+from tests.soak.asides import HAS_ARCHIVE
 from tests.soak.desk import NAMESPACE, made_of
 from tests.soak.device import VOLATILE, Device
 from tests.soak.ledger import Book, Ledger, hash_state, read_book, read_lines
@@ -36,15 +37,20 @@ class Recorded:
     root: Path
     operations: list[Operation] = field(repr=False)
     volatile: bytes = field(repr=False)
+    has_archive: bool = False
 
     def books(self, until: Mark) -> list[Book]:
         """What must be there at a place in the order."""
         return [read_book(read_lines(path), until) for path in sorted(self.directory.glob("*.ledger"))]
 
 
-def make_daemon(directory: Path, root: Path, short: Path) -> FaultyDaemon:
-    """Its data and its key file lie below the root, and it makes both."""
-    daemon = FaultyDaemon(short, root / "state" / "data", log_level="warning", key_file=root / "config" / "key")
+def make_daemon(
+    directory: Path, root: Path, short: Path, *, has_archive: bool = False, data: str = "data"
+) -> FaultyDaemon:
+    """Its data, its key file and its bucket lie below the root, and it makes all of them."""
+    archive = {"archive": f"file://{root / 'bucket'}", "archive_interval": "0.2"} if has_archive else {}
+    key_file = root / "config" / "key"
+    daemon = FaultyDaemon(short, root / "state" / data, log_level="error", key_file=key_file, **archive)
     daemon._key_file = directory / "unused.key"
     return daemon
 
@@ -62,12 +68,12 @@ def short_directory() -> Iterator[Path]:
 class Life:
     """Records a daemon that works, dies and starts again."""
 
-    def __init__(self, directory: Path, library: Path, seed: str, short: Path) -> None:
-        self.directory, self.root, self.seed = directory, directory / "root", seed
+    def __init__(self, directory: Path, library: Path, seed: str, short: Path, *, has_archive: bool = False) -> None:
+        self.directory, self.root, self.seed, self.has_archive = directory, directory / "root", seed, has_archive
         self.dice = random.Random(seed)
         self.root.mkdir(parents=True)
         self.recording = Recording(library, self.root, directory / "logs")
-        self.daemon = make_daemon(directory, self.root, short)
+        self.daemon = make_daemon(directory, self.root, short, has_archive=has_archive)
         self.start: Callable[[], None] = self.daemon.start
         self._device = Device(self.root)
         self._operations: list[Operation] = []
@@ -130,7 +136,7 @@ class Life:
         mapped = {Path(path).name for path in self._device.mapped}
         assert mapped <= {VOLATILE}, f"{mapped} are written through a mapping, which this model cannot see"
         volatile = (self.daemon.data_dir / VOLATILE).read_bytes()
-        return Recorded(self.directory, self.root, self._operations, volatile)
+        return Recorded(self.directory, self.root, self._operations, volatile, self.has_archive)
 
     @contextmanager
     def agents(self) -> Iterator[None]:
@@ -139,7 +145,9 @@ class Life:
         for number in range(AGENTS):
             path = self.directory / f"{number}.ledger"
             command = [sys.executable, "-m", "tests.soak.agent", self.daemon.target, str(number), self.seed, str(path)]
-            processes.append(subprocess.Popen([*command, str(THREADS_MAX)], stdin=subprocess.PIPE))
+            more = {HAS_ARCHIVE: "1"} if self.has_archive else {}
+            options = {"stdin": subprocess.PIPE, "env": {**os.environ, **more}}
+            processes.append(subprocess.Popen([*command, str(THREADS_MAX)], **options))
         try:
             yield
             for process in processes:
@@ -150,13 +158,23 @@ class Life:
                 process.wait()
 
 
-def record(directory: Path, library: Path, seed: str, work_s: float, lives: int, *, program: str = "") -> Recorded:
+def record(
+    directory: Path,
+    library: Path,
+    seed: str,
+    work_s: float,
+    lives: int,
+    *,
+    program: str = "",
+    has_archive: bool = False,
+) -> Recorded:
     """A daemon that is started `lives` times, killed or stopped in between, with agents at work all the time.
 
-    `program` takes the daemon's place. With one life nothing dies, and there is no crowd.
+    `program` takes the daemon's place. With one life nothing dies, and there is no crowd. The archive is a directory
+    of the same disk.
     """
     with short_directory() as short:
-        life = Life(directory, library, seed, short)
+        life = Life(directory, library, seed, short, has_archive=has_archive)
         if program:
             life.start = lambda: life.daemon.start_as([sys.executable, "-m", program])
         os.environ[MARKS] = str(life.recording.logs)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.soak.check import check_all, check_goes_on
+from tests.soak.check import check_all, check_archived, check_goes_on
 from tests.soak.device import PAGE_BYTES, SECTOR_BYTES, Chance, Device
 from tests.soak.ledger import NOW, Book, read_lines
 from tests.soak.life import Recorded, make_daemon, record, short_directory
@@ -117,7 +117,7 @@ def _judge(recorded: Recorded, cut: Cut, place: Path, losses: Losses) -> None:
     books = recorded.books((number, size - 1))
     losses.findings += _keys_that_are_back(place / "state" / "data" / "keys", books)
     with short_directory() as short:
-        daemon = make_daemon(recorded.directory, place, short)
+        daemon = make_daemon(recorded.directory, place, short, has_archive=recorded.has_archive)
         try:
             daemon.start()
         except RuntimeError:
@@ -132,12 +132,25 @@ def _judge(recorded: Recorded, cut: Cut, place: Path, losses: Losses) -> None:
         try:
             result = check_all(daemon, books, random.Random(cut.seed))
             losses.findings += result.findings or check_goes_on(daemon, books)
+            if recorded.has_archive:
+                losses.findings += _not_in_the_archive(recorded, place, books)
             losses.done["versions"] += result.versions
             losses.done["states"] += result.states
             if '"error"' in daemon.stderr or "Traceback" in daemon.stderr:
                 losses.findings.append(f"the daemon complains: {daemon.stderr[-500:]}")
         finally:
             daemon.kill()
+
+
+def _not_in_the_archive(recorded: Recorded, place: Path, books: list[Book]) -> list[str]:
+    """What was answered ARCHIVED is there for a machine that has nothing but the key and the bucket."""
+    with short_directory() as short:
+        machine = make_daemon(recorded.directory, place, short, has_archive=True, data="other")
+        machine.start()
+        try:
+            return check_archived(machine, books)
+        finally:
+            machine.kill()
 
 
 def _keys_that_are_back(path: Path, books: list[Book]) -> list[str]:
@@ -152,7 +165,7 @@ def run_losses(directory: Path, count: int, seed: int, say: Callable[[str], None
     library, losses, number = build(directory), Losses(), 0
     while losses.made < count:
         name = f"{seed}.{number}"
-        recorded = record(directory / f"life-{number}", library, name, WORK_S, LIVES)
+        recorded = record(directory / f"life-{number}", library, name, WORK_S, LIVES, has_archive=number % 2 == 1)
         books = recorded.books(NOW)
         losses.findings += [f"{name}: {failure['error']}" for book in books for failure in book.failures]
         answered = sum(book.answered for book in books)

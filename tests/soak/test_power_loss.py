@@ -22,7 +22,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recorded(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return record(tmp_path_factory.mktemp("recorded") / "life", library, "quick", WORK_S, lives=1)
+    return record(tmp_path_factory.mktemp("recorded") / "life", library, "quick", WORK_S, lives=1, has_archive=True)
 
 
 def test_the_recorder_sees_all_that_happens_to_the_files(recorded: Recorded, tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ VERBS: dict[str, Callable[[DirectoryBucket, str], object]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_objects_of_a_directory(tmp_path: Path, verb: str) -> None:
-    """Each write of an object is durable, in new directories and in known ones."""
+    """Each write of an object is durable: in new directories, in known ones, and in a new one below a known one."""
     bucket = DirectoryBucket(tmp_path / "bucket")
-    for key in ("new/folder/a", "new/folder/b", "new/c"):
+    for key in ("new/folder/a", "new/folder/b", "new/c", "new/other/folder/d"):
         with sync_law():
             VERBS[verb](bucket, key)
 

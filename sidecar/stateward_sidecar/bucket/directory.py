@@ -183,26 +183,31 @@ class DirectoryBucket(Bucket):
 
     def _make_directories(self, directory: Path) -> None:
         if not directory.is_dir():
+            missing = [folder for folder in self._chain(directory) if not folder.is_dir()]
             with self._settling:
-                self._settled.discard(directory)
-            for folder in reversed([directory, *directory.parents]):
-                if folder.is_relative_to(self._root):
-                    with suppress(FileExistsError):
-                        folder.mkdir(mode=0o700)
+                self._settled.difference_update(missing)
+            for folder in reversed(missing):
+                with suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
         self._settle(directory)
 
     def _settle(self, directory: Path) -> None:
         """At this process's first touch: makes what stands in a directory and leads to it durable, and tidies up."""
-        chain = [folder for folder in (directory, *directory.parents) if folder.is_relative_to(self._root)]
         with self._settling:
-            missing = [folder for folder in chain if folder not in self._settled]
-        for folder in missing:
+            missing = [folder for folder in self._chain(directory) if folder not in self._settled]
+        # Somebody may have made a new directory a moment ago in one that was synced before.
+        for folder in dict.fromkeys((*missing, *(folder.parent for folder in missing if folder != self._root))):
             self._sync(folder)
+        for folder in missing:
             _remove_left_overs(folder)
         with self._settling:
             if len(self._settled) > DIRECTORIES_MAX:
                 self._settled.clear()
             self._settled.update(missing)
+
+    def _chain(self, directory: Path) -> tuple[Path, ...]:
+        """A directory of the bucket and those that lead to it, from the inside out."""
+        return tuple(folder for folder in (directory, *directory.parents) if folder.is_relative_to(self._root))
 
     def _sync(self, directory: Path) -> None:
         try:
