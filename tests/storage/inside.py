@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
-from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions
 from stateward_sidecar.store.thread import Thread
 
 
@@ -35,7 +36,7 @@ def _fail(error: BaseException) -> None:
 
 def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30) -> Store:
     """Opens a directory; its writer has not started yet."""
-    options = StoreOptions(directory, b"k" * 32, map_bytes, 8 << 20, Limits())
+    options = StoreOptions(directory, b"k" * 32, map_bytes, 64 << 20, Limits())
     return Store(options, lambda writes: None, _fail, clock)
 
 
@@ -51,11 +52,16 @@ def opened(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 <<
         store.close()
 
 
+def rest(store: Store) -> None:
+    """Waits until every thread of the background has nothing else to do."""
+    meeting = threading.Barrier(BACKGROUND_WORKERS)
+    list(store.background.map(lambda _: meeting.wait(30), range(BACKGROUND_WORKERS)))
+
+
 def settle(store: Store) -> None:
     """Waits for what runs in the background, and for the writes that it leaves."""
-    for _ in range(3):
-        list(store.background.map(lambda _: None, range(8)))
-        write(store, lambda txn, batch: None, background=True)
+    rest(store)
+    write(store, lambda txn, batch: None, background=True)
 
 
 def write(store: Store, run: Callable[..., Any], **fields: Any) -> Any:

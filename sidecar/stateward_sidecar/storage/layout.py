@@ -22,6 +22,7 @@
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
     F number(4)                              orphans
+    H number(4) version(8)                   snapshots whose pieces are being written
     O number(4)                              outbox: threads with entries that are not archived
     Q number(4)                              threads with blobs
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
@@ -277,6 +278,21 @@ def blobs_of(key: bytes | memoryview) -> int:
 def orphan_key(thread: int) -> bytes:
     """Marks an orphan."""
     return b"F" + _U32.pack(thread)
+
+
+def half_key(thread: int, version: int) -> bytes:
+    """Marks a snapshot whose pieces are being written in several transactions."""
+    return half_prefix(thread) + _U64.pack(version)
+
+
+def half_prefix(thread: int) -> bytes:
+    """Begins those marks of a thread."""
+    return b"H" + _U32.pack(thread)
+
+
+def half_of(key: bytes | memoryview) -> tuple[int, int]:
+    """Thread number and version of such a key."""
+    return int(_U32.unpack_from(key, 1)[0]), int(_U64.unpack_from(key, 5)[0])
 
 
 def outbox_key(thread: int) -> bytes:

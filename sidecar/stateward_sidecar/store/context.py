@@ -88,6 +88,8 @@ class Context:
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
     archive: ArchiveHooks | None = None
+    # Snapshots that somebody is writing piece by piece: thread number and version.
+    under_way: set[tuple[int, int]] = field(default_factory=set)
     # True where the data have ever belonged to an archive, be it switched on or not.
     had_archive: bool = False
 

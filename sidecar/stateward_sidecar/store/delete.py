@@ -23,6 +23,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import clear_leftovers
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, rows
@@ -133,6 +134,8 @@ class Deleter:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
                 txn.delete(layout.blobs_key(number))
+                for key, _ in list(rows(txn, layout.half_prefix(number))):
+                    txn.delete(key)
                 # Only what was erased: deleted here only, a thread may be back from the archive, under the same uid.
                 self._context.keystore.revive(uid)
                 if self._context.keystore.sync not in batch.before_commit:
@@ -190,6 +193,8 @@ class Deleter:
                 self._context.writer.submit(Write(run=self._settle(set(named)), background=True, frees_space=True))
         for number in headless:
             self.purge(number, b"")
+        with suppress(ShuttingDown):
+            clear(self._context)
         clear_leftovers(self._context, self._threads, named)
 
     def _settle(self, named: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:

@@ -23,6 +23,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import index_effect
+from stateward_sidecar.store.halfmade import mark, under_way
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
 from stateward_sidecar.store.ranges import Ranges
@@ -188,6 +189,10 @@ class Installer:
         """Puts older entries and snapshots, some at a time. They count once ``finish_history`` was called."""
         # A snapshot whose first piece is missing does not exist.
         found = sorted(found, key=lambda item: (is_snapshot(item), item.snapshot_version, -item.index))
+        with under_way(self._context, thread.number, *(item.snapshot_version for item in found if is_snapshot(item))):
+            self._add_history(thread, found)
+
+    def _add_history(self, thread: Thread, found: Sequence[PackedRow]) -> None:
         at = 0
         while at < len(found):
             size, end = 0, at
@@ -202,6 +207,9 @@ class Installer:
                 if draft is None:
                     return
                 put_rows(txn, thread.identity, some)
+                for item in some:
+                    if is_snapshot(item):
+                        mark(txn, thread.number, item.snapshot_version, item.index)
                 index_entries(txn, draft, [unpack(item.record, item.sequence) for item in some if is_entry(item)])
 
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))

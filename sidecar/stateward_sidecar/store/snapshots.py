@@ -5,7 +5,7 @@ record) outweighs that snapshot, and at least 16 KiB. So snapshots at most doubl
 replay never reads much more than twice the state. A rule by count would be quadratic.
 
 The state is immutable, so it is serialized and compressed on a worker while saves go on; the writer only puts sealed
-pieces, one a transaction, the first piece last: a snapshot without it does not exist.
+pieces, one a transaction, the first piece last: a snapshot without it does not exist (``halfmade.py``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.state import StateTree, to_snapshot
-from stateward_sidecar.errors import Corrupt, DiskFull, ShuttingDown, StatewardError
+from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.halfmade import drop, mark, under_way
 from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.telemetry import log, log_damage
 
 WEIGHT_MIN_BYTES = 16 << 10
@@ -61,7 +62,7 @@ class Snapshots:
                 # Before the snapshot is there: the next save shall find both, and be small.
                 self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
             self.store(thread, branch.version, branch.digest, snapshot, branch)
-        except (ShuttingDown, DiskFull):
+        except (ShuttingDown, DiskFull, ThreadNotFound):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
             log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
@@ -75,20 +76,22 @@ class Snapshots:
     ) -> None:
         """Writes a snapshot and waits until it is committed. Not for the event loop or the writer."""
         content = parts.pack_snapshot(snapshot)
-        for index in range(len(content.pieces) - 1, 0, -1):
-            row = self._seal(thread, version, digest, content, index)
-            self._submit(partial(_put_piece, thread, version, index, row), row)
-        row = self._seal(thread, version, digest, content, 0)
-        stored_bytes = content.stored_bytes
+        with under_way(self._context, thread.number, version):
+            for index in range(len(content.pieces) - 1, 0, -1):
+                row = self._seal(thread, version, digest, content, index)
+                self._submit(partial(_put_piece, thread, version, index, row), row)
+            row = self._seal(thread, version, digest, content, 0)
+            stored_bytes = content.stored_bytes
 
-        def finish(txn: lmdb.Transaction, batch: Batch) -> None:
-            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
-            if draft is None or draft.thread is not thread or version in draft.pruned:
-                return  # deleted, made anew or pruned meanwhile
-            _put_piece(thread, version, 0, row, txn, batch)
-            self._finish(txn, batch, draft, version, stored_bytes, branch)
+            def finish(txn: lmdb.Transaction, batch: Batch) -> None:
+                draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+                if draft is None or draft.identity.number != thread.number or version in draft.pruned:
+                    drop(txn, thread.number, version)  # deleted, made anew or pruned meanwhile
+                    return
+                _put_piece(thread, version, 0, row, txn, batch)
+                self._finish(txn, batch, draft, version, stored_bytes, branch)
 
-        self._submit(finish, row)
+            self._submit(finish, row)
 
     def _seal(self, thread: Thread, version: int, digest: bytes, content: parts.Content, index: int) -> bytes:
         identity = thread.identity
@@ -157,6 +160,7 @@ def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: byte
 
 def _put_piece(thread: Thread, version: int, index: int, row: bytes, txn: lmdb.Transaction, batch: Batch) -> None:
     del batch
-    if thread.is_deleted:
-        raise Corrupt("the thread was deleted meanwhile", thread.name)
+    if txn.get(thread.identity.keys.head()) is None:
+        raise not_found(thread.identity.namespace, thread.name)  # deleted meanwhile
     txn.put(thread.identity.keys.snapshot_piece(version, index), row)
+    mark(txn, thread.number, version, index)

@@ -18,6 +18,7 @@ from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import SECOND_US, next_place
 from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
@@ -64,6 +65,7 @@ class Sweeper:
                 self._expire()
                 self._retain()
                 self._blobs.sweep(self._submit)
+            clear(self._context)
             self._clear_feed()
             self._clear_labels()
         except ShuttingDown:

@@ -35,6 +35,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.effectrows import verify_effects
 from stateward_sidecar.store.journal import expire_second, label_keys, list_keys
+from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
 from stateward_sidecar.store.threads import not_found
@@ -56,6 +57,7 @@ class _Progress:
     tags: dict[str, int] = field(default_factory=dict)
     states: dict[int, StateTree] = field(default_factory=dict)
     held: replay.Held = field(default_factory=dict)
+    parts: set[int] = field(default_factory=set)  # of large edits that lie in pieces
 
 
 class Verifier:
@@ -138,6 +140,7 @@ class Verifier:
                 now = self._load(txn, number, uid)
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
+                yield from ((_found(finding, error), 0) for error in verify_pieces(txn, now, progress.parts))
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked
 
@@ -187,6 +190,8 @@ class Verifier:
     def _verify_entry(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
         thread, header = progress.thread, entry.header
         identity = thread.identity
+        if header.version not in thread.pruned:
+            progress.parts.add(header.parts_id)
         is_next = header.sequence == progress.sequence + 1
         previous, progress.digest = progress.digest, header.digest
         if header.version:
