@@ -121,7 +121,10 @@ class CheckpointService:
         check.check_hydrate(request)
         holding = self._calls.holding
         if self._store.reader.is_hot(request) and holding.is_held(request.namespace, request.thread):
-            return self._store.read(self._store.reader.hydrate, request)
+            try:
+                return self._store.reader.hydrate(request)
+            except StatewardError:
+                pass  # a worker looks again, and may wait for what is being committed
         return await holding.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.reader.hydrate, request)
         )

@@ -11,7 +11,7 @@ import asyncio
 import grpc.aio
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest
-from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import MARGIN_S, MARGIN_SHARE
@@ -22,7 +22,10 @@ async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
     """A page of a log as it is now."""
     reader, holding = calls.store.log_reader, calls.holding
     if reader.is_hot(request) and holding.is_held(request.namespace, request.thread):
-        return calls.store.read(reader.read, request)
+        try:
+            return reader.read(request)
+        except StatewardError:
+            pass  # a worker looks again, and may wait for what is being committed
     return await holding.read(request.namespace, request.thread, lambda: calls.read(reader.read, request))
 
 

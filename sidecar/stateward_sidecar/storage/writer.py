@@ -39,6 +39,8 @@ QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
 BATCH_WRITES_MAX = 256
 BATCH_BYTES_MAX = 16 << 20
+# Batches of which is remembered what they changed.
+CHANGES_KEPT = 256
 # With slower disks the event loop must not wait for a commit.
 COMMIT_NOW_S = 0.002
 
@@ -101,6 +103,9 @@ class Writer:
         self.commits = 0
         # Held from before a commit until memory says the same as the disk.
         self.publishing = threading.Lock()
+        # Batches whose commit has begun, and those that memory shows or that came to nothing.
+        self.begun = self.over = 0
+        self._changed: list[tuple[Any, ...]] = [()] * CHANGES_KEPT  # by number of the batch: the keys of its drafts
         self.commit_s = 0.0  # how long a commit takes, the newest ones weighing most
         # Who holds it may write: the thread below, or a caller that found nobody waiting.
         self._turn = threading.Lock()
@@ -250,17 +255,30 @@ class Writer:
             raise
         begun = time.monotonic()
         with self.publishing:
+            self._changed[self.begun % CHANGES_KEPT] = tuple(batch.drafts)
+            self.begun += 1
             try:
                 txn.commit()
             except lmdb.Error as error:
                 if is_disk_full(error) or self._engine.is_cut_short(error):
                     _call(batch.after_abort)
+                    self.over = self.begun
                     return False
                 raise
             self.commits += 1
             self.commit_s += (time.monotonic() - begun - self.commit_s) / 8
             _call(batch.after_commit)
+            self.over = self.begun
         return True
+
+    def has_changed(self, thread: str | None, since: int) -> bool:
+        """Whether a batch that was not ``over`` then may have changed a thread of this name (None: any thread)."""
+        begun = self.begun
+        changed = [self._changed[number % CHANGES_KEPT] for number in range(since, min(begun, since + CHANGES_KEPT))]
+        if self.begun - since > CHANGES_KEPT:
+            return True
+        # A batch without drafts may have changed anything.
+        return any(thread is None or not keys or any(key[1] == thread for key in keys) for keys in changed)
 
     def _run(self, parent: lmdb.Transaction, batch: Batch, write: Write) -> bool:
         child = self._engine.env.begin(write=True, parent=parent, buffers=True)

@@ -21,6 +21,8 @@ from stateward_sidecar.store.tokens import Tokens
 T = TypeVar("T")
 REQUEST_WINDOW_ENTRIES = 1024
 REQUEST_WINDOW_S = 3600
+# How often a thread that changes all the time is read before its writers wait for a reader.
+LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,19 @@ class Context:
     def settled(self, verb: Callable[[], T]) -> T:
         """Runs what reads until what it saw in memory and on disk belongs together.
 
-        A commit between the two makes an entry look missing or pruned. Damage is damage when it is still seen with no
-        commit in between. Must not be nested.
+        A commit between the two makes an entry look missing or pruned. Damage is damage when it is seen while no
+        commit changes the thread it names. Commits of other threads neither wait for that nor matter. Must not be
+        nested.
         """
-        try:
-            return verb()
-        except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound):
-            with self.writer.publishing:  # nothing is committed and nothing published meanwhile
+        writer = self.writer
+        for _ in range(LOOKS):
+            seen = writer.over
+            try:
                 return verb()
+            except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound) as error:
+                if not writer.has_changed(error.metadata.get("thread"), seen):
+                    raise
+            with writer.publishing:
+                pass  # what was on its way is seen as a whole
+        with writer.publishing:  # the thread changes all the time: for this look nothing is committed
+            return verb()

@@ -185,17 +185,26 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
         chain.append(entry)
         at = entry.header.parent_version
     held: Held = {}
-    for entry in reversed(chain):
-        diff = parse_edits(read_edits(txn, identity, entry, cache, held), identity.name, entry.header.version)
-        try:
-            tree = apply_edits(tree, diff, entry.header.version)
-        except EditConflict as error:
-            raise Corrupt(
-                f"stored edits do not fit their parent: {error.message}", identity.name, entry.header.version
-            ) from None
-    if chain:
-        cache.put_state(identity.number, version, tree)
+    try:
+        for entry in reversed(chain):
+            tree = _replay(txn, identity, entry, tree, cache, held)
+            at = entry.header.version
+    finally:
+        # Before damage too: who asks again must not cost as much again.
+        if chain and at:
+            cache.put_state(identity.number, at, tree)
     return tree, base
+
+
+def _replay(
+    txn: lmdb.Transaction, identity: Identity, entry: Entry, tree: StateTree, cache: Cache, held: Held
+) -> StateTree:
+    version = entry.header.version
+    diff = parse_edits(read_edits(txn, identity, entry, cache, held), identity.name, version)
+    try:
+        return apply_edits(tree, diff, version)
+    except EditConflict as error:
+        raise Corrupt(f"stored edits do not fit their parent: {error.message}", identity.name, version) from None
 
 
 def nearest_snapshot(txn: lmdb.Transaction, thread: Versions, version: int) -> tuple[int, int]:
