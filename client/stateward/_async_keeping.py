@@ -21,8 +21,8 @@ class AsyncThreadKeeping:
 
     def _run(self, operation: Operation[T]) -> Awaitable[T]: ...  # type: ignore[empty-body]
 
-    async def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
-        return await self._run(_threads.wait_durable(self._ref, sequence, durability))
+    async def wait_durable(self, what: Checkpoint | int, durability: Durability | str | None = None) -> DurableResult:
+        return await self._run(_threads.wait_durable(self._ref, what, durability))
 
     async def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:  # noqa: ASYNC109  as in the blocking twin
         return await self._run(_threads.wait_archived(self._ref, what, timeout))

@@ -179,7 +179,7 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
     if begun.durability >= begun.wanted:
         return
     try:
-        yield from _threads.wait_archived(claim.ref, begun.effect.sequence, None)
+        yield from _threads.await_archived(claim.ref, _threads.entry_of(claim.ref, begun, begun.effect.sequence))
     except StatewardError:
         yield from claim.give_back(EffectState(begun.state))
         raise

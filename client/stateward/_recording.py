@@ -29,7 +29,7 @@ def put_effects(
     )
     response: service.PutEffectsResponse = yield Call("PutEffects", request)
     if response.durability < request.durability:
-        yield from _threads.wait_archived(ref, response.sequence, None)
+        yield from _threads.await_archived(ref, _threads.entry_of(ref, response, response.sequence))
     return response.written
 
 

@@ -18,14 +18,19 @@ class ThreadKeeping:
 
     def _run(self, operation: Operation[T]) -> T: ...  # type: ignore[empty-body]
 
-    def wait_durable(self, sequence: int, durability: Durability | str | None = None) -> DurableResult:
-        """Waits until a place in the journal has reached a level, for up to the client's deadline."""
-        return self._run(_threads.wait_durable(self._ref, sequence, durability))
+    def wait_durable(self, what: Checkpoint | int, durability: Durability | str | None = None) -> DurableResult:
+        """Waits until a version, or a place in the journal, has reached a level, for up to the client's deadline.
+
+        Fenced where another sidecar took the thread, and this version is kept in an orphan only. A place alone cannot
+        tell that: another entry may stand there now.
+        """
+        return self._run(_threads.wait_durable(self._ref, what, durability))
 
     def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:
         """Waits until a version, or a place in the journal, is in the archive, with all before it.
 
-        NotArchivedYet after `timeout` seconds; None = the client's deadline. Waiting again is fine.
+        Fenced as for `wait_durable`. NotArchivedYet after `timeout` seconds; None = the client's deadline. Then wait
+        again.
         """
         return self._run(_threads.wait_archived(self._ref, what, timeout))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, SupportsIndex, TypedDict
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -245,28 +245,30 @@ def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 
-def wait_durable(ref: ThreadRef, sequence: int, durability: Durability | str | None) -> Operation[DurableResult]:
+def wait_durable(
+    ref: ThreadRef, what: Checkpoint | int, durability: Durability | str | None
+) -> Operation[DurableResult]:
     """Waits for a level."""
-    request = threads.WaitDurableRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        sequence=sequence,
-        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
-    )
+    request = _wait_request(ref, what)
+    request.durability = choice_number(Durability, durability)  # type: ignore[assignment]
     return DurableResult.from_proto((yield Call("WaitDurable", request)))
 
 
 def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout_s: float | None) -> Operation[DurableResult]:
     """Waits for a version, or a place in the journal, to be in the archive."""
     checkpoint = what if isinstance(what, Checkpoint) else None
-    if checkpoint is not None and (checkpoint.namespace, checkpoint.thread) != (ref.namespace, ref.thread):
-        raise ValueError(f"this version belongs to thread {checkpoint.thread!r}, not {ref.thread!r}")
-    sequence = what.sequence if isinstance(what, Checkpoint) else what
-    request = threads.WaitDurableRequest(
-        namespace=ref.namespace, thread=ref.thread, sequence=sequence, durability=checkpoint_pb2.DURABILITY_ARCHIVED
-    )
-    made = () if checkpoint is None else (checkpoint,)
-    late = NotArchivedYet(ref.thread, sequence, checkpoint, made)
+    return await_archived(ref, _wait_request(ref, what), timeout_s, checkpoint)
+
+
+def await_archived(
+    ref: ThreadRef,
+    request: threads.WaitDurableRequest,
+    timeout_s: float | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Operation[DurableResult]:
+    """The same for what a request names; ``checkpoint``: the version that is meant."""
+    request.durability = checkpoint_pb2.DURABILITY_ARCHIVED
+    late = NotArchivedYet(ref.thread, request.sequence, checkpoint, () if checkpoint is None else (checkpoint,))
     try:
         result = DurableResult.from_proto((yield Call("WaitDurable", request, timeout_s)))
     except DeadlineExceeded:
@@ -274,6 +276,31 @@ def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout_s: float | Non
     if (result.durability or 0) < Durability.ARCHIVED:
         raise late
     return result
+
+
+class Answer(Protocol):
+    """What says of an entry whose it is, and which."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def digest(self) -> bytes: ...
+
+
+def entry_of(ref: ThreadRef, answer: Answer, sequence: int) -> threads.WaitDurableRequest:
+    """Names the entry that an answer is about: after a takeover another one may stand at its place."""
+    return threads.WaitDurableRequest(
+        namespace=ref.namespace, thread=ref.thread, sequence=sequence, uid=answer.uid, digest=answer.digest
+    )
+
+
+def _wait_request(ref: ThreadRef, what: Checkpoint | int) -> threads.WaitDurableRequest:
+    if not isinstance(what, Checkpoint):
+        return threads.WaitDurableRequest(namespace=ref.namespace, thread=ref.thread, sequence=what)
+    if (what.namespace, what.thread) != (ref.namespace, ref.thread):
+        raise ValueError(f"this version belongs to thread {what.thread!r}, not {ref.thread!r}")
+    return entry_of(ref, what, what.sequence)
 
 
 def server_info() -> Operation[ServerInfo]:

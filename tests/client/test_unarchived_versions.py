@@ -7,6 +7,7 @@ import time
 import pytest
 from tests.client.sidecars import archive_flags
 
+from stateward import _threads
 from stateward.errors import NoArchive, NotArchivedYet, ThreadNotFound
 from stateward.models import Access, Durability
 from stateward.testing import run_daemon
@@ -109,3 +110,17 @@ def test_versions_of_other_threads(fake_client):
     fake_client.thread("b").append("l", 1)
     with pytest.raises(ValueError, match="belongs to thread 'a', not 'b'"):
         fake_client.thread("b").wait_archived(checkpoint)
+
+
+def test_another_version_of_that_number(fake_client):
+    """The request names the very entry: after a takeover another one may stand at its place."""
+    thread = fake_client.thread("a")
+    checkpoint = thread.append("l", 1)
+    for operation in (
+        _threads.wait_archived(thread._ref, checkpoint, None),
+        _threads.wait_durable(thread._ref, checkpoint, "archived"),
+    ):
+        request = next(operation).request
+        assert (request.uid, request.digest) == (checkpoint.uid, checkpoint.digest)
+        assert (request.sequence, request.durability) == (checkpoint.sequence, Durability.ARCHIVED)
+        operation.close()

@@ -47,7 +47,7 @@ class BeginEffectRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
-    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted")
+    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted", "uid", "digest")
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class BeginEffectResponse(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     state: _effect_pb2.EffectState
     claim_token: int
     effect: _effect_pb2.RecordedEffect
@@ -62,7 +64,9 @@ class BeginEffectResponse(_message.Message):
     idempotency_key: str
     durability: _checkpoint_pb2.Durability
     wanted: _checkpoint_pb2.Durability
-    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., wanted: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    uid: str
+    digest: bytes
+    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., wanted: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class CompleteEffectRequest(_message.Message):
     __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "renew")
@@ -91,14 +95,18 @@ class CompleteEffectRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., renew: bool = ...) -> None: ...
 
 class CompleteEffectResponse(_message.Message):
-    __slots__ = ("effect", "durability", "archived_sequence")
+    __slots__ = ("effect", "durability", "archived_sequence", "uid", "digest")
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     effect: _effect_pb2.RecordedEffect
     durability: _checkpoint_pb2.Durability
     archived_sequence: int
-    def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    uid: str
+    digest: bytes
+    def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token")
@@ -119,16 +127,20 @@ class PutEffectsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ...) -> None: ...
 
 class PutEffectsResponse(_message.Message):
-    __slots__ = ("written", "sequence", "durability", "archived_sequence")
+    __slots__ = ("written", "sequence", "durability", "archived_sequence", "uid", "digest")
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     written: int
     sequence: int
     durability: _checkpoint_pb2.Durability
     archived_sequence: int
-    def __init__(self, written: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    uid: str
+    digest: bytes
+    def __init__(self, written: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ListEffectsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "anchor", "all_anchors", "names", "key", "without_values", "page_size", "page_token")

@@ -32,16 +32,20 @@ class SendSignalRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class SendSignalResponse(_message.Message):
-    __slots__ = ("signal", "durability", "archived_sequence", "replayed")
+    __slots__ = ("signal", "durability", "archived_sequence", "replayed", "uid", "digest")
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     signal: _signal_pb2.Signal
     durability: _checkpoint_pb2.Durability
     archived_sequence: int
     replayed: bool
-    def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., replayed: bool = ...) -> None: ...
+    uid: str
+    digest: bytes
+    def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., replayed: bool = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ListSignalsRequest(_message.Message):
     __slots__ = ("namespace", "thread")

@@ -354,16 +354,20 @@ class ThreadDeletion(_message.Message):
     def __init__(self, cause: _Optional[str] = ...) -> None: ...
 
 class WaitDurableRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "sequence", "durability")
+    __slots__ = ("namespace", "thread", "sequence", "durability", "uid", "digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     sequence: int
     durability: _checkpoint_pb2.Durability
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    uid: str
+    digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class WaitDurableResponse(_message.Message):
     __slots__ = ("durability", "sequence", "archived_sequence")

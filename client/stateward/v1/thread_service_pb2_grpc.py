@@ -188,7 +188,8 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WaitDurable(self, request, context):
-        """Waits until a place in the journal has reached a level.
+        """Waits until a place in the journal has reached a level. After a takeover another entry may stand at that place:
+        `digest` says which one is meant. Where that one is no history any more, the answer is FENCED, and names the orphan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

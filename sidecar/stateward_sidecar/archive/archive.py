@@ -33,6 +33,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, Shutt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
 from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.lines import check_history, fenced_by
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
 from stateward_sidecar.store.store import Store
@@ -124,21 +125,40 @@ class Archive:
         if hold is not None and hold.is_rolled_back:
             raise set_back(name)
 
-    def wait(self, thread: Thread, sequence: int) -> Future[None] | None:
-        """What is done when a place of a thread's journal is archived; None where it is already."""
-        live = self.desk.store.threads.in_memory(thread.number) or thread
-        if sequence <= live.archived_sequence:
+    def wait(self, line: Thread, sequence: int) -> Future[None] | None:
+        """What is done when a place of a line is archived; None where it is already. Raises Fenced for what is no
+        history, now or through what is returned."""
+        if self._is_archived(line, sequence):
             return None
-        future = self.desk.waiters.add(thread.number, sequence)
-        live = self.desk.store.threads.in_memory(thread.number) or thread
-        if sequence <= live.archived_sequence:  # meanwhile
-            self.desk.waiters.drop(thread.number, future)
+        number, waiters = line.number, self.desk.waiters
+        future = waiters.add(number, sequence)
+        try:
+            is_archived = self._is_archived(line, sequence)  # meanwhile
+        except Fenced:
+            waiters.drop(number, future)
+            raise
+        if is_archived:
+            waiters.drop(number, future)
             return None
-        hold = self.desk.holds.get(thread.number)
+        hold = self.desk.holds.get(number)
         if hold is not None and hold.is_rolled_back:
-            self.desk.waiters.failed(thread.number, set_back(thread.name))
-        self.schedule.now(thread.number)
+            waiters.failed(number, set_back(line.name))
+        self.schedule.now(number)
         return future
+
+    def _is_archived(self, line: Thread, sequence: int) -> bool:
+        live = self.line(line)
+        check_history(live, sequence)
+        return sequence <= live.archived_sequence
+
+    def line(self, line: Thread) -> Thread:
+        """A line as it is now, whatever name it has; as it was where it was deleted."""
+        threads, number = self.desk.store.threads, line.number
+        live = threads.in_memory(number)
+        if live is None:
+            with self.desk.context.engine.read() as txn:
+                live = threads.by_number(txn, number)
+        return live or line
 
     def flush(self, namespace: str, name: str) -> None:
         """Archives what is committed of a thread now. Raises what hinders it."""
@@ -220,6 +240,7 @@ class Archive:
             with desk.context.engine.read() as txn:
                 thread = desk.store.threads.by_number(txn, number)
             if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+                self._tell(number, thread)
                 return  # given up meanwhile
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
@@ -235,6 +256,14 @@ class Archive:
         if number not in desk.holds and hold.name in desk.fenced:
             with suppress(StatewardError):
                 self.attacher.know(hold.name)  # so that lists show the thread as well, and not only what was set aside
+
+    def _tell(self, number: int, line: Thread | None) -> None:
+        """Whoever waits for a line that is not shipped any more is told what became of it."""
+        waiters = self.desk.waiters
+        if line is not None:
+            waiters.archived(number, line.archived_sequence)
+            if line.archive is not None and line.access == ACCESS_ORPHAN:
+                waiters.failed(number, fenced_by(line))
 
     def _find_dirty(self) -> None:
         """At the start: what a crash left unarchived, and what was made before there was an archive."""

@@ -12,10 +12,11 @@ from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
-from stateward_sidecar.errors import Corrupt, Fenced
+from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.install import Incoming, is_entry
+from stateward_sidecar.store.lines import fenced
 from stateward_sidecar.store.thread import Thread, write_archive_row
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -150,20 +151,15 @@ class Settler:
         # What is here reaches to here, whatever HEAD says; a refresh brings the rest.
         row.head.tip_sequence = judgement.common_sequence
         orphan, tip = desk.orphans.set_aside(thread, judgement.common_sequence, row)
-        kept = f"; what was committed here since entry {judgement.common_sequence} is kept as {orphan!r}"
-        fenced = Fenced(
-            f"thread {thread.name!r} was taken over by {head.owner_id!r} (epoch {head.epoch}){kept if orphan else ''}",
-            thread=thread.name, owner_id=head.owner_id, epoch=head.epoch, orphan=orphan,
-            common_sequence=judgement.common_sequence,
-        )  # fmt: skip
+        error = fenced(thread.name, head, judgement.common_sequence, orphan)
         if orphan:
-            desk.fenced[identity.namespace, thread.name] = fenced
+            desk.fenced[identity.namespace, thread.name] = error
             log.error(
                 "a thread was taken over: entries that were not archived are set aside", uid=identity.uid_text,
                 first=judgement.common_sequence + 1, last=tip,
             )  # fmt: skip
         desk.waiters.archived(thread.number, judgement.common_sequence)
-        desk.waiters.failed(thread.number, fenced)
+        desk.waiters.failed(thread.number, error)
 
     def _delete(self, thread: Thread) -> None:
         """It was deleted through another sidecar: the key is destroyed, here too."""

@@ -22,6 +22,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveRequest,
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
+from stateward.v1.thread_service_pb2 import WaitDurableRequest
 from stateward_sidecar.codec.edits import (
     COMMUTATIVE,
     MAX_MEDIA_TYPE_BYTES,
@@ -145,6 +146,16 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
     if request.HasField("create"):
         check_options(request.create, "create")
     return _check_content(request, is_based=is_expected or has_parent)
+
+
+def check_written(request: WaitDurableRequest) -> None:
+    """Checks what names an entry."""
+    if request.sequence < 1:
+        raise InvalidField("sequence", f"{request.sequence} is no place in the journal; they count from 1")
+    if request.uid and not _UID.fullmatch(request.uid):
+        raise InvalidField("uid", "is not 32 hex digits")
+    if request.digest and len(request.digest) != DIGEST_BYTES:
+        raise InvalidField("digest", f"has {len(request.digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_expectation(request: SaveRequest) -> None:

@@ -31,6 +31,7 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_read_log
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import Place
+from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.writer import Batch
@@ -69,7 +70,7 @@ class CheckpointService:
     async def _archive(self, answer: SaveResponse, request: SaveRequest, context: grpc.aio.ServicerContext) -> None:
         """Waits until a save is archived, or as long as its caller can."""
         answer.durability, answer.archived_sequence = await self._calls.holding.archived(
-            request.namespace, request.thread, answer.sequence, context
+            written(request, answer, answer.sequence), context
         )
 
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:

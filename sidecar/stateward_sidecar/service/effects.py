@@ -17,6 +17,7 @@ from stateward.v1.effect_service_pb2 import (
 )
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.levels import written
 
 # About what an entry and its rows take, with the pages they touch.
 ENTRY_BYTES = 16384
@@ -46,9 +47,7 @@ class EffectService:
 
         answer = await holding.write(request.namespace, request.thread, begin, is_archived=is_archived)
         if is_archived and answer.claim_token:
-            answer.durability, _ = await holding.archived(
-                request.namespace, request.thread, answer.effect.sequence, context
-            )
+            answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
         answer.wanted = wanted
         return answer
 
@@ -70,7 +69,7 @@ class EffectService:
         )
         if is_archived:
             answer.durability, answer.archived_sequence = await holding.archived(
-                request.namespace, request.thread, answer.effect.sequence, context
+                written(request, answer, answer.effect.sequence), context
             )
         return answer
 
@@ -89,7 +88,7 @@ class EffectService:
         answer = await holding.write(request.namespace, request.thread, put, is_archived=is_archived)
         if is_archived:
             answer.durability, answer.archived_sequence = await holding.archived(
-                request.namespace, request.thread, answer.sequence, context
+                written(request, answer, answer.sequence), context
             )
         return answer
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc.aio
 
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
@@ -26,15 +26,14 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadNotFound,
 )
+from stateward_sidecar.service import levels
 from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
+from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
 ROUNDS = 4
-# How long an answer waits for the archive where its caller gave no deadline, and how much before a deadline it comes.
-WAIT_MAX_S = 30.0
-MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
 
 class Place(NamedTuple):
@@ -202,31 +201,9 @@ class Holding:
         """Raises what stands in the way of ARCHIVED for a thread that this process holds."""
         self.need().check_archivable(namespace, thread)
 
-    async def archived(
-        self, namespace: str, thread: str, sequence: int, context: grpc.aio.ServicerContext
-    ) -> tuple[Durability, int]:
-        """Waits until a place is archived, or the deadline is near. Returns the level reached, and up to where it is.
-
-        Raises Fenced where it never will be.
-        """
-        archive = self.need()
-        found = self._store.threads.cached(namespace, thread)
-        if found is None:
-            return DURABILITY_COMMITTED, 0
-        future = archive.wait(found, sequence)
-        if future is not None:
-            remaining = context.time_remaining()
-            timeout = WAIT_MAX_S
-            if remaining is not None:
-                timeout = max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
-            try:
-                async with asyncio.timeout(timeout):
-                    await asyncio.wrap_future(future)
-            except (TimeoutError, Corrupt):  # late, or HEAD was found to be set back: committed it is
-                archive.desk.waiters.drop(found.number, future)
-                return DURABILITY_COMMITTED, found.archived_sequence
-        live = self._store.threads.in_memory(found.number) or found
-        return DURABILITY_ARCHIVED, max(live.archived_sequence, sequence)
+    async def archived(self, written: Written, context: grpc.aio.ServicerContext) -> tuple[Durability, int]:
+        """See ``levels.archived``."""
+        return await levels.archived(self._store, self.need(), written, context)
 
 
 def _unfetched(thread: str) -> ArchiveUnavailable:

@@ -12,6 +12,7 @@ from stateward.v1.signal_service_pb2 import (
 )
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.levels import written
 from stateward_sidecar.store.signals import list_signals
 
 # About what an entry and its row take, with the pages they touch.
@@ -41,7 +42,7 @@ class SignalService:
         )
         if is_archived:
             answer.durability, answer.archived_sequence = await holding.archived(
-                request.namespace, request.thread, answer.signal.sequence, context
+                written(request, answer, answer.signal.sequence), context
             )
         return answer
 

@@ -14,7 +14,7 @@ from stateward.v1.checkpoint_service_pb2 import ReadLogRequest
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
-from stateward_sidecar.service.holding import MARGIN_S, MARGIN_SHARE
+from stateward_sidecar.service.levels import MARGIN_S, MARGIN_SHARE
 from stateward_sidecar.store.readlog import LogPage
 
 

@@ -48,7 +48,10 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.levels import await_archived
 from stateward_sidecar.store.leases import view_lease
+from stateward_sidecar.store.lines import Written, check_history
+from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.views import view_thread
 from stateward_sidecar.store.watch import Watch
 
@@ -230,31 +233,44 @@ class ThreadService:
     async def wait_durable(self, request: WaitDurableRequest, context: grpc.aio.ServicerContext) -> WaitDurableResponse:
         check.check_place(request)
         check.check_durability(request.durability)
-        if request.sequence < 1:
-            raise InvalidField("sequence", f"{request.sequence} is no place in the journal; they count from 1")
-
-        def look() -> int:
-            with self._store.context.engine.read() as txn:
-                return self._store.threads.get(txn, request.namespace, request.thread).head.tip_sequence
-
+        check.check_written(request)
+        entry = Written(request.namespace, request.thread, request.sequence, request.uid, request.digest)
         wanted = self._holding.is_wanted(request.durability)
-        tip = await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(look))
-        if request.sequence > tip:
-            raise VersionNotFound(
-                f"thread {request.thread!r} has no journal entry {request.sequence}; its newest is {tip}",
-                thread=request.thread, sequence=request.sequence,
-            )  # fmt: skip
-        answer = WaitDurableResponse(durability=DURABILITY_COMMITTED, sequence=tip)
+
+        async def find() -> Thread:
+            return await self._calls.read(self._find_line, entry)
+
+        line = await self._holding.read(request.namespace, request.thread, find)
+        answer = WaitDurableResponse(durability=DURABILITY_COMMITTED, sequence=line.head.tip_sequence)
         if self._holding.archive is not None:
-            thread = self._store.threads.cached(request.namespace, request.thread)
-            answer.archived_sequence = thread.archived_sequence if thread is not None else 0
+            answer.archived_sequence = line.archived_sequence
         if wanted:
-            answer.durability, answer.archived_sequence = await self._holding.archived(
-                request.namespace, request.thread, request.sequence, context
+            answer.durability, answer.archived_sequence = await await_archived(
+                self._holding.need(), line, request.sequence, context
             )
         elif request.sequence <= answer.archived_sequence:
             answer.durability = DURABILITY_ARCHIVED
         return answer
+
+    def _find_line(self, entry: Written) -> Thread:
+        """The line that has the entry. Raises Fenced where it is no history of that name, ThreadNotFound and others."""
+        line = self._store.lines.find(entry)
+        if line is not None:
+            if line.name != entry.thread:
+                check_history(line, entry.sequence)
+            return line
+        with self._store.context.engine.read() as txn:
+            thread = self._store.threads.get(txn, entry.namespace, entry.thread)
+        if entry.uid not in ("", thread.identity.uid_text):
+            raise ThreadNotFound(
+                f"thread {entry.thread!r} is another creation (uid {thread.identity.uid_text})",
+                thread=entry.thread, namespace=entry.namespace,
+            )  # fmt: skip
+        tip = thread.head.tip_sequence
+        text = f"no journal entry {entry.sequence}; its newest is {tip}"
+        if entry.sequence <= tip:
+            text = f"another journal entry {entry.sequence} than the one with this digest"
+        raise VersionNotFound(f"thread {entry.thread!r} has {text}", thread=entry.thread, sequence=entry.sequence)
 
     async def attach(self, request: AttachRequest, context: grpc.aio.ServicerContext) -> AttachResponse:
         check.check_place(request)

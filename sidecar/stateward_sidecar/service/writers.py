@@ -34,6 +34,7 @@ from stateward_sidecar.errors import InvalidField, ShuttingDown, StatewardError,
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.leases import Leasing
+from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.save import SaveWrite
@@ -300,7 +301,7 @@ class WriterService:
                 self._saving.after(frame.save)
             if frame.is_archived:
                 saved.durability, saved.archived_sequence = await self._calls.holding.archived(
-                    place.namespace, place.thread, saved.sequence, stream.context
+                    written(place, saved, saved.sequence), stream.context
                 )
         except StatewardError as error:
             return WriteResponse(refused=_refused(frame.number, error))

@@ -280,6 +280,11 @@ def orphan_key(thread: int) -> bytes:
     return b"F" + _U32.pack(thread)
 
 
+def orphan_thread(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
 def half_key(thread: int, version: int) -> bytes:
     """Marks a snapshot whose pieces are being written in several transactions."""
     return half_prefix(thread) + _U64.pack(version)

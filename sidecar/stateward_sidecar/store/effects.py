@@ -58,6 +58,7 @@ from stateward_sidecar.store.effectrows import (
 )
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease, next_token
+from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
@@ -106,7 +107,7 @@ class Effects:
         row = find_effect(txn, draft, row_key)
         found = find_request(txn, draft, request.request_id, asked.fingerprint)
         if found is not None and row is not None and row.sequence == found.header.sequence:
-            return _claimed(draft, row)  # the answer was lost
+            return _claimed(txn, draft, row)  # the answer was lost
         if request.lease_token:
             check_lease(context, draft, request.lease_token)
         now = context.clock.now_us()
@@ -115,11 +116,13 @@ class Effects:
             return BeginEffectResponse(
                 state=state, effect=view_effect(row, read_value(txn, identity, row, context.cache)),
                 idempotency_key=row.record.idempotency_key, durability=reached(draft.thread, row.sequence),
+                uid=identity.uid_text, digest=digest_of(txn, draft, row.sequence),
             )  # fmt: skip
         if row is not None and state == EFFECT_STATE_IN_PROGRESS:
             answer = BeginEffectResponse(
                 state=state, effect=view_effect(row), idempotency_key=row.record.idempotency_key,
                 durability=reached(draft.thread, row.sequence),
+                uid=identity.uid_text, digest=digest_of(txn, draft, row.sequence),
             )  # fmt: skip
             answer.retry_after.FromMicroseconds(int(self._remaining_s(draft, row_key, row.record) * 1e6))
             return answer
@@ -133,7 +136,7 @@ class Effects:
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
         place = identity.number, row_key
         batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, record.term_us))
-        return _claimed(draft, claimed)
+        return _claimed(txn, draft, claimed)
 
     def _state(
         self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
@@ -172,13 +175,13 @@ class Effects:
             if record.state != EFFECT_STATE_IN_PROGRESS:
                 if request.renew or record.state != request.state:
                     raise _lost(draft, request, record)
-                return self._completed(draft, row)  # the answer was lost
+                return self._completed(txn, draft, row)  # the answer was lost
             draft.check_writable()
             if request.lease_token:
                 check_lease(self._context, draft, request.lease_token)
             if request.renew:
                 self._context.terms.begin(place, record.claim_token, record.term_us)
-                return self._completed(draft, row)
+                return self._completed(txn, draft, row)
             ended = EffectRecord()
             ended.CopyFrom(record)
             ended.state, ended.detail = request.state, request.detail
@@ -186,15 +189,16 @@ class Effects:
             value = request.value if request.HasField("value") else None
             done = self._append(txn, batch, draft, row_key, row, ended, value, _Asked())
             batch.after_commit.append(lambda: self._context.terms.forget(place))
-            return self._completed(draft, done)
+            return self._completed(txn, draft, done)
 
         return run
 
     @staticmethod
-    def _completed(draft: Draft, row: EffectRow) -> CompleteEffectResponse:
+    def _completed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> CompleteEffectResponse:
         return CompleteEffectResponse(
             effect=view_effect(row), durability=reached(draft.thread, row.sequence),
             archived_sequence=draft.thread.archived_sequence,
+            uid=draft.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
         )  # fmt: skip
 
     # -- without a claim ------------------------------------------------------------------------------------------
@@ -208,18 +212,19 @@ class Effects:
                 found = find_request(txn, draft, request.request_id, asked.fingerprint)
                 if found is not None:
                     record = replay.open_metadata(draft.identity, found).effect
-                    return self._put_answer(draft, record.written, found.header.sequence)
+                    return self._put_answer(txn, draft, record.written, found.header.sequence)
                 check_lease(self._context, draft, request.lease_token)
                 written = self.put_all(txn, batch, draft, request.effects, asked)
-                return self._put_answer(draft, written, draft.head.tip_sequence)
+                return self._put_answer(txn, draft, written, draft.head.tip_sequence)
 
         return run
 
     @staticmethod
-    def _put_answer(draft: Draft, written: int, sequence: int) -> PutEffectsResponse:
+    def _put_answer(txn: lmdb.Transaction, draft: Draft, written: int, sequence: int) -> PutEffectsResponse:
         return PutEffectsResponse(
             written=written, sequence=sequence, durability=reached(draft.thread, sequence),
             archived_sequence=draft.thread.archived_sequence,
+            uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
         )  # fmt: skip
 
     def put_all(
@@ -305,12 +310,13 @@ def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
     return _Asked(create=request.create) if is_new else None
 
 
-def _claimed(draft: Draft, row: EffectRow) -> BeginEffectResponse:
+def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> BeginEffectResponse:
     record = row.record
     state = EFFECT_STATE_UNCERTAIN if record.was_uncertain else EFFECT_STATE_NEW
     return BeginEffectResponse(
         state=state, claim_token=record.claim_token, effect=view_effect(row), idempotency_key=record.idempotency_key,
         durability=reached(draft.thread, row.sequence),
+        uid=draft.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
     )  # fmt: skip
 
 

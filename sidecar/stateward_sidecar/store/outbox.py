@@ -16,7 +16,7 @@ from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import lines, replay
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
@@ -152,8 +152,7 @@ class Outbox:
     def digest_at(self, identity: Identity, sequence: int) -> bytes:
         """The digest of an entry; empty where it is not on this disk."""
         with self._context.engine.read() as txn:
-            record = txn.get(identity.keys.entry(sequence))
-            return bytes(unpack(record, sequence).header.digest) if record is not None else b""
+            return lines.digest_at(txn, identity, sequence)
 
     def has_entries(self, identity: Identity, first: int, last: int) -> bool:
         """Whether any entry of a range is on this disk."""

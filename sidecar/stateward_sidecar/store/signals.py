@@ -22,6 +22,7 @@ from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.settings import begin_change
 from stateward_sidecar.store.thread import Draft, Thread, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
@@ -49,7 +50,7 @@ class Signals:
                     record=replay.open_metadata(identity, entry).signal, sequence=entry.header.sequence,
                     create_time_us=entry.header.create_time_us,
                 )  # fmt: skip
-                return _answer(draft.thread, row, replayed=True)
+                return _answer(txn, draft, row, replayed=True)
             check_answer(draft, request)
             if len(draft.all_signals()) >= PENDING_MAX:
                 raise QuotaExceeded(
@@ -75,7 +76,7 @@ class Signals:
             commit_entry(self._context, txn, batch, draft, put, sums)
             draft.signals[row.sequence] = row
             self._threads.keep_draft(batch, draft)
-            return _answer(draft.thread, row, replayed=False)
+            return _answer(txn, draft, row, replayed=False)
 
         return run
 
@@ -139,8 +140,9 @@ def view_signal(row: SignalRow) -> Signal:
     return signal
 
 
-def _answer(thread: Thread, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
+def _answer(txn: lmdb.Transaction, draft: Draft, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
+    thread = draft.thread
     return SendSignalResponse(
         signal=view_signal(row), durability=reached(thread, row.sequence), archived_sequence=thread.archived_sequence,
-        replayed=replayed,
+        replayed=replayed, uid=thread.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effects import Effects
 from stateward_sidecar.store.fork import Forker
 from stateward_sidecar.store.leases import Leases
+from stateward_sidecar.store.lines import Lines
 from stateward_sidecar.store.listing import Lister
 from stateward_sidecar.store.prune import Pruner
 from stateward_sidecar.store.read import Reader
@@ -92,6 +93,7 @@ class Store:
             raise StartError(f"the counters of {options.directory} cannot be read: {error.message}") from None
         context = self.context
         self.threads = Threads(context)
+        self.lines = Lines(context, self.threads)
         self.blobs = Blobs(context, self.threads)
         self.reader = Reader(context, self.threads)
         self.log_reader = LogReader(context, self.threads)

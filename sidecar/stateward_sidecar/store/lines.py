@@ -1,0 +1,133 @@
+"""Finding again what was written: an entry is told by its digest, never by a name and a number alone.
+
+Between a commit and the moment when somebody asks for its level, another sidecar may have taken the thread. The name
+then leads to another line, and what was written stands in an orphan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.errors import Fenced, VersionPruned
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
+from stateward_sidecar.store.threads import Threads
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry, as the answer to its write names it."""
+
+    namespace: str
+    thread: str
+    sequence: int
+    uid: str = ""  # in hex; empty = of whatever thread has the name
+    digest: bytes = b""  # empty = whatever stands at that place
+
+
+class Lines:
+    """Looks through the lines of a thread that are on this disk."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def find(self, written: Written) -> Thread | None:
+        """The line that has an entry: the thread itself if it does, else an orphan of it; None where none has.
+
+        Raises HistoryElsewhere where only the archive can tell, VersionPruned where nobody can.
+        """
+        thread = self._threads.cached(written.namespace, written.thread)
+        if thread is not None and _ends_with(thread, written):
+            return thread
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, written.namespace, written.thread)
+            if thread is not None and _has(txn, thread, written):
+                return thread
+            uid = bytes.fromhex(written.uid) if written.uid else thread.identity.uid if thread is not None else b""
+            found = self._find_orphan(txn, uid, written)
+            if found is None and thread is not None and thread.identity.uid == uid:
+                _check_known(txn, thread, written)
+            return found
+
+    def _find_orphan(self, txn: lmdb.Transaction, uid: bytes, written: Written) -> Thread | None:
+        for key, _ in rows(txn, b"F"):
+            number = layout.orphan_thread(key)
+            record = txn.get(layout.ThreadKeys(number).head())
+            if record is None or head_uid(record) != uid:
+                continue
+            orphan = self._threads.by_number(txn, number)
+            if orphan is not None and _has(txn, orphan, written):
+                return orphan
+        return None
+
+
+def digest_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
+    """The digest of an entry; empty where it is not on this disk."""
+    record = txn.get(identity.keys.entry(sequence))
+    return bytes(unpack(record, sequence).header.digest) if record is not None else b""
+
+
+def digest_of(txn: lmdb.Transaction, draft: Draft, sequence: int) -> bytes:
+    """The same in a write, where it is the newest entry as a rule."""
+    if sequence == draft.head.tip_sequence:
+        return bytes(draft.head.tip_digest)
+    return digest_at(txn, draft.identity, sequence)
+
+
+def fenced(thread: str, head: ArchiveHead, common_sequence: int, orphan: str) -> Fenced:
+    """The error for what another sidecar took: ``head`` is that one's; no orphan = nothing of ours was left out."""
+    epoch = head.lineage[-1].epoch if head.lineage else head.epoch
+    kept = f"; what was committed here since entry {common_sequence} is kept as {orphan!r}" if orphan else ""
+    return Fenced(
+        f"thread {thread!r} was taken over by {head.owner_id!r} (epoch {epoch}){kept}", thread=thread,
+        owner_id=head.owner_id, epoch=epoch, orphan=orphan, common_sequence=common_sequence,
+    )  # fmt: skip
+
+
+def fenced_by(orphan: Thread) -> Fenced:
+    """The same for what is kept in an orphan."""
+    row = orphan.archive
+    assert row is not None
+    return fenced(row.orphan_of, row.head, row.common_sequence, orphan.name)
+
+
+def check_history(line: Thread, sequence: int) -> None:
+    """Raises Fenced for an entry of an orphan that is no history."""
+    row = line.archive
+    if row is not None and row.access == ACCESS_ORPHAN and sequence > row.common_sequence:
+        raise fenced_by(line)
+
+
+def _ends_with(thread: Thread, written: Written) -> bool:
+    head = thread.head
+    is_tip = (head.tip_sequence, head.tip_digest) == (written.sequence, written.digest)
+    return is_tip and written.uid in ("", thread.identity.uid_text)
+
+
+def _has(txn: lmdb.Transaction, thread: Thread, written: Written) -> bool:
+    if written.uid not in ("", thread.identity.uid_text) or written.sequence > thread.head.tip_sequence:
+        return False
+    return not written.digest or digest_at(txn, thread.identity, written.sequence) == written.digest
+
+
+def _check_known(txn: lmdb.Transaction, thread: Thread, written: Written) -> None:
+    """Raises unless it is certain that another entry stands at that place."""
+    name, sequence = thread.name, written.sequence
+    if sequence > thread.head.tip_sequence or digest_at(txn, thread.identity, sequence):
+        return
+    if sequence <= thread.floor_sequence:
+        raise replay.history_elsewhere(thread.identity)
+    if len(thread.pruned):
+        raise VersionPruned(
+            f"entry {sequence} of thread {name!r} was pruned, so that nobody can tell whether it is the one that is "
+            "asked for", thread=name, sequence=sequence,
+        )  # fmt: skip
