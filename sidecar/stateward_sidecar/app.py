@@ -126,7 +126,7 @@ def _make_parts(
 
     def deliver(writes: list[Write]) -> None:
         delivery.deliver(writes)
-        feed.on_commit(store.context.writer.commits)
+        feed.on_commit()
 
     key = _load_key(settings)
     bucket = _open_bucket(settings)
@@ -143,7 +143,8 @@ def _make_parts(
         ),
         deliver, on_fatal,
     )  # fmt: skip
-    feed = Feed(loop, 0)
+    feed = Feed(loop)
+    store.threads.on_change = feed.note
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability))

@@ -1,7 +1,7 @@
 """Waiting at the end of a log until something is there.
 
-What wakes a waiting call is the feed of commits that also wakes watches. It tells that something was committed, not
-where: a look at the branch's head in memory comes before the log is read again.
+What wakes a waiting call is the feed of commits that also wakes watches. It tells that something of the thread was
+committed, not what: a look at the branch's head in memory comes before the log is read again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
     the index that is waited for may mean something else.
     """
     until = asyncio.get_running_loop().time() + _wait_s(request, context)
-    with feed.listen() as listener:
-        seen = listener.committed
+    with feed.listen(request.namespace, request.thread) as listener:
+        seen = listener.changes
         page = first = await read_page(calls, request)
         while not page.frames and page.answer.rewritten_version == first.answer.rewritten_version:
             try:
@@ -47,7 +47,7 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
                 return await read_page(calls, request)  # what another sidecar wrote is not heard of here
             except ShuttingDown:
                 break
-            seen = listener.committed
+            seen = listener.changes
             if calls.store.log_reader.head(request) != page.answer.version:
                 page = await read_page(calls, request)
     return page

@@ -218,11 +218,11 @@ class ThreadService:
                 raise InvalidField("after_sequence", f"{request.after_sequence} is negative")
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("after_sequence", "counts in one thread; use after_cursor with all threads")
-        with self._feed.listen() as listener:
+        with self._feed.listen(request.namespace, request.thread, request.labels) as listener:
             watch = await self._open_watch(request)
             yield WatchResponse(cursor=watch.position)
             while not watch.is_over:
-                seen = listener.committed
+                seen = listener.changes
                 before = watch.cursor
                 events = await self._calls.read(self._store.watcher.read, watch)
                 if events:

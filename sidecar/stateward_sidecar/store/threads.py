@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 import lmdb
 
@@ -39,6 +40,8 @@ class Threads:
         self._threads: OrderedDict[int, Thread] = OrderedDict()
         self._numbers: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
+        # Told after a commit what readers see from now on: namespace, name, and the thread; None where it is gone.
+        self.on_change: Callable[[str, str, Thread | None], None] = lambda *_: None
 
     def cached(self, namespace: str, name: str) -> Thread | None:
         """The thread, if it is in memory."""
@@ -168,6 +171,7 @@ class Threads:
             if self._numbers.get(key) == thread.number:
                 del self._numbers[key]
         self._context.cache.drop_thread(thread.number)
+        self.on_change(*key, None)
 
     # -- in the writer ------------------------------------------------------------------------------------------
 
@@ -195,6 +199,7 @@ class Threads:
                 # What the writer has just committed replaces whatever a reader loaded before.
                 self._threads[draft.thread.number] = draft.thread
                 self._keep_locked(draft.thread)
+        self.on_change(draft.identity.namespace, draft.identity.name, draft.thread)
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""
