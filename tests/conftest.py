@@ -14,6 +14,9 @@ from tests.processes import MARK, end_marked
 settings.register_profile("stateward", deadline=None, print_blob=True)
 settings.load_profile("stateward")
 
+# Some hundred processes are started: each would compile both packages anew, which takes longer than its test.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell starts its background jobs with SIGINT ignored, and every child process inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
