@@ -188,12 +188,7 @@ class Attacher:
         desk = self._desk
         if take_over or head.detached or head.owner_id == desk.options.owner_id or head.boot_id == desk.boot_id:
             return
-        now = desk.context.clock.monotonic()
-        write_id, since = desk.observed.get(place, (b"", now))
-        if write_id != head.write_id:
-            since = now
-        desk.observed[place] = head.write_id, since
-        unchanged = now - since
+        unchanged = desk.observe(place, head)
         if unchanged >= desk.options.lease_s:
             return
         if name in desk.fenced and self._is_kept(name, desk.fenced[name]):
@@ -282,6 +277,8 @@ class Attacher:
                 seen = self._fetcher.look(namespace, place, with_key=True)
             else:
                 raise self._lost_head(name)
+        if seen is not None:
+            desk.observe(place, seen.head)  # whoever reads a thread may want to write it next
         if seen is None or seen.head.deleted or seen.is_empty:
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)

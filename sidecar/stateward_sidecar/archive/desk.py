@@ -26,6 +26,8 @@ from stateward_sidecar.store.thread import Thread
 Name = tuple[str, str]
 # As many as threads that are kept in memory.
 HOLDS_MAX = 4096
+# HEADs of others of which it is known since when they stand still: a hundred bytes each.
+OBSERVED_MAX = 65_536
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +100,7 @@ class Desk:
     fenced: dict[Name, Fenced] = field(default_factory=dict)
     # HEADs that somebody else holds: write id, and when it was first seen.
     observed: dict[Place, tuple[bytes, float]] = field(default_factory=dict)
+    _observing: threading.Lock = field(default_factory=threading.Lock)
     # Boot ids of this disk's processes, this one's among them.
     boots: frozenset[bytes] = frozenset()
     is_stopping: threading.Event = field(default_factory=threading.Event)
@@ -115,12 +118,25 @@ class Desk:
         hold = Hold(thread, place, bare(head), etag)
         self.holds[thread.number] = hold
         self.fenced.pop(hold.name, None)
-        self.observed.pop(place, None)
+        with self._observing:
+            self.observed.pop(place, None)
         thread.archived_sequence = head.tip_sequence
         thread.epoch = max(thread.epoch, head.epoch)
         # Also what landed while its answer was lost: no ship follows that would say so.
         self.waiters.archived(thread.number, head.tip_sequence)
         return hold
+
+    def observe(self, place: Place, head: ArchiveHead) -> float:
+        """For how many seconds a HEAD of somebody else has been seen not to change. Reading it starts the clock."""
+        with self._observing:
+            now = self.context.clock.monotonic()
+            write_id, since = self.observed.pop(place, (b"", now))
+            if write_id != head.write_id:
+                since = now
+            self.observed[place] = head.write_id, since
+            if len(self.observed) > OBSERVED_MAX:
+                del self.observed[next(iter(self.observed))]
+            return now - since
 
     def trim(self) -> None:
         """Lets the oldest holds go that have nothing to ship; who comes back to one asks HEAD again."""

@@ -69,9 +69,12 @@ class Fetcher:
     def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         """HEAD, with the thread's key at the same time; None where there is none. Raises Corrupt, KeyUnavailable."""
         try:
-            return self._look(namespace, place, with_key=with_key)
+            seen = self._look(namespace, place, with_key=with_key)
         except (Corrupt, KeyUnavailable):
             return self._look(namespace, place, with_key=with_key)  # a bit that flipped on the way
+        if with_key and seen is not None and seen.key is None and not seen.head.deleted:
+            return self._look(namespace, place, with_key=with_key)  # it is being deleted: the next HEAD is a tombstone
+        return seen
 
     def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         if not with_key:
@@ -82,8 +85,9 @@ class Fetcher:
         if found is None:
             return None
         head = open_head(namespace, place, found.data)
-        if head.created_epoch != FIRST_EPOCH and not head.deleted:
-            guessed = self._wire.find(place.key(head.created_epoch))  # the name was deleted once: one more
+        if (guessed is None or head.created_epoch != FIRST_EPOCH) and not head.deleted:
+            # One more: the name was deleted once, or the thread was made while both were being asked for.
+            guessed = self._wire.find(place.key(head.created_epoch))
         key = _open_key(namespace, guessed) if not head.deleted else None
         if key is not None and key.uid != head.uid:
             raise Corrupt("HEAD and key object are of two threads")
