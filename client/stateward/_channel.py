@@ -56,7 +56,7 @@ class Settings:
     deadline_s: float
     """How long each attempt of a call may take."""
     retry_timeout_s: float
-    """For how long a call is tried again while the daemon is away."""
+    """For how long a call is tried again while the daemon is away, or another one that seems dead holds the thread."""
     credentials: grpc.ChannelCredentials | None = None
     """TLS; None = plain text."""
     take_over: bool = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stateward import _leases, _threads, values
-from stateward._operations import Operation, Pause, ThreadRef, new_request_id
+from stateward._operations import Operation, Pause, ThreadRef, at_once, new_request_id
 from stateward._reading import hydrate_stored
 from stateward._saving import SaveOptions, begin_merge, merge, save, store_values
 from stateward.errors import (
@@ -169,7 +169,7 @@ def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:
         }
         while True:
             try:
-                yield from _save_taken(ref, state, options, taking)
+                yield from at_once(_save_taken(ref, state, options, taking))
             except VersionMismatch:
                 break
             except (LeaseHeld, NotOwner):
@@ -234,7 +234,7 @@ def take_any(
 ) -> Operation[Handoff | None]:
     """The handoff to `to` that has waited longest; None where none is open. What somebody still holds is passed over
     for the others; where there are none, this waits for it."""
-    at_once, patience = replace(taking, wait_s=0), _Patience(taking.wait_s)
+    unwaiting, patience = replace(taking, wait_s=0), _Patience(taking.wait_s)
     while True:
         infos: list[ThreadInfo] = []
         while True:
@@ -245,7 +245,7 @@ def take_any(
         # What was taken and not begun comes first: this taker may have died there.
         for info in sorted((each for each in infos if is_for(each.wait_id, to)), key=_waits_since):
             try:
-                return (yield from take(refer(info.name), at_once))
+                return (yield from take(refer(info.name), unwaiting))
             except (HandoffTaken, NoHandoff, ThreadNotFound):
                 continue
             except (LeaseHeld, NotOwner) as error:

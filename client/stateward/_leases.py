@@ -71,7 +71,8 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         else:
             request.ClearField("wait")
         try:
-            return Lease.from_proto((yield Call("AcquireLease", request, left_s + ANSWER_S if left_s else None)).lease)
+            deadline_s = left_s + ANSWER_S if left_s else None
+            return Lease.from_proto((yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)).lease)
         except NotOwner:
             if not left_s:
                 raise

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from stateward._migrating import migrate
-from stateward._operations import Operation, ThreadRef
+from stateward._operations import Operation, ThreadRef, at_once
 from stateward._threads import get_thread, list_threads, read_threads
 from stateward.errors import (
     PermissionDenied,
@@ -83,7 +83,7 @@ def run(
     report = Report(migrations.current, dry_run)
     for name in names or ():
         # Whoever names a thread wants to hear that there is none.
-        yield from _migrate_thread(migrations, name, open_ref, report, must_exist=True)
+        yield from at_once(_migrate_thread(migrations, name, open_ref, report, must_exist=True))
         on_progress(name, report)
     if names is None:
         yield from _migrate_all(migrations, namespace, open_ref, report, on_progress)
@@ -111,7 +111,7 @@ def _migrate_all(
             if info.access == Access.ORPHAN:
                 report.orphans += 1
             else:
-                yield from _migrate_thread(migrations, info.name, open_ref, report)
+                yield from at_once(_migrate_thread(migrations, info.name, open_ref, report))
             on_progress(info.name, report)
 
 

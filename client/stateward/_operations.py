@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,8 +20,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward._blobs import BlobAccess, Content
-from stateward._retry import Retry
-from stateward.errors import StatewardError
+from stateward._retry import Retry, UntilFree
+from stateward.errors import NotOwner, StatewardError
 from stateward.models import write_duration
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -40,6 +40,8 @@ class Call:
     request: Message
     deadline_s: float | None = None
     """How long it may take, and at most be tried again while the daemon is away; None = what the client was given."""
+    waits_for_owner: bool = True
+    """Whether it is tried again while another sidecar holds the thread and seems to be dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,21 @@ def through(
         operation.close()  # an interrupted call must not leave its state marked as being saved
 
 
-def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Operation[T]:
-    """The same operation, with each call tried again while the daemon is away, for at most so many seconds."""
-    retry = None
+def at_once(operation: Operation[T]) -> Operation[T]:
+    """The same operation, which does not wait for a thread that another sidecar holds."""
+    return through(operation, _perform_at_once)
+
+
+def _perform_at_once(step: Call | Pause | Await) -> Operation[object]:
+    return (yield replace(step, waits_for_owner=False) if isinstance(step, Call) else step)
+
+
+def with_retries(
+    operation: Operation[T], patience_s: Callable[[], float], owner_patience_s: Callable[[], float] = lambda: 0.0
+) -> Operation[T]:
+    """The same operation, with each call tried again while the daemon is away, for at most so many seconds; and while
+    another sidecar holds its thread and is idle, until it is free, for at most `owner_patience_s()` seconds."""
+    retry = free = None
     try:
         step = next(operation)
         while True:
@@ -104,10 +118,13 @@ def with_retries(operation: Operation[T], patience_s: Callable[[], float]) -> Op
                 if isinstance(step, Call) and (not isinstance(step, Upload) or step.content.is_repeatable):
                     retry = retry or Retry(_patience_of(step, patience_s))
                     delay_s = retry.delay_after(error)
+                    if isinstance(error, NotOwner) and step.waits_for_owner:
+                        free = free or UntilFree(_patience_of(step, owner_patience_s))
+                        delay_s = free.delay_after(error)
                 if delay_s is None:
-                    step, retry = operation.throw(error), None
+                    step, retry, free = operation.throw(error), None, None
             else:
-                step, retry = operation.send(answer), None
+                step, retry, free = operation.send(answer), None, None
             if delay_s is not None:
                 yield Pause(delay_s)
     except StopIteration as stop:

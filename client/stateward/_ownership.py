@@ -30,7 +30,7 @@ def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float | 
         namespace=ref.namespace, thread=ref.thread, mode=mode, wait=None if wait_s is None else duration_s(wait_s)
     )
     deadline_s = None if wait_s is None else wait_s + ATTACH_MARGIN_S
-    return ThreadInfo.from_proto((yield Call("Attach", request, deadline_s)).thread)
+    return ThreadInfo.from_proto((yield Call("Attach", request, deadline_s, waits_for_owner=False)).thread)
 
 
 def detach(ref: ThreadRef) -> Operation[ThreadInfo]:

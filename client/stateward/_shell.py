@@ -117,7 +117,9 @@ class ClientShell(Generic[K]):
         return self._settings.retry_timeout_s if self._has_met_daemon else self._settings.ready_timeout_s
 
     def _with_retries(self, operation: Operation[T]) -> Operation[T]:
-        return with_retries(with_take_over(operation) if self._settings.take_over else operation, self._patience_s)
+        if self._settings.take_over:  # what another sidecar holds is taken, and never waited for
+            return with_retries(with_take_over(operation), self._patience_s)
+        return with_retries(operation, self._patience_s, lambda: self._settings.retry_timeout_s)
 
     def _reading(self, reader: Reader[T]) -> Reading[T]:
         return Reading(reader, self._patience_s)

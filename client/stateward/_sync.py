@@ -51,13 +51,15 @@ class Client(ClientHandoffs, ClientLocks, Signalling, ClientDrain, ClientBoards,
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
     are repeated for up to `retry_timeout` seconds while the daemon is away; that is safe, as every write carries a
-    request id. Each attempt may take `deadline` seconds.
+    request id. A write also waits that long for a thread whose sidecar seems to be dead: until its lease is over. Each
+    attempt may take `deadline` seconds.
 
     `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
 
     `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
     sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
-    is fenced by it, and what it had not archived becomes an orphan. Without it, NotOwner is raised.
+    is fenced by it, and what it had not archived becomes an orphan. Without it, such a write waits until the other
+    sidecar was idle for a lease; NotOwner is raised if it is alive, or if that takes longer than `retry_timeout`.
 
     Values of more than `blob_threshold` bytes are kept apart from the state, and read when they are looked at (0 =
     none). What grows step by step belongs into a log: a blob is written anew whenever its value changes.

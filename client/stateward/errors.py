@@ -218,6 +218,8 @@ class LeaseHeld(OwnershipLost):
 class NotOwner(OwnershipLost):
     """Another sidecar holds the thread; nothing was written. Go there, or wait with `thread.attach(wait=seconds)`.
 
+    The client waited already, if that sidecar was idle and its lease would have been over within `retry_timeout`.
+
     Where that sidecar's machine is known to be dead: `thread.attach(take_over=True)`, then the call again.
     """
 

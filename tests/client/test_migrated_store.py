@@ -111,6 +111,7 @@ def test_a_dry_run_counts_apart_what_another_sidecar_wrote(pair, open_client, na
     save_first(second, "ours")
     dry = run(chain(3), second, dry_run=True, threads=["theirs", "current", "ours"])
     assert (dry.migrated, dry.remote, dry.unchanged, dry.failures, dry.ok) == ({(1, 3): 1}, 1, 1, [], False)
+    first.thread("theirs").append("parts", {"text": "b"}, durability="archived")  # it is alive
     report = run(chain(3), second, threads=["theirs", "current", "ours"])
     assert (report.migrated, report.remote, report.unchanged) == ({(1, 3): 1}, 0, 1)
     assert [(each.thread, type(each.error)) for each in report.failures] == [("theirs", NotOwner)]

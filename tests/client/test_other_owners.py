@@ -16,7 +16,8 @@ from stateward.v1 import thread_service_pb2 as threads
 @pytest.fixture
 def both(pair, open_client, name):
     """The same thread through the first and the second sidecar; the first one has saved and archived version 1."""
-    first, second = (open_client(each.target).thread(name) for each in (pair.first, pair.second))
+    clients = (open_client(each.target, retry_timeout=0) for each in (pair.first, pair.second))
+    first, second = (client.thread(name) for client in clients)
     first.append("l", "from first", durability="archived")
     return first, second
 
@@ -234,7 +235,7 @@ def test_nothing_else_takes_over(call, error):
 
 
 def test_what_is_tried_again():
-    """A bucket that does not answer is asked again; an owner that has the thread is not, nor is a fenced write."""
+    """A bucket that does not answer is asked again; a copy that nobody can say more of is not, nor a fenced write."""
     steps = with_retries(one(SAVE), lambda: 60.0)
     assert next(steps) is SAVE
     assert isinstance(steps.throw(ArchiveUnavailable("away")), Pause)
