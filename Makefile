@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 3
+HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
@@ -39,8 +40,9 @@ proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 proto-check: .venv/ready-dev ## Check that the stubs are fresh
 	@$(PY) proto/generate.py --check
 
-soak: .venv/ready-dev ## Lose power sixty times, then abuse a daemon for thirty minutes
+soak: .venv/ready-dev ## Lose power sixty times, abuse a daemon for thirty minutes, then check HISTORIES=200 histories
 	@$(PY) -m tests.soak --minutes 30 --losses 60
+	@$(PY) -m tests.histories --count $(HISTORIES) || [ $$? -eq 77 ]
 
 soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
 	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000

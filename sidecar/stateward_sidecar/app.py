@@ -10,9 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from stateward.v1 import (
     admin_service_pb2,
@@ -48,7 +46,6 @@ from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.leases import LeaseService, Leasing
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
-from stateward_sidecar.service.stop import stop as stop_in_order
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings, version
@@ -69,8 +66,8 @@ BUCKET_PATIENCE = Patience(deadline_s=8.0)
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
-async def run(settings: Settings) -> NoReturn:
-    """Runs the daemon until it is told to stop, and ends the process. Raises StartError."""
+async def run(settings: Settings) -> int:
+    """Runs the daemon until it is told to stop. Returns the exit code. Raises StartError."""
     _keep_keys_out_of_dumps()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -92,13 +89,20 @@ async def run(settings: Settings) -> NoReturn:
     sweeping.cancel()
     parts.feed.close()
     parts.writers.close()
+    await parts.server.stop(0 if failure else settings.grace_s)
     if failure:
         # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
-        await parts.server.stop(0)
-        _end(EXIT_DISK_FAILED)
-    await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
+        sys.stderr.flush()
+        os._exit(EXIT_DISK_FAILED)
+    if parts.archive is not None:
+        await loop.run_in_executor(None, _leave, parts.archive, settings.grace_s)
+    await loop.run_in_executor(None, parts.store.close)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # All is done: one more signal while the interpreter ends must not make it look like a violent end.
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     log.info("stopped")
-    _end(EXIT_DISK_FAILED if failure else EXIT_OK)
+    return EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def _make_parts(
     key = _load_key(settings)
     bucket = _open_bucket(settings)
     wire = Wire(bucket, Clock()) if bucket is not None else None
-    if wire is not None and settings.archive_must_exist and not settings.archive_put_back:
+    if wire is not None and settings.archive_must_exist:
         expect_archive(wire, settings.archive)
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = fetch_root(wire) if wire is not None and not has_keys else b""
@@ -181,8 +185,7 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
         targets = [parts.server.listen(url) for url in settings.listen]
         store.start()
         if archive is not None and parts.bucket is not None:
-            agree = partial(join, puts_back=settings.archive_put_back)
-            await loop.run_in_executor(None, agree, store, archive.desk.wire, parts.bucket, parts.key)
+            await loop.run_in_executor(None, join, store, archive.desk.wire, parts.bucket, parts.key)
             archive.start()
         await parts.server.start()
     except BaseException:
@@ -208,11 +211,13 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
 
 
-def _end(code: int) -> NoReturn:
-    """Ends the process here: the interpreter's own end waits for every thread, also for one that hangs."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _leave(archive: Archive, grace_s: float) -> None:
+    """Ships what is committed and gives threads up; what is left is shipped by the next start on this disk."""
+    given, dirty = archive.ship_all(grace_s)
+    if dirty:
+        log.warning("the grace time is over and threads have entries that are not archived", threads=dirty)
+    log.info("left the archive", detached=given, dirty=dirty)
+    archive.close()
 
 
 def _open_bucket(settings: Settings) -> Bucket | None:

@@ -1,0 +1,139 @@
+"""The machines of a history: a real daemon each, with its disk and its way to the bucket."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from tests.archive_faults.wires import started_with
+from tests.bucket.conftest import s3_environment
+from tests.histories.weather import Weather
+
+from stateward.testing import Daemon
+from stateward.v1 import (
+    admin_service_pb2_grpc,
+    archive_service_pb2_grpc,
+    checkpoint_service_pb2_grpc,
+    thread_service_pb2_grpc,
+)
+
+_CHANNEL = [
+    ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 100),
+]  # fmt: skip
+_starting = threading.Lock()  # a daemon gets its environment from this process
+
+
+class Machine:
+    """A daemon under one name, on one disk after the other. ``weather``: None = its bucket is a directory.
+
+    ``patience_s``: when it gives up a request to the bucket.
+    """
+
+    def __init__(
+        self, name: str, directory: Path, key: str, weather: Weather | None, patience_s: float,
+        flags: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.name, self.weather = name, weather
+        self._directory, self._flags = directory / name, flags
+        self._directory.mkdir()
+        self._key_file = self._directory / "key"
+        self._key_file.touch(mode=0o600)
+        self._key_file.write_text(key)
+        self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s)}
+        if weather is not None:
+            self._environment |= s3_environment(weather.url)
+        self._lock = threading.RLock()
+        self._disks = 0
+        self._losses: Counter[str] = Counter()  # by thread; "" = of all
+        self._losing: Counter[str] = Counter()
+        self._new_daemon()
+        channel = grpc.insecure_channel(self._daemon.target.replace("unix://", "unix:"), options=_CHANNEL)
+        self.channel = channel
+        self.checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
+        self.threads = thread_service_pb2_grpc.ThreadServiceStub(channel)
+        self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+        self.archive = archive_service_pb2_grpc.ArchiveServiceStub(channel)
+
+    def _new_daemon(self) -> None:
+        self._disks += 1
+        self._daemon = Daemon(self._directory, self._directory / f"disk-{self._disks}", self._key_file, **self._flags)
+        self.is_running = False
+
+    # -- the process ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts it, unless it runs."""
+        with self._lock, _starting:
+            if not self.is_running:
+                with started_with(self._environment):
+                    self._daemon.start()
+                self.is_running = True
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with self._lock:
+            self._daemon.kill()
+            self.is_running = False
+
+    def stop(self) -> None:
+        """SIGTERM, and waits for the end; killed if it does not end."""
+        with self._lock:
+            with suppress(RuntimeError):
+                self._daemon.stop()
+            self.is_running = False
+
+    def pause(self) -> None:
+        """It stands still, as a process that is swapped out."""
+        with self._lock, suppress(RuntimeError, ProcessLookupError):
+            os.kill(self._daemon.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        with self._lock, suppress(RuntimeError, ProcessLookupError):
+            os.kill(self._daemon.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.resume()
+        self.kill()
+        self.channel.close()
+
+    @property
+    def log(self) -> str:
+        """What its processes said."""
+        return self._daemon.stderr
+
+    # -- its disk -------------------------------------------------------------------------------------------------
+
+    def lose_disk(self) -> None:
+        """A machine that comes back with an empty disk."""
+        with self._lock:
+            self.begin_loss()
+            self.kill()
+            shutil.rmtree(self._daemon.data_dir, ignore_errors=True)
+            self._new_daemon()
+            self.end_loss()
+
+    def begin_loss(self, thread: str = "") -> None:
+        """From now on, this machine may have lost a thread."""
+        self._losing[thread] += 1
+
+    def end_loss(self, thread: str = "") -> None:
+        """Now it has."""
+        self._losses[thread] += 1
+
+    def disk(self, thread: str) -> int:
+        """Which copy of a thread this is: it counts the losses."""
+        return self._losses[thread] + self._losses[""]
+
+    def is_losing(self, thread: str) -> int:
+        """As ``disk``, with the losses under way."""
+        return self._losing[thread] + self._losing[""]

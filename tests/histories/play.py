@@ -1,0 +1,109 @@
+"""Plays one history: daemons, clients, evil, the end. The result is a file for the checker."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.histories.clients import Client
+from tests.histories.ending import Ending
+from tests.histories.machines import Machine
+from tests.histories.nemesis import Nemesis
+from tests.histories.recorder import Recorder, Words
+from tests.histories.scenarios import Scenario
+from tests.histories.weather import Weather, running_weather
+
+BUCKET = "stateward"
+CLIENTS, THREADS = 4, 3
+# How long a daemon that was replaced may show what it has (see README.md), in leases.
+STALE_LEASES = 1.0
+STALE_MARGIN_S = 1.0
+PATIENCE_S = 90.0
+
+
+def play(
+    seed: int, scenario: Scenario, path: Path, server: str | None = None, operations: int | None = None
+) -> Counter[str]:
+    """Plays the history of a seed into a file; returns what was counted. ``server``: the URL of an S3 server."""
+    dice = random.Random(f"{seed} play")
+    stale_s = scenario.lease_s * STALE_LEASES + STALE_MARGIN_S
+    recorder = Recorder(
+        path, seed=seed, scenario=scenario.name, promise=scenario.promise, calm=scenario.is_calm,
+        staleness_ns=int(stale_s * 1e9),
+    )  # fmt: skip
+    directory = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))  # short: sockets lie in it
+    try:
+        with ExitStack() as stack:
+            stack.callback(recorder.close)
+            _play(seed, scenario, recorder, directory, stack, dice, server, operations, stale_s)
+    finally:
+        _keep_logs(directory, path)
+        shutil.rmtree(directory, ignore_errors=True)
+    return recorder.counts
+
+
+def _play(
+    seed: int, scenario: Scenario, recorder: Recorder, directory: Path, stack: ExitStack, dice: random.Random,
+    server: str | None, operations: int | None, stale_s: float,
+) -> None:  # fmt: skip
+    machines = _machines(scenario, directory, stack, dice, server)
+    fresh = machines.pop() if scenario.archive else None
+    threads = [f"t{number}" for number in range(dice.randint(1, THREADS))]
+    words = Words(seed)
+    for machine in machines:
+        machine.start()
+    is_over = threading.Event()
+    habits = scenario.habits_of(dice)
+    clients = [
+        Client(number, machines, threads, recorder, words, habits, seed, is_over, operations)
+        for number in range(CLIENTS)
+    ]
+    nemesis = Nemesis(machines, threads, recorder, seed, scenario.evils, directory / "bucket")
+    for client in clients:
+        client.start()
+    nemesis.rage(lambda: not any(client.is_alive() for client in clients))
+    for client in clients:
+        if client.error is not None:
+            raise client.error
+    ending = Ending(machines, fresh, threads, recorder, words, stale_s + 2)
+    ending.record(is_whole=scenario.promise != "set back")
+
+
+def _machines(
+    scenario: Scenario, directory: Path, stack: ExitStack, dice: random.Random, server: str | None
+) -> list[Machine]:
+    """The machines of a history; with an archive, one more that nobody has used before the end."""
+    flags: dict[str, Any] = {"log_level": "warning", "grace": "2"}
+    if scenario.archive:
+        bucket = directory / "bucket"
+        url = f"s3://{BUCKET}/{secrets.token_hex(8)}" if scenario.archive == "s3" else bucket.as_uri()
+        flags |= {
+            "archive": url, "archive_lease": str(scenario.lease_s), "archive_interval": dice.choice(("0.1", "0.3", "1"))
+        }  # fmt: skip
+    patience_s = dice.choice((1.5, 4.0))
+    key, made = secrets.token_hex(32), []
+    for name in ("A", "B", "C")[: scenario.machines] + (("fresh",) if scenario.archive else ()):
+        weather: Weather | None = None
+        if scenario.archive == "s3":
+            assert server is not None
+            weather = stack.enter_context(running_weather(server, random.Random(dice.random())))
+        own = {"owner_id": name} if scenario.says_owner and scenario.archive else {}
+        machine = Machine(name, directory, key, weather, patience_s, {**flags, **own})
+        stack.callback(machine.close)
+        made.append(machine)
+    return made
+
+
+def _keep_logs(directory: Path, path: Path) -> None:
+    for log in directory.glob("*/stderr.log"):
+        shutil.copy(log, path.with_name(f"{path.stem}-{log.parent.name}.log"))
+
+
+__all__ = ["play"]
