@@ -20,6 +20,7 @@ from stateward.errors import ServerUnavailable, StatewardError, error_from_rpc
 from stateward.v1 import (
     admin_service_pb2_grpc,
     archive_service_pb2_grpc,
+    backup_service_pb2_grpc,
     blob_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
@@ -103,6 +104,7 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
         blob_service_pb2_grpc.BlobServiceStub(channel),
         effect_service_pb2_grpc.EffectServiceStub(channel),
         archive_service_pb2_grpc.ArchiveServiceStub(channel),
+        backup_service_pb2_grpc.BackupServiceStub(channel),
         lease_service_pb2_grpc.LeaseServiceStub(channel),
         writer_service_pb2_grpc.WriterServiceStub(channel),
         signal_service_pb2_grpc.SignalServiceStub(channel),

@@ -23,6 +23,7 @@ from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
+from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1 import blob_service_pb2 as blobs
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
@@ -185,6 +186,26 @@ class VerifyReader(Reader[VerifyProgress]):
     def take(self, message: admin.VerifyResponse) -> list[VerifyProgress]:
         self._begun = True
         return [VerifyProgress.from_proto(message)]
+
+    def can_resume(self) -> bool:
+        return not self._begun
+
+
+class ExportReader(Reader[backup.ThreadPart]):
+    """The parts of a thread. Once begun it is not taken up again: what was read may have changed since."""
+
+    method = "ExportThread"
+
+    def __init__(self, request: backup.ExportThreadRequest) -> None:
+        self._request = request
+        self._begun = False
+
+    def request(self) -> Message:
+        return self._request
+
+    def take(self, message: backup.ExportThreadResponse) -> list[backup.ThreadPart]:
+        self._begun = True
+        return list(message.parts)
 
     def can_resume(self) -> bool:
         return not self._begun

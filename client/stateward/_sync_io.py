@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import queue
 import threading
 import time
 import weakref
@@ -104,6 +105,14 @@ class Connection:
         finally:
             call.cancel()
 
+    def upload_parts(self, method: str) -> Upload:
+        """Begins a call whose messages are sent one by one. Does not wait."""
+        return Upload(self, self._methods[method], self._settings)
+
+    def note(self, failure: grpc.RpcError) -> None:
+        """Remembers that a daemon died in the middle of an upload."""
+        self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
+
     def pause(self, wait: Callable[[float], Any], seconds: float) -> None:
         """Waits while gRPC goes on connecting.
 
@@ -129,6 +138,54 @@ class Connection:
             _brittle_channels.append(self._channel)
         else:
             self._channel.close()
+
+
+class Upload:
+    """A call whose messages are sent one by one, as fast as the daemon takes them."""
+
+    MESSAGES_MAX = 4
+    LOOK_S = 0.1
+
+    def __init__(self, connection: Connection, method: Any, settings: Settings) -> None:
+        self._connection, self._settings = connection, settings
+        self._messages: queue.Queue[Message | None] = queue.Queue(self.MESSAGES_MAX)
+        self._call = method.future(iter(self._messages.get, None))
+
+    def send(self, message: Message) -> None:
+        """Sends a message. Raises the error that the daemon answered meanwhile."""
+        while not self._call.done():
+            with suppress(queue.Full):
+                self._messages.put(message, timeout=self.LOOK_S)
+                return
+        self._result()
+
+    def finish(self) -> Any:
+        """Ends the stream, and returns the answer."""
+        self._put_end()
+        return self._result()
+
+    def cancel(self) -> None:
+        """Ends the call. After its answer it does nothing."""
+        self._call.cancel()
+        self._put_end()
+
+    def _put_end(self) -> None:
+        """Also for the thread of gRPC's that waits for the next message."""
+        while True:
+            try:
+                self._messages.put(None, timeout=self.LOOK_S)
+            except queue.Full:
+                if self._call.done():
+                    self._messages.get_nowait()
+            else:
+                return
+
+    def _result(self) -> Any:
+        try:
+            return self._call.result()
+        except grpc.RpcError as failure:
+            self._connection.note(failure)
+            raise explain(failure, self._settings) from failure
 
 
 def _data(piece: bytes) -> WriteBlobRequest:

@@ -15,6 +15,7 @@ from pathlib import Path
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
+    backup_service_pb2,
     blob_service_pb2,
     checkpoint_service_pb2,
     effect_service_pb2,
@@ -35,6 +36,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admin import AdminService, ServerFacts
 from stateward_sidecar.service.archive import ArchiveService
+from stateward_sidecar.service.backup import BackupService
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls, Delivery
 from stateward_sidecar.service.checkpoints import CheckpointService
@@ -170,6 +172,7 @@ def _make_parts(
         writer_service_pb2: writers,
         admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners, drain),
         archive_service_pb2: ArchiveService(calls),
+        backup_service_pb2: BackupService(calls),
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from tests.client.fake_server import FakeServer
 from tests.crash.faulty_daemon import FaultyDaemon
 
 from stateward import Blob, Text
+from stateward.backups import read_records
 from stateward.errors import InvalidField, VersionNotFound
-from stateward.exporting import read_versions
 from stateward.testing import Daemon, run_daemon
 
 THRESHOLD = 10_000
@@ -245,7 +247,7 @@ def test_copies_and_history_read_large_values(client: Any) -> None:
 
 
 def test_an_export_stands_alone(shared: Daemon) -> None:
-    """The records of a thread hold what its blobs hold: large values, and blobs in slots and logs."""
+    """The records of a thread hold the bytes of its blobs: of large values, and of blobs in slots and logs."""
     with shared.client(namespace="export", blob_threshold=THRESHOLD) as client:
         thread = client.thread("t")
         state = thread.hydrate()
@@ -255,12 +257,23 @@ def test_an_export_stands_alone(shared: Daemon) -> None:
         thread.save(state)
         state.logs["l"][0] = {"replaced": LARGE}
         thread.save(state)
-        edits = [edit for record in read_versions(client, "t") for edit in record["edits"]]
+        records = list(read_records(client, "t"))
+    blobs: dict[str, bytes] = {}
+    for record in records:
+        if record["kind"] == "blob":
+            digest = record["sha256"]
+            blobs[digest] = b""
+        elif record["kind"] == "data":
+            blobs[digest] += base64.b64decode(record["base64"])
+    assert {sha256(data).hexdigest(): data for data in blobs.values()} == blobs
+    edits = [edit for record in records for edit in record.get("edits", ())]
     told = {edit.get("set"): edit["value"] for edit in edits if "set" in edit}
-    assert told["large"] == {"json": LARGE}
-    assert (base64.b64decode(told["blob"]["base64"]), told["blob"]["type"]) == (DATA, "x/y")
-    assert [edit["values"] for edit in edits if "append" in edit] == [[{"json": LARGE}]]
-    assert [edit["value"] for edit in edits if "replace" in edit] == [{"json": {"replaced": LARGE}}]
+    assert blobs[told["blob"]["blob"]] == DATA
+    assert told["blob"]["type"] == "x/y"
+    values = [told["large"], *(edit["values"][0] for edit in edits if "append" in edit)]
+    assert [json.loads(blobs[value["blob"]]) for value in values] == [LARGE, LARGE]
+    replaced = [edit["value"] for edit in edits if "replace" in edit]
+    assert [json.loads(blobs[value["blob"]]) for value in replaced] == [{"replaced": LARGE}]
 
 
 def test_without_the_feature_values_are_sent_as_they_are(fake: FakeServer, open_client: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from tests.cli.test_inexact_import import ODD
 
 from stateward import MsgPack, RawValue, Retention, Text, ThreadOptions
 
+OLD_EXPORT = Path(__file__).with_name("export_format_1.jsonl")
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FACTS = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metrics", "wait_id")
 
@@ -83,13 +84,13 @@ def test_every_version_comes_back(stateward, client, rich, tmp_path):
     answer = stateward("export", "rich", "--versions", "-o", path)
     assert (answer.code, answer.out) == (0, "")
     assert "holds 6 versions of 1 thread" in answer.error
-    assert gzip.decompress(path.read_bytes()).count(b"\n") == 6
+    assert gzip.decompress(path.read_bytes()).count(b'"kind":"version"') == 6
     assert stateward("import", path, "--thread-prefix", "copy-").code == 0
     check_same(rich, client.thread("copy-rich"))
 
 
 def test_pruned_thread(stateward, client, rich, tmp_path):
-    """What is left of a pruned thread comes back, with the indexes of its logs, under new numbers."""
+    """What is left of a pruned thread comes back under its numbers, with the indexes of its logs."""
     rich.prune(versions=[1, 3])
     rich.update(lambda state: state.logs["messages"].__setitem__(0, "changed"))
     path = tmp_path / "all.jsonl"
@@ -99,34 +100,39 @@ def test_pruned_thread(stateward, client, rich, tmp_path):
 
 
 def test_restore_goes_on_where_it_was_cut_off(stateward, client, rich, tmp_path):
-    """A restore again saves what is missing and nothing else, and tags and settings are set at its end."""
+    """A restore again makes the threads that are missing, and leaves those alone that it made before."""
+    client.thread("u").append("l", 1)
     whole, part = tmp_path / "all.jsonl", tmp_path / "part.jsonl"
-    assert stateward("export", "rich", "--versions", "-o", whole).code == 0
-    part.write_text("".join(whole.read_text().splitlines(keepends=True)[:3]))
-    assert "3 versions saved" in stateward("import", part, "--thread-prefix", "copy-").out
+    assert stateward("export", "rich", "u", "--versions", "-o", whole).code == 0
+    part.write_text("".join(whole.read_text().splitlines(keepends=True)[:-3]))
+    answer = stateward("import", part, "--thread-prefix", "copy-")
+    assert (answer.code, "1 thread, 6 versions saved" in answer.out) == (1, True)
+    assert "the end of thread 'u' is missing: the file is cut off" in answer.err
     answer = stateward("import", whole, "--thread-prefix", "copy-")
-    assert "3 versions saved, 3 were there already" in answer.out
+    assert "2 threads, 1 version saved, 6 were there already" in answer.out
     check_same(rich, client.thread("copy-rich"))
-    assert "0 versions saved, 6 were there already" in stateward("import", whole).out  # the source itself
+    check_same(client.thread("u"), client.thread("copy-u"))
     answer = stateward("import", whole, "--thread-prefix", "copy-", "--no-resume")
     assert answer.code == 1
     assert "exists already" in answer.err
 
 
 def test_restore_never_writes_over_another_thread(stateward, client, rich, tmp_path):
-    """A thread of the name that is another one is left alone."""
+    """A thread of the name that this export did not make is left alone, also the original."""
     path = tmp_path / "all.jsonl"
     assert stateward("export", "rich", "--versions", "-o", path).code == 0
     client.thread("x-rich").append("messages", "mine")
-    client.thread("y-rich").append("messages", "mine", checkpoint_id="first", step=-3)
-    assert stateward("import", path, "--thread-prefix", "z-").code == 0
-    client.thread("z-rich").append("messages", "later")
-    for prefix, told in (("x-", "another version 1"), ("y-", "another version 1"), ("z-", "has 7 versions")):
+    for prefix in ("x-", ""):
         before = client.thread(f"{prefix}rich").get()
         answer = stateward("import", path, "--thread-prefix", prefix)
         assert answer.code == 1
-        assert told in answer.err
+        assert "this export did not make it" in answer.err
         assert client.thread(f"{prefix}rich").get() == before
+    assert stateward("import", path, "--thread-prefix", "z-").code == 0
+    client.thread("z-rich").append("messages", "later")
+    before = client.thread("z-rich").get()
+    assert "6 were there already" in stateward("import", path, "--thread-prefix", "z-").out
+    assert client.thread("z-rich").get() == before
 
 
 def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
@@ -135,16 +141,46 @@ def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
     path = tmp_path / "all.jsonl"
     assert stateward("export", "--all", "--versions", "-o", path).code == 0
     lines = path.read_text().splitlines()
-    record = json.loads(lines[1])
+    record = json.loads(lines[2])
     record["edits"].insert(0, {"jump": 1})
-    lines[1] = json.dumps(record)
-    path.write_text("\n".join([*lines[:6], "{}", '{"stateward_version": 9, "thread": "n"}', *lines[6:]]))
+    lines[2] = json.dumps(record)
+    path.write_text("\n".join([*lines[:8], "{}", '{"stateward_version": 9, "thread": "n"}', *lines[8:]]))
     answer = stateward("import", path, "--thread-prefix", "c-")
     assert answer.code == 1
-    for told in ("line 2: this is no version", "jump", "line 7 is no exported version", "line 8 has format 9"):
+    for told in ("line 3: this is no record", "jump", "line 9 is no record of an export", "line 10 has format 9"):
         assert told in answer.err
-    assert client.thread("c-rich").get().version == 1
+    assert {info.name for info in client.threads()} == {"rich", "u", "c-u"}
     assert client.thread("c-u").get().version == 1
+
+
+def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
+    """A file of format 1 gives its threads: versions, branches, tags, settings; blobs as values."""
+    path = OLD_EXPORT
+    answer = stateward("import", path)
+    assert (answer.code, answer.err) == (0, "")
+    recorded = [json.loads(line) for line in path.read_text().splitlines()]
+    thread = client.thread("rich")
+    info = thread.get()
+    assert {tag.name: tag.version for tag in info.tags} == {"good": 2, "best": 2}
+    assert {branch.name: branch.version for branch in info.branches} == {"main": 7, "try": 5}
+    assert info.options.agent == "a"
+    assert info.options.ttl == timedelta(days=9)
+    checkpoints = {each.version: each for each in thread.checkpoints(page_size=100)}
+    assert sorted(checkpoints) == [each["version"] for each in recorded] == [2, 4, 5, 6, 7]
+    for record in recorded:
+        each = checkpoints[record["version"]]
+        assert (each.branch, each.parent_version) == (record["branch"], record["parent_version"])
+        assert each.create_time.isoformat() == record["time"]
+        assert (each.step, each.checkpoint_id) == (record.get("step"), record.get("checkpoint_id", ""))
+    state = thread.hydrate()
+    assert list(state.logs["messages"])[-2:] == ["new end", "on"]
+    assert state.logs["messages"].first_index == 1
+    assert len(state.slots.raw("blob").data) == 1500
+    again = stateward("import", path)
+    assert "0 versions saved, 5 were there already" in again.out
+    changed = tmp_path / "other.jsonl"
+    changed.write_text(path.read_text().replace("new end", "other"))
+    assert "this export did not make it" in stateward("import", changed).err
 
 
 def test_runs_come_back(stateward, client, write, tmp_path):
@@ -238,14 +274,14 @@ def test_no_half_file(stateward, client, tmp_path, monkeypatch):
     path.write_text("before")
     import stateward.cli.export as module
 
-    read = module.read_versions
+    read = module._backup_lines
 
     def fail_at_the_second(client, name):
         if name == "u":
             raise OSError(28, "No space left on device")
         yield from read(client, name)
 
-    monkeypatch.setattr(module, "read_versions", fail_at_the_second)
+    monkeypatch.setattr(module, "_backup_lines", fail_at_the_second)
     answer = stateward("export", "--all", "--versions", "-o", path)
     assert answer.code == 1
     assert answer.error == f"cannot write {path}: No space left on device"

@@ -13,6 +13,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
+    backup_service_pb2,
     blob_service_pb2,
     checkpoint_service_pb2,
     effect_service_pb2,
@@ -28,12 +29,12 @@ from stateward_sidecar.service.gate import GOES_ON
 
 WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "CompleteEffect", "DeleteTag",
-    "DeleteThread", "ForkThread", "PruneThread", "PutEffects", "ReleaseLease", "RenewLease", "RestoreArchive", "Save",
-    "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob",
+    "DeleteThread", "ForkThread", "ImportThread", "PruneThread", "PutEffects", "ReleaseLease", "RenewLease",
+    "RestoreArchive", "Save", "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob",
 }  # fmt: skip
 SERVICES = (
-    admin_service_pb2, archive_service_pb2, blob_service_pb2, checkpoint_service_pb2, effect_service_pb2,
-    lease_service_pb2, signal_service_pb2, thread_service_pb2, writer_service_pb2,
+    admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
+    effect_service_pb2, lease_service_pb2, signal_service_pb2, thread_service_pb2, writer_service_pb2,
 )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from stateward.v1 import (
     admin_service_pb2_grpc,
+    backup_service_pb2_grpc,
+    blob_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
     lease_service_pb2_grpc,
@@ -86,6 +88,7 @@ class Wire:
     """The services of a daemon."""
 
     def __init__(self, target: str) -> None:
+        self.target = target
         options = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -95,6 +98,8 @@ class Wire:
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
         self.channel = grpc.insecure_channel(target, options=options)
+        self.backups: Any = backup_service_pb2_grpc.BackupServiceStub(self.channel)
+        self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(self.channel)
         self.effects: Any = effect_service_pb2_grpc.EffectServiceStub(self.channel)
         self.leases: Any = lease_service_pb2_grpc.LeaseServiceStub(self.channel)
         self.signals: Any = signal_service_pb2_grpc.SignalServiceStub(self.channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
 from stateward.errors import VersionNotFound
-from stateward.exporting import read_versions
+from stateward.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def export(
         str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
     ] = None,
     versions: Annotated[
-        bool, typer.Option("--versions", help="Every version with all that belongs to it, one a line; any thread.")
+        bool, typer.Option("--versions", help="A backup: all that is kept of any thread.")
     ] = False,
     messages_only: Annotated[
         bool, typer.Option("--messages-only", help="The newest messages of any thread, and nothing else of it.")
@@ -80,8 +81,13 @@ def export(
     """Write threads as JSON Lines that `stateward import` reads.
 
     Without --versions a line is a recorded run, for threads that an import made (or of that shape: the log "messages"
-    and little else); labels, tags, statuses and what `thread.replay` keeps are not in it. With --versions a line is a
-    version, and nothing is lost but times, digests and the numbers of pruned versions.
+    and little else); labels, tags, statuses and what `thread.replay` keeps are not in it.
+
+    With --versions it is a backup: all that is kept of a thread, in lines with a "kind": the thread, its blobs (a line
+    for each MiB), a line for each version with its edits, its effects, its waiting signals, and an end by which damage
+    is found. `stateward import --help` says what is different in a restored thread. An export of a thread at work shows
+    its versions of one moment. With an archive, --all takes the threads that this daemon knows: `stateward archive
+    index` makes it know all of them. An orphan becomes a thread that can be written.
 
     With --trajectories a line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
     labels, metrics, create_time, update_time, messages and tool_calls (whole, also what a window trimmed;
@@ -130,20 +136,25 @@ def export(
             raise CommandError(
                 f"there is no such thread in namespace {client.namespace}; `stateward threads` lists what there is"
             )
-        size_bytes = lines = written_threads = 0
-        with written(output) as file, Ticker("exporting") as ticker:
-            for number, name in enumerate(chosen, 1):
-                before = lines
-                for record in _records(client, name, versions=versions, messages_only=messages_only):
-                    line = _encode(record, name) + b"\n"
-                    file.write(line)
-                    lines, size_bytes = lines + 1, size_bytes + len(line)
-                    ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
-                written_threads += lines > before
-                if lines == before:
-                    note(f"thread {name!r} has no version on branch main yet, and is passed over")
+        _write(client, chosen, output, versions=versions, messages_only=messages_only)
+
+
+def _write(client: Client, chosen: list[str], output: Path | None, *, versions: bool, messages_only: bool) -> None:
+    size_bytes = lines = counts = written_threads = 0
+    with written(output) as file, Ticker("exporting") as ticker:
+        for number, name in enumerate(chosen, 1):
+            before = lines
+            for line, is_whole in _lines(client, name, versions=versions, messages_only=messages_only):
+                file.write(line)
+                lines, size_bytes, counts = lines + 1, size_bytes + len(line), counts + is_whole
+                ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
+            written_threads += lines > before
+            if lines == before:
+                note(f"thread {name!r} has no version on branch main yet, and is passed over")
+        if versions:
+            file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": written_threads}, "") + b"\n")
     if output is not None:
-        what = counted(lines, "version") + " of " if versions else ""
+        what = counted(counts, "version") + " of " if versions else ""
         note(f"{output} holds {what}{counted(written_threads, 'thread')}, {size(size_bytes)} before packing")
 
 
@@ -153,16 +164,34 @@ def _choose(client: Client, names: list[str], prefix: str) -> list[str]:
     return sorted(each.name for each in client.threads(name_prefix=prefix, page_size=PAGE_MAX))
 
 
-def _records(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[dict[str, Any]]:
+def _lines(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a thread, each with whether it is a run or a version."""
     if versions:
-        yield from read_versions(client, name)
+        yield from _backup_lines(client, name)
         return
     try:
-        yield (read_messages_record if messages_only else read_run_record)(client, name)
+        record = (read_messages_record if messages_only else read_run_record)(client, name)
+        yield _encode(record, name) + b"\n", True
     except VersionNotFound:
         return  # only made, by an effect or a lease
     except NoRun as problem:
         raise _refusal(name, problem) from None
+
+
+def _backup_lines(client: Client, name: str) -> Iterator[tuple[bytes, bool]]:
+    """The records of a thread; the last one says what the others add up to."""
+    from stateward.backups import read_records  # noqa: PLC0415  the messages are loaded when they are used
+
+    sums = sha256()
+    try:
+        for record in read_records(client, name):
+            if record[KIND] == "end":
+                record["sha256"] = sums.hexdigest()
+            line = encode(record, "").data + b"\n"
+            sums.update(line)
+            yield line, record[KIND] == "version"
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"thread {name!r} cannot be exported: {error}") from None
 
 
 def _encode(record: dict[str, Any], name: str) -> bytes:

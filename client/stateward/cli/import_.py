@@ -14,7 +14,7 @@ from stateward.cli.connect import NamespaceOption, TargetOption, connect
 from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say, size, times
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Line, Recording, examine, read_runs
-from stateward.cli.restore import restore
+from stateward.cli.restore import Options, restore
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
 from stateward.importing import Run, RunInvalid, Totals
@@ -36,20 +36,31 @@ def import_(
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only the first N runs (or threads) of each file.")
     ] = None,
+    keep_all: Annotated[
+        bool, typer.Option("--keep-all", help="Leave TTL and retention out: nothing of exported threads expires.")
+    ] = False,
     concurrency: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Runs imported at the same time; they share commits.")
     ] = 4,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Import recorded runs: a thread for each run, a version after each step. Or exported versions, as they were.
+    """Import recorded runs: a thread for each run, a version after each step. Or exported threads, as they were.
 
     A line is a run: {"run_id": "...", "messages": [...]}, in which each step appends a message, or
     {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Whatever else
     it says (source, model, meta) is kept in the slot "run". The same command again goes on where it was cut off.
 
     What `stateward export --versions` wrote is known by its content, and gives threads of the same names (after
-    --thread-prefix), with branches, steps, labels, metadata, tags and settings; only times and digests are new.
+    --thread-prefix). Each is there whole or not at all; one that is damaged or cut off in the file is named and left
+    out. The same import again passes over the threads that it made.
+
+    A restored thread has its versions under their numbers, with their times, states, branches, tags, checkpoint ids,
+    labels, metadata, metrics and questions, its settings, effects, waiting signals and blobs. A retry of a save or
+    signal is answered as the first time. Different are: uid, digests, sequences and sizes at rest; a lease is not held
+    any more, and the next one has a higher token; a tool call that was open is UNCERTAIN, so that it is looked into and
+    not repeated; a TTL counts from now; and the journal does not tell of signals that were dealt with, tags that were
+    moved, and blobs that went. Retention rules count the versions' own times: --keep-all leaves them out.
 
     \b
     Examples:
@@ -76,7 +87,7 @@ def import_(
                 totals, failures = _import_all(client, runs, thread_prefix, limit, resume, concurrency)
             for recording in recordings:
                 if recording.has_versions:
-                    problems += _restore(client, recording, thread_prefix or "", resume, limit)
+                    problems += _restore(client, recording, Options(thread_prefix or "", resume, limit, keep_all))
         except KeyboardInterrupt:
             fail("interrupted; the same import again goes on where this one stopped")
             raise typer.Exit(130) from None
@@ -86,13 +97,13 @@ def import_(
     if failures:
         fail(f"{failures} of {totals.runs + failures} runs were not imported; the reasons are above")
     if problems:
-        fail(f"{counted(problems, 'problem')} with exported versions; they are told above")
+        fail(f"{counted(problems, 'problem')} with exported threads; they are told above")
     if failures or problems:
         raise typer.Exit(1)
 
 
-def _restore(client: Client, recording: Recording, prefix: str, resume: bool, limit: int | None) -> int:
-    """Restores exported versions; returns how many problems there were."""
+def _restore(client: Client, recording: Recording, options: Options) -> int:
+    """Restores exported threads; returns how many problems there were."""
     problems: list[str] = []
 
     def tell(problem: str) -> None:
@@ -103,11 +114,9 @@ def _restore(client: Client, recording: Recording, prefix: str, resume: bool, li
         totals = restore(
             client,
             recording,
-            prefix,
-            resume=resume,
-            limit=limit,
-            on_version=lambda so_far: ticker.say(
-                f"{so_far.versions + so_far.versions_before:,}/{recording.runs:,} versions"
+            options,
+            on_line=lambda so_far: ticker.say(
+                f"{so_far.lines:,}/{recording.runs:,} records, {counted(so_far.threads, 'thread')}"
             ),
             on_problem=tell,
         )

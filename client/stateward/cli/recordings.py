@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stateward.cli.output import CommandError
-from stateward.exporting import MARK
+from stateward.exporting import FORMAT_OLD, MARK
 from stateward.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -38,7 +38,9 @@ class Recording:
     size_bytes: int
     """Their bytes, uncompressed."""
     has_versions: bool = False
-    """True where the lines are exported versions and not runs."""
+    """True where the lines are exported threads and not runs."""
+    is_old: bool = False
+    """True where these are of the format without ends."""
 
     @property
     def stem(self) -> str:
@@ -66,30 +68,32 @@ def stem(path: Path) -> str:
 def examine(path: Path, limit: int | None) -> Recording:
     """Looks a file through, to its end whatever the limit is. Raises CommandError."""
     runs = size_bytes = 0
-    has_versions = False
+    has_versions = is_old = False
     for line in read_lines(path):
         if not runs:
-            has_versions = _check_first(line, path)
+            has_versions, is_old = _check_first(line, path)
         if limit is None or runs < limit:
             runs += 1
             size_bytes += len(line.data)
     if not runs:
         raise CommandError(f"{path} is empty; it should hold one run a line")
-    return Recording(path, runs, size_bytes, has_versions)
+    return Recording(path, runs, size_bytes, has_versions, is_old)
 
 
-def _check_first(line: Line, path: Path) -> bool:
-    """Whether it is an exported version. One wrong line is left out later; where already the first is wrong, it is
-    probably not the right file."""
+def _check_first(line: Line, path: Path) -> tuple[bool, bool]:
+    """Whether it is a record of an export, and of the old format.
+
+    One wrong line is left out later; if already the first is wrong, it is probably not the right file.
+    """
     try:
         record = parse(line, path)
         if isinstance(record, dict) and MARK in record:
-            return True
+            return True, record[MARK] == FORMAT_OLD
         check_run(record, f"{path} line {line.number}")
     except RunInvalid as error:
         hint = "" if EXAMPLE in str(error) else f"; each line must be a run such as {EXAMPLE}"
         raise CommandError(f"{error}{hint}") from None
-    return False
+    return False, False
 
 
 def read_runs(recording: Recording, prefix: str, limit: int | None) -> Iterator[tuple[Line, Run | RunInvalid]]:

@@ -1,76 +1,72 @@
-"""Exported versions become threads again: edit for edit, on their branches, with their tags and settings.
+"""Exported threads become threads again: whole, or not at all.
 
-The k-th record of a thread is its k-th version here. A thread that exists must be the beginning of what is restored,
-which is compared edit by edit; then the restore goes on after it.
+Each is sent as one stream, and is there when its last record was taken. So the same import again passes over the
+threads that are there, and goes on with the first one that is not. A thread of the name that this export did not make
+is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from stateward.cli.recordings import Line, Recording, parse, read_lines
-from stateward.errors import StatewardError, ThreadNotFound, Unavailable
-from stateward.exporting import FORMAT, MARK, edit_from_json, read_edits, read_options, value_from_json, value_to_json
+from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unavailable
+from stateward.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
 from stateward.importing import RunInvalid, RunRefused
 
 if TYPE_CHECKING:
-    from stateward import Checkpoint, Client
-    from stateward.v1.checkpoint_service_pb2 import SaveRequest
+    from stateward import Client
+    from stateward.restores import Restoring
+    from stateward.v1.backup_service_pb2 import ThreadPart
 
-FACTS = ("checkpoint_id", "status_detail", "schema_version", "labels", "metrics", "wait_id", "branch")
+WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass
 class Restored:
-    """What was restored."""
+    """What was restored, and how far the file is read."""
 
+    lines: int = 0
     threads: int = 0
+    """Threads that are there now."""
     versions: int = 0
     versions_before: int = 0
-    """Versions that were there already."""
+    """Versions of threads that were there already."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How threads are restored."""
+
+    prefix: str = ""
+    resume: bool = True
+    limit: int | None = None
+    keep_all: bool = False
+    """Leaves TTL and retention out."""
 
 
 def restore(
     client: Client,
     recording: Recording,
-    prefix: str,
+    options: Options,
     *,
-    resume: bool,
-    limit: int | None,
-    on_version: Callable[[Restored], None],
+    on_line: Callable[[Restored], None],
     on_problem: Callable[[str], None],
 ) -> Restored:
     """Restores the threads of a file, one after the other. What is wrong with one costs no other."""
-    totals, given_up = Restored(), ""
-    thread: _Thread | None = None
-    source, count = "", 0
-    for line, record in _records(recording, on_problem):
-        where = f"{recording.path} line {line.number}"
-        if record["thread"] != source:
-            _finish(thread, totals, on_problem)
-            thread, source, count = None, record["thread"], count + 1
-            if limit is not None and count > limit:
+    totals, run = Restored(), _File(client, recording, options, on_problem)
+    try:
+        for line, record in _records(recording, on_problem):
+            totals.lines += 1
+            if not run.take(line, record, totals):
                 return totals
-        if source == given_up:
-            continue
-        try:
-            thread = thread or _Thread(client, prefix + source, record, resume=resume)
-            is_new = thread.take(record)
-        except (RunRefused, KeyError, TypeError, ValueError, AttributeError) as problem:
-            on_problem(f"{where}: {problem if isinstance(problem, RunRefused) else _explain(problem)}")
-            thread, given_up = None, source
-        except Unavailable:
-            raise
-        except StatewardError as error:
-            on_problem(f"{where}: {error.message}")
-            thread, given_up = None, source
-        else:
-            totals.versions += is_new
-            totals.versions_before += not is_new
-            on_version(totals)
-    _finish(thread, totals, on_problem)
+            on_line(totals)
+        run.finish(totals)
+    finally:
+        run.cancel()
     return totals
 
 
@@ -82,125 +78,203 @@ def _records(recording: Recording, on_problem: Callable[[str], None]) -> Iterato
         except RunInvalid as error:
             on_problem(str(error))
             continue
-        if not isinstance(record, dict) or not isinstance(record.get("thread"), str) or MARK not in record:
-            on_problem(f"{where} is no exported version, as the lines before it are")
-        elif record[MARK] != FORMAT:
+        if not isinstance(record, dict) or MARK not in record:
+            on_problem(f"{where} is no record of an export, as the lines before it are")
+        elif record[MARK] not in (FORMAT, FORMAT_OLD):
             on_problem(f"{where} has format {record[MARK]!r}; this program reads {FORMAT}, so use a newer one")
+        elif record.get(KIND) != FILE_END and not isinstance(record.get("thread"), str):
+            on_problem(f"{where} names no thread")
         else:
             yield line, record
 
 
-def _finish(thread: _Thread | None, totals: Restored, on_problem: Callable[[str], None]) -> None:
-    if thread is None:
-        return
-    try:
-        thread.finish()
+class _File:
+    """The threads of a file, in the course of being restored."""
+
+    def __init__(
+        self, client: Client, recording: Recording, options: Options, on_problem: Callable[[str], None]
+    ) -> None:
+        self._client, self._recording, self._options, self._on_problem = client, recording, options, on_problem
+        self._old_ids = _old_request_ids(recording)
+        self._thread: _Thread | None = None
+        self._given_up = ""
+        self._begun = 0
+        self._is_whole = False
+
+    def take(self, line: Line, record: Mapping[str, Any], totals: Restored) -> bool:
+        """Takes a record. False: there are as many threads as were asked for."""
+        self._is_whole = record.get(KIND) == FILE_END
+        if self._is_whole:
+            return True
+        where, source = f"{self._recording.path} line {line.number}", record["thread"]
+        is_new = record[MARK] == FORMAT and record.get(KIND) == "thread"
+        if is_new or source != (self._thread.source if self._thread is not None else self._given_up):
+            self._leave(totals)
+            self._given_up = ""
+            if self._begun == self._options.limit:
+                return False
+            self._begun += 1
+        elif self._thread is None:
+            return True  # given up
+        try:
+            self._thread = self._thread or self._begin(record)
+            self._thread.take(line, record)
+            if self._thread.is_over:
+                self._leave(totals)
+                self._given_up = source  # what comes of it now is not part of it
+        except Unavailable:
+            raise
+        except (RunRefused, StatewardError, *WRONG_RECORD) as problem:
+            self._on_problem(f"{where}: {_explain(problem)}")
+            self.cancel()
+            self._given_up = source
+        return True
+
+    def _begin(self, record: Mapping[str, Any]) -> _Thread:
+        source = record["thread"]
+        if record[MARK] == FORMAT_OLD:
+            return _Thread(self._client, source, self._old_ids[source], self._options, is_old=True)
+        if record.get(KIND) != "thread":
+            raise RunRefused(f"the first records of thread {source!r} are missing; {NOTHING_RESTORED}")
+        return _Thread(self._client, source, f"import {record['export']}", self._options, is_old=False)
+
+    def _leave(self, totals: Restored) -> None:
+        """Ends the thread that is open, if one is."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            thread.finish()
+        except Unavailable:
+            raise
+        except (RunRefused, StatewardError) as problem:
+            self._on_problem(f"{self._recording.path}: {_explain(problem)}")
+            return
+        finally:
+            thread.cancel()
         totals.threads += 1
-    except RunRefused as error:
-        on_problem(str(error))
+        totals.versions += 0 if thread.existed else thread.versions
+        totals.versions_before += thread.versions if thread.existed else 0
+
+    def finish(self, totals: Restored) -> None:
+        """The file has ended."""
+        self._leave(totals)
+        if not self._is_whole and not self._old_ids:
+            self._on_problem(f"{self._recording.path} was cut off: threads that came later are missing; get it again")
+
+    def cancel(self) -> None:
+        """Leaves nothing of the thread that is open."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.cancel()
 
 
-def _explain(problem: Exception) -> str:
-    what = f"lacks {problem}" if isinstance(problem, KeyError) else str(problem)
-    return f"this is no version as `stateward export --versions` writes it: {what}"
+NOTHING_RESTORED = "nothing of it was restored"
 
 
+@dataclass
 class _Thread:
     """One thread in the course of being restored."""
 
-    def __init__(self, client: Client, name: str, first: Mapping[str, Any], *, resume: bool) -> None:
-        self._client, self._name = client, name
-        self._handle = client.thread(name)
-        self._create, self._later = read_options(first.get("options", {}))
-        try:
-            found = list(self._handle.checkpoints(page_size=1000))
-        except ThreadNotFound:
-            found = []
-        self._there = sorted(found, key=lambda each: each.version)
-        if self._there and not resume:
-            raise RunRefused(
-                f"thread {name!r} exists already; leave --no-resume out to go on with it, or give a --thread-prefix"
-            )
-        self._taken = 0
-        self._saved = 0
-        self._numbers: dict[int, int] = {0: 0}  # from the recorded numbers to those here
-        self._heads: dict[str, int] = {}
-        self._tags: dict[str, int] = {}
+    client: Client
+    source: str
+    request_id: str
+    options: Options
+    is_old: bool
+    versions: int = 0
+    existed: bool = False
+    is_over: bool = False
+    _sums: Any = field(default_factory=sha256)
+    _restoring: Restoring | None = None
 
-    def take(self, record: Mapping[str, Any]) -> bool:
-        """Saves the version, or makes sure that it is the one that is there. True where it was saved."""
-        if record["parent_version"] not in self._numbers:
-            raise ValueError(f"its parent, version {record['parent_version']}, does not come before it")
-        is_new = self._taken >= len(self._there)
-        number = self._save(record) if is_new else self._check(record, self._there[self._taken])
-        self._taken += 1
-        self._saved += is_new
-        self._numbers[record["version"]] = self._heads[record["branch"]] = number
-        self._tags |= dict.fromkeys(record.get("tags", ()), number)
-        return is_new
+    def __post_init__(self) -> None:
+        from stateward.restores import OldFormat, Restoring  # noqa: PLC0415  the client is loaded when it is used
+
+        self._old = OldFormat(keep_all=self.options.keep_all)
+        self.existed = self._look()
+        if not self.existed:
+            self._restoring = Restoring(self.client, self.name, self.request_id)
+
+    @property
+    def name(self) -> str:
+        """What it is called here."""
+        return self.options.prefix + self.source
+
+    def _look(self) -> bool:
+        """Whether this import made it before. Raises RunRefused for another thread of the name."""
+        from stateward.restores import Restoring  # noqa: PLC0415
+
+        try:
+            self.client.thread(self.name).get()
+        except ThreadNotFound:
+            return False
+        if not self.options.resume:
+            raise RunRefused(
+                f"thread {self.name!r} exists already; leave --no-resume out to pass over what an import made, or give "
+                "a --thread-prefix"
+            )
+        try:
+            return bool(Restoring(self.client, self.name, self.request_id).finish().existed)
+        except ThreadExists:
+            raise RunRefused(
+                f"thread {self.name!r} exists, and this export did not make it; nothing was written to it, give "
+                "another --thread-prefix"
+            ) from None
+
+    def take(self, line: Line, record: Mapping[str, Any]) -> None:
+        """Sends a record."""
+        kind = record.get(KIND, "version")
+        self.versions += kind == "version"
+        if kind == "end":
+            self.is_over = True
+            if record.get("sha256", self._sums.hexdigest()) != self._sums.hexdigest():
+                raise RunRefused(
+                    f"the records of thread {self.source!r} are not those that were exported: the file is damaged; "
+                    f"{NOTHING_RESTORED}"
+                )
+        self._sums.update(line.data + b"\n")
+        if self._restoring is None:
+            return
+        for part in self._parts(record):
+            self._restoring.take(part)
+
+    def _parts(self, record: Mapping[str, Any]) -> Iterator[ThreadPart]:
+        from stateward.restores import parts_of  # noqa: PLC0415
+
+        return self._old.parts_of(record) if self.is_old else parts_of(record, keep_all=self.options.keep_all)
 
     def finish(self) -> None:
-        """Sets what must come last. RunRefused where the thread has gone on since."""
-        if self._taken < len(self._there):
-            raise self._refusal(f"has {len(self._there)} versions, and the export {self._taken}")
-        info = self._handle.get()
-        has = {tag.name: tag.version for tag in info.tags}
-        for name, version in self._tags.items():
-            if has.get(name) != version:
-                self._handle.tag(name, version)
-        changes = {name: value for name, value in self._later.items() if getattr(info.options, name) != value}
-        if changes:  # also where the restore before was cut off just here
-            self._handle.update_options(**changes)
+        """Makes the thread. RunRefused where its end did not come."""
+        if self.is_old and self._restoring is not None:
+            self._restoring.take(self._old.end())
+        elif not self.is_over and not self.is_old:
+            raise RunRefused(f"the end of thread {self.source!r} is missing: the file is cut off; {NOTHING_RESTORED}")
+        if self._restoring is not None:
+            self._restoring.finish()
 
-    def _save(self, record: Mapping[str, Any]) -> int:
-        from stateward._operations import Call, Operation  # noqa: PLC0415  the client is loaded when it is used
+    def cancel(self) -> None:
+        """Leaves nothing, unless it is finished."""
+        if self._restoring is not None:
+            self._restoring.cancel()
 
-        request = self._request(record)
 
-        def save() -> Operation[int]:
-            return int((yield Call("Save", request)).version)
+def _old_request_ids(recording: Recording) -> dict[str, str]:
+    """For each thread in records of format 1, which name no export: a request id that follows from all of them."""
+    sums: dict[str, Any] = {}
+    for line in read_lines(recording.path) if recording.is_old else ():
+        try:
+            record = parse(line, recording.path)
+        except RunInvalid:
+            continue  # told when it is restored
+        if isinstance(record, dict) and isinstance(record.get("thread"), str):
+            sums.setdefault(record["thread"], sha256()).update(line.data)
+    return {thread: f"import {found.hexdigest()}" for thread, found in sums.items()}
 
-        return self._client._run(save())
 
-    def _request(self, record: Mapping[str, Any]) -> SaveRequest:
-        from stateward._operations import new_request_id  # noqa: PLC0415
-        from stateward.models import Status, choice_number  # noqa: PLC0415
-        from stateward.v1 import checkpoint_service_pb2 as service  # noqa: PLC0415
-
-        head, parent = self._heads.get(record["branch"], 0), self._numbers[record["parent_version"]]
-        request = service.SaveRequest(
-            namespace=self._client.namespace,
-            thread=self._name,
-            expected_version=head,
-            status=choice_number(Status, record["status"]),  # type: ignore[arg-type]
-            step=record.get("step"),
-            metadata=value_from_json(record["metadata"]) if "metadata" in record else None,
-            request_id=new_request_id(),
-            create=None if self._taken else self._create.to_proto(),
-            **{name: record[name] for name in FACTS if name in record},
-        )
-        if parent != head:
-            request.parent.version = parent
-        request.diff.SetInParent()
-        for edit in record["edits"]:
-            edit_from_json(edit, request.diff.edits.add())
-        return request
-
-    def _check(self, record: Mapping[str, Any], there: Checkpoint) -> int:
-        """The number of the version that is there. RunRefused unless it is the recorded one."""
-        parent = self._numbers[record["parent_version"]]
-        facts = {name: value for name in FACTS if (value := getattr(there, name))}
-        metadata = {"metadata": value_to_json(there.metadata_value)} if there.metadata_value is not None else {}
-        recorded = {name: record[name] for name in FACTS if record.get(name)}
-        recorded_metadata = {"metadata": record["metadata"]} if "metadata" in record else {}
-        if (
-            (there.parent_version, there.step) != (parent, record.get("step"))
-            or (facts, metadata) != (recorded, recorded_metadata)
-            or read_edits(self._handle, parent, there.version) != record["edits"]
-        ):
-            raise self._refusal(f"holds another version {there.version}")
-        return there.version
-
-    def _refusal(self, what: str) -> RunRefused:
-        wrote = f"{self._saved} versions were written to it" if self._saved else "nothing was written to it"
-        return RunRefused(f"thread {self._name!r} {what}; {wrote}, give another --thread-prefix")
+def _explain(problem: Exception) -> str:
+    if isinstance(problem, RunRefused):
+        return str(problem)
+    if isinstance(problem, StatewardError):
+        return problem.message
+    what = f"lacks {problem}" if isinstance(problem, KeyError) else str(problem)
+    return f"this is no record as `stateward export --versions` writes it: {what}"

@@ -62,6 +62,20 @@ def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
     return named
 
 
+def check_stored_diff(diff: Diff, field: str) -> list[Named]:
+    """The same for edits that were stored, and may be what only the daemon makes."""
+    sent = Diff()
+    for index, edit in enumerate(diff.edits):
+        kind, path = edit.WhichOneof("edit"), f"{field}.edits[{index}]"
+        if kind == "append" and not edit.append.entries:
+            check_name(edit.append.log, f"{path}.append.log")
+        elif kind == "splice_slot" and not edit.splice_slot.base_sha256:
+            _check_splices(edit.splice_slot, f"{path}.splice_slot")
+        else:
+            sent.edits.append(edit)
+    return check_diff(sent, field)
+
+
 def check_state(state: State, field: str = "state") -> list[Named]:
     """Checks a full state from a client, and returns the blobs it names. Raises InvalidField."""
     named: list[Named] = []
@@ -172,9 +186,13 @@ def _check_delete_slot(edit: DeleteSlot, field: str) -> None:
 
 
 def _check_splice_slot(edit: SpliceSlot, field: str) -> None:
-    check_name(edit.slot, f"{field}.slot")
     if len(edit.base_sha256) != SHA256_BYTES:
         raise InvalidField(f"{field}.base_sha256", f"{len(edit.base_sha256)} bytes, it must have {SHA256_BYTES}")
+    _check_splices(edit, field)
+
+
+def _check_splices(edit: SpliceSlot, field: str) -> None:
+    check_name(edit.slot, f"{field}.slot")
     if not edit.splices:
         raise InvalidField(f"{field}.splices", "at least one splice is required")
     end = 0

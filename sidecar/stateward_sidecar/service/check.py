@@ -142,7 +142,7 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
     if not is_expected and not request.request_id:
         raise InvalidField("request_id", "is required without expected_version: a retry would apply the save twice")
     check_durability(request.durability)
-    _check_description(request)
+    check_description(request)
     if request.HasField("create"):
         check_options(request.create, "create")
     return _check_content(request, is_based=is_expected or has_parent)
@@ -189,7 +189,8 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
     return named
 
 
-def _check_description(request: SaveRequest) -> None:
+def check_description(request: SaveRequest) -> None:
+    """Checks what a save says beside its content."""
     if request.status not in STATUSES:
         raise InvalidField("status", f"{request.status} is unknown")
     if request.status_detail:

@@ -18,7 +18,7 @@ GOES_ON = frozenset((
     "GetArchive", "ListArchive", "VerifyArchive", "RepairThread",
     "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
     "GetThread", "ListThreads", "CountThreads", "Watch", "WaitDurable", "Detach",
-    "ReadBlob", "StatBlob", "ListEffects", "ListSignals",
+    "ReadBlob", "StatBlob", "ListEffects", "ListSignals", "ExportThread",
 ))  # fmt: skip
 
 

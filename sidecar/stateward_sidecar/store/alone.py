@@ -23,6 +23,17 @@ class Alone:
         try:
             yield
         finally:
-            with self._changed:
-                self._taken.discard(key)
-                self._changed.notify_all()
+            self.free(key)
+
+    def take(self, key: Hashable) -> bool:
+        """Has the key from now on, unless somebody else has it. ``free`` gives it back, on any thread."""
+        with self._changed:
+            is_free = key not in self._taken
+            self._taken.add(key)
+            return is_free
+
+    def free(self, key: Hashable) -> None:
+        """Gives a key back."""
+        with self._changed:
+            self._taken.discard(key)
+            self._changed.notify_all()

@@ -56,6 +56,24 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
         yield _open(thread.identity, key, record)
 
 
+def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
+    """The next effects of the thread, with their rows' keys; ``after`` = that of the last one, empty = from the first.
+
+    Raises as ``list_effects``.
+    """
+    if thread.floor_sequence and thread.head.effects:
+        raise replay.history_elsewhere(thread.identity)
+    _check_sum(txn, thread)
+    prefix, cursor = thread.identity.keys.all_of(b"E"), txn.cursor()
+    found = cursor.set_range(after + b"\0" if after else prefix)
+    page: list[tuple[bytes, EffectRow]] = []
+    while found and len(page) < count and bytes(cursor.key()).startswith(prefix):
+        key = bytes(cursor.key())
+        page.append((key, _open(thread.identity, key, cursor.value())))
+        found = cursor.next()
+    return page
+
+
 def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
     """Once for each thread in memory: with a row lost or rolled back, a tool would run again. Raises Corrupt."""
     loaded = thread.thread if isinstance(thread, Draft) else thread

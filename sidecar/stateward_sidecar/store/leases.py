@@ -32,7 +32,14 @@ _COUNTER_BITS = 32
 def next_token(draft: Draft) -> int:
     """A token for the entry that is appended next: tokens of a thread only grow, also across machines."""
     epoch = max(draft.head.epoch, draft.thread.epoch)
-    return epoch << _COUNTER_BITS | ((draft.head.tip_sequence + 1) & ((1 << _COUNTER_BITS) - 1))
+    counter = (draft.head.tip_sequence + 1) & ((1 << _COUNTER_BITS) - 1)
+    return draft.head.token_floor + (epoch << _COUNTER_BITS | counter)
+
+
+def token_floor(thread: Thread) -> int:
+    """All tokens that were given out so far are below it: where those of a restored copy begin."""
+    epoch = max(thread.head.epoch, thread.epoch)
+    return thread.head.token_floor + ((epoch + 1) << _COUNTER_BITS)
 
 
 def check_lease(context: Context, draft: Draft, token: int) -> None:

@@ -43,6 +43,17 @@ class Ranges:
         """With these versions as well."""
         return Ranges([*self.pairs(), *((version, version) for version in versions)])
 
+    def missing(self, last: int) -> Ranges:
+        """What is not here of 1 to ``last``."""
+        pairs, after = list[tuple[int, int]](), 1
+        for first, end in self.pairs():
+            if first > after:
+                pairs.append((after, min(first - 1, last)))
+            after = end + 1
+        if after <= last:
+            pairs.append((after, last))
+        return Ranges(pair for pair in pairs if pair[0] <= pair[1])
+
     def to_message(self) -> PrunedVersions:
         """As it is stored."""
         message = PrunedVersions()
@@ -54,3 +65,37 @@ class Ranges:
     def from_message(cls, message: PrunedVersions) -> Ranges:
         """The reverse of ``to_message``."""
         return cls((item.first, item.last) for item in message.ranges)
+
+
+class Rising:
+    """Versions that are added in rising order: small as long as they lie together."""
+
+    __slots__ = ("_firsts", "_lasts", "count")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self.count = 0
+
+    @property
+    def newest(self) -> int:
+        """The highest one; 0 = none."""
+        return self._lasts[-1] if self._lasts else 0
+
+    def add(self, version: int) -> None:
+        """Adds one that is higher than all before."""
+        assert version > self.newest
+        if self._lasts and version == self._lasts[-1] + 1:
+            self._lasts[-1] = version
+        else:
+            self._firsts.append(version)
+            self._lasts.append(version)
+        self.count += 1
+
+    def __contains__(self, version: int) -> bool:
+        at = bisect_right(self._firsts, version) - 1
+        return at >= 0 and version <= self._lasts[at]
+
+    def ranges(self) -> Ranges:
+        """All of them."""
+        return Ranges(zip(self._firsts, self._lasts, strict=True))

@@ -147,7 +147,14 @@ class Snapshots:
 
 def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, tree: StateTree) -> int:
     """Writes a snapshot inside another write (before a chain is pruned). Returns its sealed bytes."""
-    identity, content = draft.identity, parts.pack_snapshot(to_snapshot(tree))
+    return put_packed_snapshot(txn, draft, version, digest, parts.pack_snapshot(to_snapshot(tree)))
+
+
+def put_packed_snapshot(
+    txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content
+) -> int:
+    """The same where it was serialized and compressed before: that takes long, and holds up the writer."""
+    identity = draft.identity
     total = 0
     for index in range(len(content.pieces)):
         row = parts.seal_piece(

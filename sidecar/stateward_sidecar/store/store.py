@@ -21,12 +21,15 @@ from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effects import Effects
+from stateward_sidecar.store.exporting import Exporter
 from stateward_sidecar.store.fork import Forker
+from stateward_sidecar.store.importing import Importer
 from stateward_sidecar.store.leases import Leases
 from stateward_sidecar.store.lines import Lines
 from stateward_sidecar.store.listing import Lister
@@ -105,7 +108,10 @@ class Store:
         self.snapshots = Snapshots(context, self.threads)
         self.pruner = Pruner(context, self.threads)
         self.deleter = Deleter(context, self.threads)
-        self.forker = Forker(context, self.threads, self.deleter)
+        names = Alone()
+        self.forker = Forker(context, self.threads, self.deleter, names)
+        self.exporter = Exporter(context, self.threads)
+        self.importer = Importer(context, self.threads, self.deleter, names)
         self.watcher = Watcher(context, self.threads)
         self.verifier = Verifier(context)
         self.sweeper = Sweeper(context, self.threads, self.deleter, self.pruner)

@@ -109,4 +109,7 @@ def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: 
 
 def view_branch(branch: BranchHead) -> Branch:
     """A branch."""
-    return Branch(name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version)
+    return Branch(
+        name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version,
+        moved_version=branch.moved_version,
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""BackupService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from stateward.v1.backup_service_pb2 import (
+    ExportThreadRequest,
+    ExportThreadResponse,
+    ImportBegin,
+    ImportThreadRequest,
+    ImportThreadResponse,
+)
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound
+from stateward_sidecar.service import check
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.checkbackup import check_import, check_part
+from stateward_sidecar.store.importing import Import
+
+T = TypeVar("T")
+# Each holds a version and what it is made from in memory, and a worker for a step at a time.
+IMPORTS_MAX = 2
+# A client that stalls for so long between two messages loses its place.
+IDLE_S = 60.0
+
+
+class BackupService:
+    """Threads out of the store, and into it."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._imports = 0
+
+    async def export_thread(
+        self, request: ExportThreadRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[ExportThreadResponse]:
+        check.check_place(request)
+        steps = await self._calls.holding.read(
+            request.namespace, request.thread, lambda: self._calls.read(self._store.exporter.open, request)
+        )
+        while (answer := await self._calls.step(steps)) is not None:
+            yield answer
+
+    async def import_thread(
+        self, requests: AsyncIterator[ImportThreadRequest], context: grpc.aio.ServicerContext
+    ) -> ImportThreadResponse:
+        if self._imports >= IMPORTS_MAX:
+            raise QueueFull(f"{self._imports} threads are being restored already", queued=self._imports)
+        self._imports += 1
+        try:
+            first = await _next(requests)
+            if first is None or not first.HasField("begin"):
+                raise InvalidField("begin", "is required in the first message")
+            check_import(first.begin)
+            with self._calls.holding.gate:  # a drain waits for it
+                return await self._import(first.begin, requests, first)
+        finally:
+            self._imports -= 1
+
+    async def _import(
+        self, begin: ImportBegin, requests: AsyncIterator[ImportThreadRequest], first: ImportThreadRequest
+    ) -> ImportThreadResponse:
+        known = await self._known(begin)
+        if known is not None:
+            return ImportThreadResponse(thread=known, existed=True)
+        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=False)
+        made = await self._work(self._store.importer.begin, begin)
+        try:
+            message: ImportThreadRequest | None = first
+            while message is not None:
+                for part in message.parts:
+                    check_part(part)
+                await self._work(made.take, message.parts)
+                message = await _next(requests)
+                if message is not None and message.HasField("begin"):
+                    raise InvalidField("begin", "goes with the first message only")
+            return ImportThreadResponse(thread=await self._work(made.finish))
+        except ThreadExists:
+            await self._discard(made)
+            known = await self._known(begin)  # the same request, made meanwhile by a retry
+            if known is None:
+                raise
+            return ImportThreadResponse(thread=known, existed=True)
+        except BaseException:
+            await self._discard(made)
+            raise
+
+    async def _known(self, begin: ImportBegin) -> ThreadMessage | None:
+        """The thread that this request made before. Raises ThreadExists for another one of its name."""
+
+        async def look() -> ThreadMessage | None:
+            return await self._calls.read(self._store.importer.known, begin)
+
+        try:
+            return await self._calls.holding.read(begin.namespace, begin.thread, look)
+        except ThreadNotFound:  # the archive says so
+            return None
+
+    async def _discard(self, made: Import) -> None:
+        await asyncio.shield(self._work(made.discard))
+
+    async def _work(self, verb: Callable[..., T], *arguments: Any) -> T:
+        """Runs a step to its end, also where the caller has gone: the next one must not meet it at work."""
+        # Not among the copies: one that waits for this thread's name would be waited for by it.
+        step = asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *arguments)
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            raise
+
+
+async def _next(requests: AsyncIterator[ImportThreadRequest]) -> ImportThreadRequest | None:
+    try:
+        async with asyncio.timeout(IDLE_S):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no message came for {IDLE_S:g} s; nothing was kept") from None

@@ -1,0 +1,245 @@
+"""Taking a thread out whole: everything that is kept of it, as parts that ``importing.py`` makes a thread of.
+
+What is consistent: versions, tags, branches and signals are those of one moment, since nothing that was committed
+later may have acknowledged a signal that is left out. Effects are read later and may be newer: an agent that goes on
+from the versions then finds the results of tools that it had called, as it does after a crash, and calls none twice.
+
+Nothing is held in between: no transaction, and one version or one piece of a blob in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
+from stateward.storage.v1.journal_pb2 import BlobRecord, EntryMetadata
+from stateward.v1.backup_service_pb2 import (
+    BackupBlob,
+    BackupEffect,
+    BackupEnd,
+    BackupSignal,
+    BackupThread,
+    BackupVersion,
+    ExportThreadRequest,
+    ExportThreadResponse,
+    RequestMark,
+    ThreadPart,
+)
+from stateward.v1.state_pb2 import State
+from stateward.v1.thread_pb2 import Tag
+from stateward_sidecar.codec.state import StateTree, unframe
+from stateward_sidecar.errors import VersionPruned
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.blobcopy import require_blobs
+from stateward_sidecar.store.blobread import BlobReader
+from stateward_sidecar.store.blobrows import list_blobs, view_blob
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.effectrows import page_effects, read_value, view_effect
+from stateward_sidecar.store.leases import token_floor
+from stateward_sidecar.store.ranges import Ranges, Rising
+from stateward_sidecar.store.signals import view_signal
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import view_branch, view_entry
+
+# About how large a message gets, but for a value that is larger.
+MESSAGE_BYTES = 256 << 10
+EFFECTS_A_STEP = 100
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What a thread was when its export began."""
+
+    uid: bytes
+    head: ThreadHead
+    branches: dict[str, BranchHead]
+    tags: dict[str, int]
+    signals: list[SignalRow]
+    pruned: Ranges
+    blobs: list[BlobRecord]
+    token_floor: int
+    oldest_time_us: int = 0  # of the first version; 0 = there is none
+
+
+class Exporter:
+    """The verb."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def open(self, request: ExportThreadRequest) -> Iterator[ExportThreadResponse]:
+        """What is streamed; each step blocks for one short read. Raises ThreadNotFound, HistoryElsewhere."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            if thread.floor_sequence or thread.floor_version:
+                raise replay.history_elsewhere(thread.identity)
+        require_blobs(self._context, thread)
+        return _messages(self._parts(request, self._look(request, thread)))
+
+    def _look(self, request: ExportThreadRequest, thread: Thread) -> _Moment:
+        # Nothing is published meanwhile: a signal that is gone was acknowledged by a version that is told.
+        with self._context.writer.publishing:
+            moment = _Moment(
+                thread.identity.uid, thread.head, dict(thread.branches), dict(thread.tags),
+                [row for _, row in sorted(thread.signals.items())], thread.pruned, [], token_floor(thread),
+            )  # fmt: skip
+        with self._context.engine.read() as txn:
+            now = self._thread(txn, request, moment)
+            moment.blobs.extend(row.record for row in list_blobs(txn, now.identity))
+            first = next(iter(now.pruned.missing(moment.head.last_version)), 0)
+            oldest = replay.read_version(txn, now, first).header.create_time_us if first else 0
+        return replace(moment, oldest_time_us=oldest)
+
+    def _thread(self, txn: lmdb.Transaction, request: ExportThreadRequest, moment: _Moment) -> Thread:
+        """The thread as it is now: versions may be pruned meanwhile, and it may be deleted."""
+        thread = self._threads.find(txn, request.namespace, request.thread)
+        if thread is None or thread.identity.uid != moment.uid:
+            raise not_found(request.namespace, request.thread)
+        return thread
+
+    def _parts(self, request: ExportThreadRequest, moment: _Moment) -> Iterator[ThreadPart]:
+        read = partial(self._read, request, moment)
+        yield ThreadPart(thread=_view(moment))
+        for record in moment.blobs:
+            yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
+            with self._context.engine.read() as txn:
+                reader = BlobReader(self._context, self._thread(txn, request, moment), record)
+            for segment in reader.segments():
+                yield ThreadPart(blob_data=segment)
+        sent = Rising()
+        for version in moment.pruned.missing(moment.head.last_version):
+            parts = read(partial(self._version, version, sent))
+            if parts:
+                sent.add(version)
+            yield from parts
+        effects, key = 0, b""
+        while page := read(partial(self._effects, key)):
+            key = page[-1][0]
+            effects += len(page)
+            yield from (ThreadPart(effect=effect) for _, effect in page)
+        for row in moment.signals:
+            yield ThreadPart(signal=read(partial(_signal, row)))
+        yield ThreadPart(end=_end(moment, sent, effects))
+
+    def _read(
+        self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]
+    ) -> T:
+        def run() -> T:
+            with self._context.engine.read() as txn:
+                return verb(txn, self._thread(txn, request, moment))
+
+        return self._context.settled(run)
+
+    def _version(self, version: int, sent: Rising, txn: lmdb.Transaction, thread: Thread) -> list[ThreadPart]:
+        """The parts of a version; none where it was pruned."""
+        if version in thread.pruned:
+            return []
+        identity, cache = thread.identity, self._context.cache
+        entry = replay.read_version(txn, thread, version)
+        metadata = replay.open_metadata(identity, entry)
+        parent = entry.header.parent_version
+        is_state = not parent and not entry.header.edit_bytes and version in thread.snapshots  # as a copy begins
+        shown = BackupVersion(
+            checkpoint=view_entry(thread, entry), whole=is_state or (parent > 0 and parent not in sent),
+            acked_signals=metadata.checkpoint.acked_signals, request=_mark(metadata),
+        )  # fmt: skip
+        if shown.whole:
+            tree = replay.state_at(txn, thread, version, cache)
+            shown.retired_logs.update(tree.retired)
+            return [ThreadPart(version=shown), *(ThreadPart(state=page) for page in _pages(tree))]
+        diff = replay.parse_edits(replay.read_edits(txn, identity, entry, cache), thread.name, version)
+        parts = [ThreadPart(version=shown)]
+        for edit in diff.edits:
+            if parts[-1].WhichOneof("part") != "diff" or parts[-1].ByteSize() > MESSAGE_BYTES:
+                parts.append(ThreadPart())
+            parts[-1].diff.edits.append(edit)
+        return parts
+
+    def _effects(self, after: bytes, txn: lmdb.Transaction, thread: Thread) -> list[tuple[bytes, BackupEffect]]:
+        identity, found, size = thread.identity, list[tuple[bytes, BackupEffect]](), 0
+        for key, row in page_effects(txn, thread, after, EFFECTS_A_STEP):
+            value = read_value(txn, identity, row, self._context.cache)
+            effect = BackupEffect(effect=view_effect(row, value), idempotency_key=row.record.idempotency_key)
+            found.append((key, effect))
+            size += effect.ByteSize()
+            if size > MESSAGE_BYTES:
+                break
+        return found
+
+
+def _view(moment: _Moment) -> BackupThread:
+    head = moment.head
+    view = BackupThread(options=head.options, token_floor=moment.token_floor)
+    view.create_time.FromMicroseconds(head.create_time_us)
+    view.update_time.FromMicroseconds(head.update_time_us)
+    if 0 < moment.oldest_time_us < head.create_time_us:
+        view.oldest_time.FromMicroseconds(moment.oldest_time_us)
+    if head.HasField("forked_from"):
+        view.forked_from.CopyFrom(head.forked_from)
+    return view
+
+
+def _mark(metadata: EntryMetadata) -> RequestMark:
+    return RequestMark(id_hash=metadata.request_hash, fingerprint=metadata.fingerprint)
+
+
+def _signal(row: SignalRow, txn: lmdb.Transaction, thread: Thread) -> BackupSignal:
+    metadata = replay.open_metadata(thread.identity, replay.read_entry(txn, thread.identity, row.sequence))
+    return BackupSignal(signal=view_signal(row), request=_mark(metadata))
+
+
+def _end(moment: _Moment, sent: Rising, effects: int) -> BackupEnd:
+    for branch in moment.branches.values():
+        if branch.version not in sent:
+            name = moment.head.thread
+            raise VersionPruned(
+                f"version {branch.version} of thread {name!r}, the head of branch {branch.name!r} when the export "
+                "began, was pruned meanwhile; export the thread again", thread=name, version=branch.version,
+            )  # fmt: skip
+    tags = [Tag(name=name, version=version) for name, version in sorted(moment.tags.items()) if version in sent]
+    return BackupEnd(
+        last_version=moment.head.last_version, branches=map(view_branch, moment.branches.values()), tags=tags,
+        versions=sent.count, blobs=len(moment.blobs), effects=effects, signals=len(moment.signals),
+    )  # fmt: skip
+
+
+def _pages(tree: StateTree) -> Iterator[State]:
+    """A state in pages that are put together by joining: a log that goes on has its ``first_index`` there."""
+    page, size = State(), 0
+    for name, value in tree.slots.items():
+        page.slots[name].ParseFromString(value)
+        size += len(name) + len(value)
+        if size >= MESSAGE_BYTES:
+            yield page
+            page, size = State(), 0
+    for name, log in tree.logs.items():
+        shown = page.logs[name]
+        shown.first_index, shown.rewritten_version = log.first_index, log.rewritten_version
+        for index, item in enumerate(log.entries, log.first_index):
+            if size >= MESSAGE_BYTES:
+                yield page
+                page, size = State(), 0
+                shown = page.logs[name]
+                shown.first_index = index
+            shown.entries.add().MergeFromString(unframe(item))
+            size += len(item)
+    yield page
+
+
+def _messages(parts: Iterator[ThreadPart]) -> Iterator[ExportThreadResponse]:
+    answer, size = ExportThreadResponse(), 0
+    for part in parts:
+        answer.parts.append(part)
+        size += part.ByteSize()
+        if size >= MESSAGE_BYTES:
+            yield answer
+            answer, size = ExportThreadResponse(), 0
+    yield answer

@@ -1,0 +1,293 @@
+"""A thread in the making: rows under a key of its own, with neither name nor head, so that nobody sees it.
+
+Copies and restored threads are made so, in small background writes; the last one gives name and head at once. What a
+crash leaves behind is removed at the next start, and what was given up is removed now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_BLOB,
+    ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_TAG_SET,
+    BlobRecord,
+    CheckpointBody,
+    EntryHeader,
+    EntryKind,
+    EntryMetadata,
+)
+from stateward.v1.thread_pb2 import Tag
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward_sidecar.codec import parts
+from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import OutcomeUnknown, ThreadExists
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store.blobrows import put_blob
+from stateward_sidecar.store.branches import move_branch
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.describe import describe_main
+from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_feed
+from stateward_sidecar.store.snapshots import put_packed_snapshot
+from stateward_sidecar.store.thread import MAIN, Draft, write_head, write_row
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import view_head
+
+Put = Callable[[lmdb.Transaction], None]
+WRITE_SLACK_BYTES = 16384
+# So many puts, or bytes, are committed together.
+PUTS_MAX, PUTS_BYTES = 64, 1 << 20
+
+
+@dataclass(slots=True)
+class HiddenVersion:
+    """A version that is to be put, and its digest afterwards."""
+
+    version: int
+    parent: int
+    body: CheckpointBody
+    content: Content
+    time_us: int
+    snapshot: parts.Content | None = None  # of its state; needed where the parent is not in the thread
+    digest: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes at rest."""
+        return self.content.size_bytes + (self.snapshot.stored_bytes if self.snapshot is not None else 0)
+
+
+class Hidden:
+    """The thread. Used by one worker at a time, never on the event loop or the writer's thread."""
+
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter, namespace: str, name: str) -> None:
+        """Key and number. With an archive the name must have been claimed there."""
+        self._context = context
+        self._threads = threads
+        self._deleter = deleter
+        self._waiting: list[Put] = []
+        self._waiting_bytes = 0
+        self.is_over = False  # it has a name, or may have one, or is given up
+        self.draft: Draft = self._submit(lambda _, batch: threads.begin(batch, namespace, name))
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def later(self, put: Put, size_bytes: int = 0) -> None:
+        """Commits what the methods below return, in order, and together with others: at the latest with ``flush``."""
+        self._waiting.append(put)
+        self._waiting_bytes += size_bytes
+        if len(self._waiting) >= PUTS_MAX or self._waiting_bytes >= PUTS_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commits what waits."""
+        puts, size_bytes = self._waiting, self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+        if puts:
+            self._commit(puts, size_bytes)
+
+    def put(self, put: Put, size_bytes: int = 0) -> None:
+        """Commits what waits, and this."""
+        self.later(put, size_bytes)
+        self.flush()
+
+    def _commit(self, puts: Sequence[Put], size_bytes: int) -> None:
+        draft = self.draft
+        before = draft.head, dict(draft.branches), dict(draft.tags), draft.snapshots, dict(draft.signals)
+        sums = dict(draft.row_sums)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            del batch
+            # A full disk makes the writer run this again.
+            draft.head, draft.snapshots = before[0], before[3]
+            draft.branches, draft.tags, draft.signals = dict(before[1]), dict(before[2]), dict(before[4])
+            draft.row_sums = dict(sums)
+            for each in puts:
+                each(txn)
+
+        self._submit(run, size_bytes)
+
+    def entry(self, kind: EntryKind, content: Content, time_us: int = 0) -> Put:
+        """An entry without rows of its own."""
+
+        def put(txn: lmdb.Transaction) -> None:
+            self.append(txn, kind, content, time_us)
+
+        return put
+
+    def append(self, txn: lmdb.Transaction, kind: EntryKind, content: Content, time_us: int) -> EntryHeader:
+        """Inside a put: adds an entry; the draft has the new head."""
+        request_hash = EntryMetadata.FromString(content.metadata).request_hash
+        entry = append(
+            self._context, txn, self.draft, kind, content, request_hash=request_hash, time_us=time_us, is_hidden=True
+        )
+        self.draft.head = entry.head
+        return entry.header
+
+    def blob(self, record: BlobRecord, content: Content, time_us: int = 0) -> Put:
+        """A blob whose file is durable."""
+
+        def put(txn: lmdb.Transaction) -> None:
+            header = self.append(txn, ENTRY_KIND_BLOB, content, time_us)
+            self.draft.head.stored_bytes += record.stored_bytes
+            now = self._context.clock.now_us()
+            put_blob(txn, self.draft.identity, BlobRow(record=record, sequence=header.sequence, write_time_us=now))
+
+        return put
+
+    def version(self, made: HiddenVersion) -> Put:
+        """A version, with the index rows that it implies."""
+        return partial(self._put_version, made)
+
+    def _put_version(self, made: HiddenVersion, txn: lmdb.Transaction) -> None:
+        draft, body, version = self.draft, made.body, made.version
+        identity, keys = draft.identity, draft.identity.keys
+        is_first = draft.head.last_version == 0
+        request_hash = EntryMetadata.FromString(made.content.metadata).request_hash
+        entry = append(
+            self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content, version=version,
+            parent_version=made.parent, request_hash=request_hash, time_us=made.time_us, is_hidden=True,
+        )  # fmt: skip
+        header, head = entry.header, entry.head
+        draft.head = head
+        offset = header.sequence - version
+        if is_first or offset != head.version_offset:
+            txn.put(keys.version_offset(version), layout.i64(offset))
+        head.version_offset, head.last_version = offset, version
+        head.retained_versions += 1
+        head.save_time_us = header.create_time_us
+        name = body.branch or MAIN
+        if body.checkpoint_id:
+            id_hash = identity.hash_id(b"checkpoint", name, body.checkpoint_id)
+            txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+        for key in label_keys(identity, header, body.labels):
+            txn.put(key, layout.PRESENT)
+        draft.branches[name] = self._moved(txn, made, name, header)
+        if name == MAIN:
+            describe_main(head, body, header)
+        made.digest = bytes(header.digest)
+
+    def _moved(self, txn: lmdb.Transaction, made: HiddenVersion, name: str, header: EntryHeader) -> BranchHead:
+        """The branch after a version. One with a snapshot of its own may have a parent that is not here."""
+        draft = self.draft
+        old = draft.branch(name)
+        if made.snapshot is None:
+            return move_branch(txn, draft, old, name, header, made.body)
+        branch = BranchHead(name=name, base_version=made.parent)
+        if old is not None:
+            branch.CopyFrom(old)
+            if old.version != made.parent:
+                branch.moved_version = made.version
+        stored = put_packed_snapshot(txn, draft, made.version, header.digest, made.snapshot)
+        branch.version, branch.digest, branch.save_time_us = made.version, header.digest, header.create_time_us
+        branch.schema_version = made.body.schema_version
+        branch.snapshot_version, branch.snapshot_stored_bytes, branch.weight = made.version, stored, 0
+        draft.head.stored_bytes += stored
+        draft.snapshots |= {made.version}
+        return branch
+
+    def tag(self, name: str, version: int) -> Put:
+        """A tag; its row comes with the name of the thread."""
+        content = draft_content(EntryMetadata(tag=Tag(name=name, version=version)))
+
+        def put(txn: lmdb.Transaction) -> None:
+            self.append(txn, ENTRY_KIND_TAG_SET, content, self.draft.head.update_time_us)
+            self.draft.tags[name] = version
+
+        return put
+
+    def place_branch(self, name: str, base_version: int, moved_version: int) -> None:
+        """What the original says of a branch: versions that would show it may have been pruned."""
+        branch = BranchHead()
+        branch.CopyFrom(self.draft.branches[name])
+        branch.base_version, branch.moved_version = base_version, moved_version
+        self.draft.branches[name] = branch
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def reveal(
+        self,
+        settle: Callable[[ThreadHead], None],
+        also: Callable[[lmdb.Transaction, Batch], None] = lambda _, __: None,
+    ) -> ThreadMessage:
+        """Name, head and index rows: from here on it is a thread. Raises ThreadExists where the name is taken.
+
+        ``settle`` completes the head; ``also`` writes something else in the same transaction.
+        """
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> ThreadMessage:
+            shown = self._reveal(txn, batch, settle)
+            also(txn, batch)
+            return shown
+
+        self.flush()
+        try:
+            answer: ThreadMessage = self._submit(run)
+        except OutcomeUnknown:
+            self.is_over = True  # the next start knows whether it has a name
+            raise
+        self.is_over = True
+        return answer
+
+    def _reveal(self, txn: lmdb.Transaction, batch: Batch, settle: Callable[[ThreadHead], None]) -> ThreadMessage:
+        context, copy = self._context, self.draft
+        identity, head, keystore = copy.identity, copy.next_head(), context.keystore
+        keys, number = identity.keys, identity.number
+        if self._threads.draft(txn, batch, identity.namespace, identity.name) is not None:
+            raise ThreadExists(f"a thread {identity.name!r} exists already", thread=identity.name)
+        hooks = context.archive
+        claim = hooks.claims.get((identity.namespace, identity.name)) if hooks is not None else None
+        if claim is not None and keystore.thread_key(identity.uid, identity.namespace_keys) is None:
+            # A save under the same claim failed, and gave the key up.
+            keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key)
+            batch.before_commit.append(keystore.sync)
+        settle(head)
+        sums: dict[bytes, int] = {}
+        for name, branch in copy.branches.items():
+            sums.update([write_row(txn, copy, head, identity.branch_key(name), branch)])
+        for name, version in copy.all_tags().items():
+            row = Tag(name=name, version=version)
+            sums.update([write_row(txn, copy, head, keys.tag(identity.hash_id(b"tag", name)), row)])
+        if len(copy.pruned):
+            sums.update([write_row(txn, copy, head, keys.pruned(), copy.pruned.to_message())])
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(max(context.next_thread, number + 1)))
+        name_hash = identity.namespace_keys.names.thread(identity.name)
+        txn.put(layout.name_key(name_hash), layout.pack_name(number, identity.uid))
+        if head.options.HasField("retention"):
+            txn.put(layout.retention_key(number), layout.PRESENT)
+        index_expiry(txn, number, ThreadHead(), head)
+        index_time(txn, identity, None, head)
+        for sequence in range(1, head.tip_sequence + 1):
+            put_feed(txn, number, sequence)
+        write_head(txn, identity, head)
+        self._threads.settle_claim(txn, batch, copy)
+        copy.head = head
+        copy.row_sums.update(sums)
+        self._threads.keep_draft(batch, copy)
+        batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
+        if hooks is not None or context.had_archive:
+            txn.put(layout.outbox_key(number), layout.PRESENT)
+        if hooks is not None:
+            batch.after_commit.append(lambda: hooks.on_entry(copy.thread, head.stored_bytes))
+        return view_head(identity, head)
+
+    def discard(self) -> None:
+        """Leaves nothing; what was revealed stays."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._deleter.discard(self.draft.identity.number, self.draft.identity.uid)
+
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], Any], size_bytes: int = 0) -> Any:
+        write = Write(run=run, size_bytes=size_bytes + WRITE_SLACK_BYTES, background=True)
+        return self._context.writer.submit(write, wait=True).wait()

@@ -1,0 +1,279 @@
+"""Making a thread of the parts that ``exporting.py`` sends: the reverse of it.
+
+Nothing is believed. Every part has passed the checks of the service; here each version's edits are applied, so that
+stored edits always fit, each blob has the bytes that name it, what is named is there, and the end must say what came.
+Nobody sees the thread before its last write (``hidden.py``); whatever is raised leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import EffectRow, SignalRow, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_EFFECT,
+    ENTRY_KIND_OPTIONS,
+    ENTRY_KIND_SIGNAL,
+    EffectRecord,
+    EntryMetadata,
+    SignalRecord,
+    ThreadCreation,
+)
+from stateward.v1.backup_service_pb2 import (
+    BackupEffect,
+    BackupEnd,
+    BackupSignal,
+    BackupThread,
+    ImportBegin,
+    ThreadPart,
+)
+from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_UNCERTAIN
+from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.errors import InvalidField, QueueFull, ThreadExists
+from stateward_sidecar.store.alone import Alone
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.effectrows import effect_key, put_effect
+from stateward_sidecar.store.hidden import Hidden
+from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.signals import PENDING_MAX, put_signals
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.views import view_head
+
+# The order of the parts; each has the place of its kind.
+ORDER = ("thread", "blob", "version", "effect", "signal", "end")
+_PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 2, "diff": 2}
+
+
+class Importer:
+    """The verb, step by step. Each step blocks: for a worker, never for the event loop or the writer."""
+
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: Alone) -> None:
+        """``names``: those of threads that are being made out of sight."""
+        self._context = context
+        self._threads = threads
+        self._deleter = deleter
+        self._names = names
+
+    def known(self, begin: ImportBegin) -> ThreadMessage | None:
+        """The thread that this request made before; None where the name is free. Raises ThreadExists."""
+        with self._context.engine.read() as txn:
+            found = self._threads.find(txn, begin.namespace, begin.thread)
+            if found is None:
+                return None
+            if find_request(txn, found, begin.request_id, fingerprint(begin)) is not None:
+                return view_head(found.identity, found.head)
+        raise ThreadExists(f"a thread {begin.thread!r} exists already", thread=begin.thread)
+
+    def begin(self, begin: ImportBegin) -> Import:
+        """Begins a thread. With an archive its name must have been claimed there. Raises QueueFull while another one of
+        the name is being made."""
+        name = begin.namespace, begin.thread
+        if not self._names.take(name):
+            raise QueueFull(f"a thread {begin.thread!r} is being restored or copied already", thread=begin.thread)
+        try:
+            hidden = Hidden(self._context, self._threads, self._deleter, *name)
+        except BaseException:
+            self._names.free(name)
+            raise
+        return Import(self._context, hidden, begin, lambda: self._names.free(name))
+
+
+class Import:
+    """A thread that is being made of parts."""
+
+    def __init__(self, context: Context, hidden: Hidden, begin: ImportBegin, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._context = context
+        self._hidden = hidden
+        self._begin = begin
+        self._place = -1
+        self._facts = BackupThread()
+        self._blobs = IncomingBlobs(context, hidden)
+        self._versions = IncomingVersions(context, hidden, self._blobs)
+        self._effects = self._signals = 0
+        self._end: BackupEnd | None = None
+        self._now_us = context.clock.now_us()
+
+    def take(self, parts: Sequence[ThreadPart]) -> None:
+        """Takes the next parts. Raises InvalidField, EditConflict, StateTooLarge, DiskFull."""
+        for part in parts:
+            kind = part.WhichOneof("part")
+            if kind is None:
+                raise InvalidField("parts", "one of them is of a kind that this daemon does not know")
+            self._follow(kind)
+            match kind:
+                case "thread":
+                    self._start(part.thread)
+                case "blob":
+                    self._blobs.begin(part.blob)
+                case "blob_data":
+                    self._blobs.add(part.blob_data)
+                case "version":
+                    self._versions.begin(part.version)
+                case "state":
+                    self._versions.add_state(part.state)
+                case "diff":
+                    self._versions.add_diff(part.diff)
+                case "effect":
+                    self._put_effect(part.effect)
+                case "signal":
+                    self._put_signal(part.signal)
+                case "end":
+                    self._end = part.end
+
+    def _follow(self, kind: str) -> None:
+        """Parts come in order; what was begun is ended by what follows it."""
+        place = _PLACE[kind]
+        is_first = self._place < 0
+        if place < self._place or is_first != (kind == "thread") or self._end is not None:
+            raise InvalidField(f"parts.{kind}", f"is out of order: they come as {', '.join(ORDER)}")
+        if kind != "blob_data":
+            self._blobs.finish(self._hidden.draft.head.update_time_us)
+        if place > _PLACE["version"]:
+            self._versions.finish()
+        self._place = place
+
+    def _start(self, facts: BackupThread) -> None:
+        """The first entry says what the thread is, and which request made it."""
+        self._facts, begin, draft = facts, self._begin, self._hidden.draft
+        draft.head.create_time_us = self._time_us(facts.create_time.ToMicroseconds())
+        draft.head.token_floor = facts.token_floor
+        creation = ThreadCreation(namespace=begin.namespace, thread=begin.thread, options=facts.options)
+        if facts.HasField("forked_from"):
+            creation.forked_from.CopyFrom(facts.forked_from)
+        metadata = EntryMetadata(
+            creation=creation, options=facts.options, request_hash=hash_request(begin.request_id),
+            fingerprint=fingerprint(begin),
+        )  # fmt: skip
+        oldest = facts.oldest_time if facts.HasField("oldest_time") else facts.create_time
+        content, time_us = draft_content(metadata), self._time_us(oldest.ToMicroseconds())
+        self._hidden.put(self._hidden.entry(ENTRY_KIND_OPTIONS, content, time_us))
+
+    def _time_us(self, time_us: int) -> int:
+        """A time of the original: at least 1, and never in the future of this machine."""
+        return max(min(time_us, self._now_us), 1)
+
+    # -- effects and signals --------------------------------------------------------------------------------------
+
+    def _put_effect(self, part: BackupEffect) -> None:
+        effect, shown = part.effect.effect, part.effect
+        record = EffectRecord(
+            anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name, state=shown.state,
+            claim_token=shown.claim_token, begin_time_us=self._time_us(shown.begin_time.ToMicroseconds()),
+            detail=shown.detail, attempts=shown.attempts, idempotency_key=part.idempotency_key,
+            has_value=effect.HasField("value"),
+        )  # fmt: skip
+        if shown.state == EFFECT_STATE_IN_PROGRESS:
+            # Its holder may have called the tool, and cannot say so here: the next one has to find out.
+            record.state = EFFECT_STATE_UNCERTAIN
+        if shown.HasField("holder"):
+            record.holder.CopyFrom(shown.holder)
+        if shown.HasField("end_time"):
+            record.end_time_us = self._time_us(shown.end_time.ToMicroseconds())
+        value = effect.value.SerializeToString() if record.has_value else b""
+        content = draft_content(EntryMetadata(effect=record), value)
+        field = f"parts.effect[{effect.key!r}]"
+
+        def put(txn: lmdb.Transaction) -> None:
+            draft = self._hidden.draft
+            row_key = effect_key(draft.identity, record.anchor, record.key)
+            if txn.get(row_key) is not None:
+                raise InvalidField(field, "is there twice")
+            header = self._hidden.append(txn, ENTRY_KIND_EFFECT, content, draft.head.update_time_us)
+            row = EffectRow(record=record, sequence=header.sequence)
+            put_effect(txn, draft.identity, draft.head, row_key, None, row)
+
+        self._hidden.later(put, content.size_bytes)
+        self._effects += 1
+
+    def _put_signal(self, part: BackupSignal) -> None:
+        signal, draft = part.signal, self._hidden.draft
+        if self._signals >= PENDING_MAX:
+            raise InvalidField("parts.signal", f"are more than {PENDING_MAX}")
+        record = SignalRecord(
+            signal_id=signal.signal_id, name=signal.name, sender=signal.sender, wait_id=signal.wait_id
+        )
+        if signal.HasField("payload"):
+            record.payload.CopyFrom(signal.payload)
+        metadata = EntryMetadata(
+            signal=record, request_hash=part.request.id_hash, fingerprint=part.request.fingerprint
+        )
+        content = draft_content(metadata)
+        create_time_us = self._time_us(signal.create_time.ToMicroseconds())
+
+        def put(txn: lmdb.Transaction) -> None:
+            header = self._hidden.append(txn, ENTRY_KIND_SIGNAL, content, draft.head.update_time_us)
+            row = SignalRow(record=record, sequence=header.sequence, create_time_us=create_time_us)
+            draft.row_sums.update(put_signals(txn, draft, draft.head, [row]))
+            draft.head.pending_signals += 1
+            draft.signals[row.sequence] = row
+
+        self._hidden.later(put, content.size_bytes)
+        self._signals += 1
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> ThreadMessage:
+        """Makes the thread. Raises InvalidField unless all came that the end says, ThreadExists."""
+        if self._end is None:
+            raise InvalidField("parts.end", "is missing: the stream was cut off, and nothing was kept")
+        self._hidden.flush()
+        self._check_end(self._end)
+        draft = self._hidden.draft
+        draft.pruned = self._versions.came.ranges().missing(self._end.last_version)
+        for branch in self._end.branches:
+            self._hidden.place_branch(branch.name, branch.base_version, branch.moved_version)
+        for tag in self._end.tags:
+            self._hidden.later(self._hidden.tag(tag.name, tag.version))
+        made = self._hidden.reveal(partial(self._settle, self._end))
+        self._on_end()
+        return made
+
+    def _settle(self, end: BackupEnd, head: ThreadHead) -> None:
+        head.options.CopyFrom(self._facts.options)
+        if self._facts.HasField("forked_from"):
+            head.forked_from.CopyFrom(self._facts.forked_from)
+        head.last_version = end.last_version
+        now = self._context.clock.now_us()
+        head.save_time_us = now  # a TTL counts from the restore
+        head.update_time_us = max(head.update_time_us, self._time_us(self._facts.update_time.ToMicroseconds()))
+
+    def _check_end(self, end: BackupEnd) -> None:
+        came = {
+            "versions": self._versions.came.count, "blobs": len(self._blobs.known), "effects": self._effects,
+            "signals": self._signals,
+        }  # fmt: skip
+        for name, count in came.items():
+            if getattr(end, name) != count:
+                raise InvalidField(f"parts.end.{name}", f"{getattr(end, name)} were announced, and {count} came")
+        draft = self._hidden.draft
+        _check(end.last_version >= draft.head.last_version, "parts.end.last_version", "is below the newest version")
+        heads = {name: branch.version for name, branch in draft.branches.items()}
+        said = {branch.name: branch.version for branch in end.branches}
+        _check(heads == said, "parts.end.branches", "have other heads than the versions that came")
+        for branch in end.branches:
+            fits = 0 <= branch.base_version < branch.version and 0 <= branch.moved_version <= branch.version
+            _check(fits, f"parts.end.branches[{branch.name!r}]", "has a base or move after its head")
+        for tag in end.tags:
+            is_here = tag.version in self._versions.came
+            _check(is_here, f"parts.end.tags[{tag.name!r}]", "names a version that did not come")
+
+    def discard(self) -> None:
+        """Leaves nothing; what was finished stays."""
+        if not self._hidden.is_over:
+            self._blobs.discard()
+            self._hidden.discard()
+            self._on_end()
+
+
+def _check(is_right: bool, field: str, problem: str) -> None:
+    if not is_right:
+        raise InvalidField(field, problem)
+

@@ -1,0 +1,253 @@
+"""The danger: a backup that is taken for one, and lacks what an agent needs to go on: then a tool is paid twice."""
+
+import hashlib
+import json
+
+import pytest
+from tests.cli.conftest import run
+from tests.cli.everything import HOLDER, fill, lists, read
+from tests.service.wire import Wire, appends, refused
+
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1 import effect_service_pb2 as e
+from stateward.v1 import lease_service_pb2 as l
+from stateward.v1 import signal_service_pb2 as s
+from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_UNCERTAIN
+
+THREADS = ("rich", "no version", "lock", "empty", "copy", "one")
+
+
+@pytest.fixture(scope="module")
+def stores(daemon, tmp_path_factory):
+    """An original with every kind of thing, its export, and a daemon into which it was imported."""
+    from stateward.testing import run_daemon
+
+    path, wire = tmp_path_factory.mktemp("backup") / "all.jsonl", Wire(daemon.target)
+    fill(wire, "space")
+    answer = run("--target", daemon.target, "-n", "space", "export", "--all", "--versions", "-o", path)
+    assert answer.code == 0, answer.err
+    with run_daemon() as other:
+        answer = run("--target", other.target, "-n", "space", "import", path)
+        assert (answer.code, answer.err) == (0, "")
+        yield wire, Wire(other.target), path, other
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_everything_readable_is_equal(stores, name):
+    """A restored thread answers every question of the API as the original does, but for what is named as different."""
+    original, restored, *_ = stores
+    before, after = read(original, "space", name, is_restored=False), read(restored, "space", name, is_restored=True)
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        assert after[key] == value, key
+
+
+def test_lists_and_rows_are_equal(stores):
+    """Lists across threads show the same, and Verify finds nothing in what was restored."""
+    original, restored, *_ = stores
+    assert lists(original, "space") == lists(restored, "space")
+    assert restored.findings("space") == []
+    times = restored.thread("space", "rich")
+    assert times.expire_time.seconds > original.thread("space", "rich").expire_time.seconds - 1, "a TTL counts anew"
+
+
+def begin(wire, key, request_id, incarnation="2"):
+    """Begins an effect of the rich thread, as an agent that goes on does."""
+    holder = type(HOLDER)(name=HOLDER.name, incarnation=incarnation)
+    at = {"namespace": "space", "thread": "rich", "anchor": "a", "name": "tool"}
+    return wire.effects.BeginEffect(e.BeginEffectRequest(**at, key=key, holder=holder, request_id=request_id))
+
+
+def test_no_tool_is_called_twice(stores):
+    """A result is found again; a claim that was open is UNCERTAIN, also for its own request id, with the same key."""
+    original, restored, *_ = stores
+    done = begin(restored, "done", "x")
+    assert (done.state, done.effect.effect.value.data) == (EFFECT_STATE_DONE, b"receipt")
+    known = begin(original, "open", "effect open", HOLDER.incarnation)  # the first answer, once more
+    again = begin(restored, "open", "effect open", HOLDER.incarnation)
+    assert again.state == EFFECT_STATE_UNCERTAIN
+    assert again.idempotency_key == known.idempotency_key
+    assert again.claim_token > known.claim_token
+    lost = e.CompleteEffectRequest(namespace="space", thread="rich", anchor="a", key="open", state=EFFECT_STATE_DONE)
+    lost.claim_token = known.claim_token
+    lost.value.data = b"late"
+    assert refused(restored.effects.CompleteEffect, lost).reason == "CLAIM_LOST"
+
+
+def test_retries_are_answered_as_the_first_time(stores):
+    """Request ids and checkpoint ids of what is kept are known in the restored store."""
+    original, restored, *_ = stores
+    answer = s.SendSignalRequest(namespace="space", thread="rich", name="answer", wait_id="q", request_id="answer")
+    sent = restored.signals.SendSignal(answer)
+    assert sent.replayed
+    assert sent.signal.signal_id == original.signals.SendSignal(answer).signal.signal_id
+    second = s.SendSignalRequest(namespace="space", thread="rich", name="answer", wait_id="q", request_id="other")
+    assert refused(restored.signals.SendSignal, second).reason == "STALE_ANSWER"
+    save = c.SaveRequest(namespace="space", thread="kept", expected_version=0, diff=appends("x"), request_id="r")
+    save.checkpoint_id = "c"
+    copied = save_and_copy(stores, save)
+    assert restored.save(save).replayed
+    save.request_id = "another"
+    assert restored.save(save).replayed
+    assert restored.thread("space", "kept").version == copied.version == 1
+
+
+def save_and_copy(stores, save):
+    """Saves into the original and restores that thread alone."""
+    original, _, path, other = stores
+    saved = original.save(save)
+    one = path.with_name("one.jsonl")
+    assert run("--target", original.target, "-n", "space", "export", save.thread, "--versions", "-o", one).code == 0
+    assert run("--target", other.target, "-n", "space", "import", one).code == 0
+    return saved
+
+
+def test_tokens_never_repeat(stores):
+    """A lease of the original is worth nothing, and the next token is higher than all it gave out, copy after copy."""
+    original, restored, path, other = stores
+    old = original.thread("space", "lock").lease.token
+    assert old > 0
+    assert not restored.thread("space", "lock").HasField("lease")
+    stale = c.SaveRequest(namespace="space", thread="lock", expected_version=0, diff=appends("x"), lease_token=old)
+    assert refused(restored.checkpoints.Save, stale).reason == "LEASE_HELD"
+    again = path.with_name("again.jsonl")
+    assert run("--target", other.target, "-n", "space", "export", "lock", "--versions", "-o", again).code == 0
+    assert run("--target", other.target, "-n", "second", "import", again).code == 0
+    tokens = [
+        restored.leases.AcquireLease(
+            l.AcquireLeaseRequest(namespace=space, thread="lock", holder=HOLDER, request_id=space)
+        ).lease.token
+        for space in ("space", "second")
+    ]
+    assert old < tokens[0] < tokens[1]
+
+
+def test_agent_goes_on(stores):
+    """Saves on every branch go on from the restored heads, and the journal can be followed from its beginning."""
+    _, restored, *_ = stores
+    for branch in restored.thread("space", "copy").branches:
+        save = c.SaveRequest(
+            namespace="space", thread="copy", branch=branch.name, expected_version=branch.version, diff=appends("on"),
+            expected_digest=branch.digest,
+        )  # fmt: skip
+        restored.save(save)
+    watch = restored.threads.Watch(t.WatchRequest(namespace="space", thread="copy", after_sequence=0))
+    assert next(watch).cursor
+    assert {event.thread for event in next(watch).events} == {"copy"}
+    watch.cancel()
+    assert restored.findings("space", "copy") == []
+
+
+def test_same_import_again_writes_nothing(stores):
+    """Threads that the import made are passed over, also once they have gone on; --no-resume refuses them."""
+    _, restored, path, other = stores
+    before = {name: restored.thread("space", name) for name in ("rich", "empty")}
+    answer = run("--target", other.target, "-n", "space", "import", path)
+    assert (answer.code, answer.err) == (0, "")
+    assert "0 versions saved" in answer.out
+    assert {name: restored.thread("space", name) for name in before} == before
+    answer = run("--target", other.target, "-n", "space", "import", path, "--no-resume")
+    assert answer.code == 1
+    assert answer.err.count("exists already") == len(THREADS)
+
+
+def damaged(lines, how):
+    """A file whose thread "rich" is damaged, and the words that the error has."""
+    at = next(i for i, line in enumerate(lines) if '"attempts":1' in line)
+    match how:
+        case "line lost":
+            return lines[:at] + lines[at + 1 :], "the file is damaged"
+        case "line changed":
+            changed = lines[at].replace('"attempts":1', '"attempts":2')
+            return [*lines[:at], changed, *lines[at + 1 :]], "the file is damaged"
+        case "lines swapped":
+            return [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]], "the file is damaged"
+        case "no JSON":
+            return [*lines[:at], lines[at][:-9], *lines[at + 1 :]], "is not JSON"
+        case "cut off":
+            return lines[:at], "the file is cut off"
+        case "beginning lost":
+            return lines[1:], "the first records"
+        case "other blob":
+            index = next(i for i, line in enumerate(lines) if '"kind":"data"' in line)
+            record = json.loads(lines[index])
+            record["base64"] = "AAAA" + record["base64"][4:]
+            changed = [*lines[:index], json.dumps(record), *lines[index + 1 :]]
+            return [line for line in changed if '"kind":"end"' not in line] + [no_sum(lines)], "the bytes that came"
+        case "too few":
+            return [*lines[:at], *lines[at + 1 : -1], no_sum(lines)], "were announced"
+    raise AssertionError(how)
+
+
+def no_sum(lines):
+    """The end of a thread without the sum that finds damage, so that the daemon has to."""
+    record = json.loads(next(line for line in lines if '"kind":"end"' in line))
+    del record["sha256"]
+    return json.dumps(record)
+
+
+DAMAGES = (
+    "line lost", "line changed", "lines swapped", "no JSON", "cut off", "beginning lost", "other blob", "too few",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damaged_thread_is_left_out(stores, how):
+    """A thread whose records are not those that were exported is refused by name, and nothing of it is there."""
+    _, restored, path, other = stores
+    lines = [line for line in path.read_text().splitlines() if json.loads(line).get("thread") == "rich"]
+    changed, told = damaged(lines, how)
+    broken = path.with_name("broken.jsonl")
+    broken.write_text("\n".join(changed) + "\n")
+    answer = run("--target", other.target, "-n", "damaged", "import", broken)
+    assert answer.code == 1
+    assert told in answer.err
+    assert len(restored.threads.ListThreads(t.ListThreadsRequest(namespace="damaged")).threads) == 0
+    assert restored.findings() == []
+
+
+def test_cut_off_between_threads_is_told(stores):
+    """A file that ends after a whole thread, and before its own end, gives what it has and says what is missing."""
+    _, restored, path, other = stores
+    lines = path.read_text().splitlines()
+    first = json.loads(lines[0])["thread"]
+    part = path.with_name("part.jsonl")
+    part.write_text("\n".join(line for line in lines if json.loads(line).get("thread") == first) + "\n")
+    answer = run("--target", other.target, "-n", "part", "import", part)
+    assert answer.code == 1
+    assert "was cut off: threads that came later are missing" in answer.err
+    assert restored.thread("part", first).thread == first
+
+
+def test_stream_without_end_leaves_nothing(stores):
+    """A client that dies in the middle of an import leaves no thread, no rows and no key."""
+    from stateward.v1 import backup_service_pb2 as backup
+
+    original, restored, *_ = stores
+    answers = original.backups.ExportThread(backup.ExportThreadRequest(namespace="space", thread="rich"))
+    parts = [part for answer in answers for part in answer.parts][:-1]
+    begin_part = backup.ImportBegin(namespace="space", thread="half", request_id="half")
+    messages = [backup.ImportThreadRequest(begin=begin_part, parts=parts)]
+    assert refused(restored.backups.ImportThread, iter(messages)).field == "parts.end"
+    assert restored.findings() == []
+    assert refused(restored.threads.GetThread, t.GetThreadRequest(namespace="space", thread="half")).reason == (
+        "THREAD_NOT_FOUND"
+    )
+
+
+def test_sum_is_that_of_the_lines(stores):
+    """The end of a thread says the SHA-256 of its lines, so that anybody can check a file."""
+    lines = stores[2].read_bytes().splitlines(keepends=True)
+    mine = [line for line in lines if b'"thread":"empty"' in line]
+    assert json.loads(mine[-1])["sha256"] == hashlib.sha256(b"".join(mine[:-1])).hexdigest()
+
+
+def test_keep_all_leaves_expiry_out(stores):
+    """With --keep-all nothing that is restored expires."""
+    _, restored, path, other = stores
+    assert run("--target", other.target, "-n", "keep", "import", path, "--keep-all").code == 0
+    thread = restored.thread("keep", "rich")
+    assert not thread.HasField("ttl")
+    assert not thread.HasField("retention")
+    assert thread.agent == "agent"
