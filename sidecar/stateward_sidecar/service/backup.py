@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ T = TypeVar("T")
 IMPORTS_MAX = 2
 # A client that stalls for so long between two messages loses its place.
 IDLE_S = 60.0
+NAME_WAIT_S, NAME_POLL_S = 10.0, 0.05
 
 
 class BackupService:
@@ -70,7 +72,7 @@ class BackupService:
         if known is not None:
             return ImportThreadResponse(thread=known, existed=True)
         await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=False)
-        made = await self._work(self._store.importer.begin, begin)
+        made = await self._begin(begin)
         try:
             message: ImportThreadRequest | None = first
             while message is not None:
@@ -90,6 +92,17 @@ class BackupService:
         except BaseException:
             await self._discard(made)
             raise
+
+    async def _begin(self, begin: ImportBegin) -> Import:
+        """Begins a thread, once an import of the name that was cut off is gone, or a copy is made."""
+        end = time.monotonic() + NAME_WAIT_S
+        while True:
+            try:
+                return await self._work(self._store.importer.begin, begin)
+            except QueueFull:
+                if time.monotonic() > end or self._calls.holding.gate.is_ended:
+                    raise
+                await asyncio.sleep(NAME_POLL_S)
 
     async def _known(self, begin: ImportBegin) -> ThreadMessage | None:
         """The thread that this request made before. Raises ThreadExists for another one of its name."""
