@@ -40,7 +40,7 @@ class Twin(Sidecar):
         """Takes the thread from whoever holds it."""
         self.archive.own(NAMESPACE, NAME, take_over=True)
 
-    def number(self) -> int:
+    def number_here(self) -> int:
         """The thread's number on this disk."""
         thread = self.find(NAME)
         assert thread is not None
@@ -89,10 +89,14 @@ class Pair:
 
         def look(method: str, key: str) -> None:
             if method == "replace" and key.endswith("/HEAD"):
-                self.bucket.before = lambda _method, _key: None
+                self.mend()
                 act()
 
         self.bucket.before = look
+
+    def mend(self) -> None:
+        """Requests are answered again."""
+        self.bucket.before = self.bucket.after = lambda _method, _key: None
 
     def close(self) -> None:
         """Ends both processes."""

@@ -82,6 +82,12 @@ class Archive:
         thread = self.desk.store.threads.cached(namespace, name)
         return thread if thread is not None and thread.number in self.desk.holds else None
 
+    def may_write(self, namespace: str, name: str) -> bool:
+        """Whether the next write passes without asking anybody: the thread is held, and not being given up."""
+        thread = self.holds(namespace, name)
+        hold = self.desk.holds.get(thread.number) if thread is not None else None
+        return hold is not None and hold.given_up is None
+
     def own(self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False) -> None:
         """See ``Attacher.own``."""
         self._check_running()
@@ -223,6 +229,8 @@ class Archive:
         if hold is not None:
             thread.archived_sequence = max(thread.archived_sequence, hold.head.tip_sequence)
             thread.epoch = max(thread.epoch, hold.head.epoch)
+            if hold.given_up is not None:
+                thread.archive = hold.given_up
             hold.thread = thread
 
     def _drop_blob(self, thread: Thread, blob_id: bytes) -> None:

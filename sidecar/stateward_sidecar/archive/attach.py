@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, EpochStart
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
@@ -309,8 +309,13 @@ class Attacher:
             return thread is not None and thread.archive is not None and thread.archive.head.detached
 
     def release(self, hold: Hold, head: ArchiveHead) -> bool:
-        """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes. False: it has not."""
-        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE))
+        """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes, until HEAD has landed
+        or ``Settler.take_back`` was called. False: it has not."""
+
+        def keep(row: ArchiveRow) -> None:
+            hold.given_up = row
+
+        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE), keep)
 
     def _lost_head(self, name: Name) -> Corrupt:
         """A thread that this disk has a copy of is not new because its HEAD is gone."""

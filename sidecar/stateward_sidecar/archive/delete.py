@@ -66,18 +66,19 @@ class Remover:
         ``check`` gets the thread as it is, and once more when no write passes any more: what was saved in between is
         not deleted unseen.
         """
+        self._close(thread, check)
         try:
-            self._close(thread, check)
             self._bury(thread)
-        except BaseException:
+        except Exception:
             hold = self._desk.holds.get(thread.number)
-            live = self._desk.store.threads.in_memory(thread.number) or thread
-            if hold is not None and live.access == ACCESS_REMOTE:  # HEAD has not changed: it is still ours
-                self._settler.write_row(thread, row_of(hold.head))
+            if hold is not None and not hold.is_rolled_back:
+                # The tombstone may have landed, or land late: no write passes before HEAD was asked, for what is saved
+                # now would go with the thread.
+                del self._desk.holds[thread.number]
             raise
 
     def _close(self, thread: Thread, check: Callable[[Thread], None]) -> None:
-        """Lets no more writes pass."""
+        """Lets no more writes pass, also after a crash."""
         desk = self._desk
         while (hold := desk.holds.get(thread.number)) is not None:
             live = desk.store.threads.in_memory(thread.number) or thread
@@ -90,7 +91,11 @@ class Remover:
             if hold is None:
                 return
             if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
-                check(desk.store.threads.in_memory(thread.number) or live)
+                try:
+                    check(desk.store.threads.in_memory(thread.number) or live)
+                except Exception:
+                    self._settler.take_back(hold)
+                    raise
                 return
 
     def _bury(self, thread: Thread) -> None:

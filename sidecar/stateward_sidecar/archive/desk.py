@@ -41,6 +41,8 @@ class Hold:
     # False: the bucket was away when it was first touched; HEAD is compared before the next ship.
     is_verified: bool = True
     is_rolled_back: bool = False
+    # Set while a HEAD that gives the thread up is on its way: no write passes, whatever is on disk and in memory.
+    given_up: ArchiveRow | None = None
     # Of the entries that HEAD carries, and of its snapshot: what the next HEAD needs again. None = read them again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None

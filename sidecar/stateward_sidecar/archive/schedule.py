@@ -211,6 +211,8 @@ class Schedule:
         draft = threads.draft(txn, batch, *hold.name)
         if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
             return
+        if hold.given_up is not None:
+            return  # the row would let writes pass; whoever gives it up writes the next one
         row: ArchiveRow = row_of(hold.head, ACCESS_OWNED, (draft.floor_sequence, draft.floor_version))
         row.rolled_back = hold.is_rolled_back
         archived = draft.thread.archived_sequence

@@ -56,6 +56,12 @@ class Settler:
             return self._roll_back(thread, known, place, seen)
         assert seen is not None
         if verdict is Verdict.OURS:
+            if seen.head.detached and desk.orphans.release(
+                thread, seen.head.tip_sequence, row_of(seen.head, ACCESS_REMOTE)
+            ):  # given up by a process that could not write it down any more: anybody may take it at once
+                desk.holds.pop(thread.number, None)
+                desk.waiters.archived(thread.number, seen.head.tip_sequence)
+                return None
             return desk.hold(thread, place, seen.head, seen.etag)
         if verdict is Verdict.BEHIND:
             return self._pull(thread, place, seen)
@@ -178,6 +184,21 @@ class Settler:
         write = Write(run=self._desk.store.deleter.delete(request), frees_space=True)
         self._desk.context.writer.submit(write, wait=True).wait()
         self._desk.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
+
+    def take_back(self, hold: Hold) -> None:
+        """Lets writes pass again: HEAD has not given the thread up, as far as anybody knows. It is asked before more is
+        shipped, for the write may have landed, or land late."""
+        desk = self._desk
+        current = desk.holds.get(hold.number)
+        if current is None:
+            return  # settled meanwhile: it is not ours
+        current.is_verified = False
+        try:
+            self.write_row(hold.thread, row_of(current.head))
+            current.given_up = None
+        except Exception:
+            desk.holds.pop(hold.number, None)  # HEAD is asked at the next touch
+            raise
 
     def write_row(self, thread: Thread, row: ArchiveRow) -> None:
         """Writes how this sidecar stands to a thread, and waits for it."""

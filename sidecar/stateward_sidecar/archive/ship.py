@@ -114,9 +114,9 @@ class Shipper:
         gives_up = head.detached = detach and self._attacher.release(hold, head)
         try:
             landed = self._put(hold, head)
-        except StatewardError:
-            if gives_up:  # HEAD says that it is ours, so it is
-                self._settler.write_row(hold.thread, row_of(hold.head))
+        except Exception:
+            if gives_up:
+                self._settler.take_back(hold)
             raise
         if not landed:
             return
@@ -129,8 +129,10 @@ class Shipper:
             hold.dropped_blobs -= dropped
             desk.wire.later(partial(self._blobs.delete, hold.place, dropped))
         if gives_up:
-            desk.holds.pop(hold.number, None)
-            self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
+            try:
+                self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
+            finally:  # only now: until the row is on disk, the hold alone says that no write passes
+                desk.holds.pop(hold.number, None)
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and hold.packed is None:
             desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
 

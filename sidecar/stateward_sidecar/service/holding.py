@@ -72,6 +72,10 @@ class Holding:
         """Whether a thread can be written, and read from memory, without asking anybody."""
         return self.archive is None or self.archive.holds(namespace, thread) is not None
 
+    def may_write(self, namespace: str, thread: str) -> bool:
+        """Whether the next write passes without asking anybody."""
+        return self.archive is None or self.archive.may_write(namespace, thread)
+
     async def write(
         self,
         namespace: str,

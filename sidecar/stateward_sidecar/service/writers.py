@@ -207,8 +207,8 @@ class WriterService:
             self._calls.holding.gate.check()
             if frame.is_archived:
                 self._calls.holding.check_archivable(place.namespace, place.thread)
-            is_held = self._calls.holding.is_held(place.namespace, place.thread)
-            if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not is_held:
+            may_write = self._calls.holding.may_write(place.namespace, place.thread)
+            if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not may_write:
                 await self._take_slowly(frame, item, stream, before)
                 return frame
             frame.save = save

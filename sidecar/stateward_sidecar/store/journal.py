@@ -59,6 +59,7 @@ def append(
     ``request_row``: the key of its request id, where the caller has it. A hidden entry gets no place among all entries
     of the store: its thread is not to be seen yet.
     """
+    draft.check_writable()  # no verb may forget it: an entry of a copy would be in no history and no orphan
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys
     head.epoch = max(head.epoch, draft.thread.epoch)

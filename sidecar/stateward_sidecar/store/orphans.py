@@ -8,6 +8,8 @@ thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
@@ -39,19 +41,33 @@ class Orphans:
         name, tip = self._context.writer.submit(write, wait=True).wait()
         return name, tip
 
-    def release(self, thread: Thread, until: int, row: ArchiveRow) -> bool:
-        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on."""
+    def release(
+        self, thread: Thread, until: int, row: ArchiveRow, keep: Callable[[ArchiveRow], None] | None = None
+    ) -> bool:
+        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on. False: something
+        was, and nothing is changed.
+
+        Without ``keep`` the row is on disk afterwards. With it the thread is given up in memory only, until HEAD has
+        landed: after a crash before that it must be ours, with its row in the outbox. ``keep`` gets what every reload
+        of the thread must show meanwhile.
+        """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or draft.identity.number != thread.number or draft.head.tip_sequence > until:
                 return False
-            # In memory only, and of ``row`` only who may write: HEAD has not landed yet. After a crash before it does
-            # the thread must be ours, with its row in the outbox; and nothing may look archived that is not.
-            released = ArchiveRow()
-            released.CopyFrom(draft.archive or row)
-            released.access = row.access
-            draft.archive = released
+            if keep is None:
+                row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
+                write_archive_row(txn, draft, row)
+                txn.delete(layout.outbox_key(thread.number))
+                draft.thread.in_outbox = False
+            else:
+                # Of ``row`` only who may write: nothing may look archived that is not.
+                released = ArchiveRow()
+                released.CopyFrom(draft.archive or row)
+                released.access = row.access
+                draft.archive = released
+                batch.after_commit.append(lambda: keep(released))
             self._threads.keep_draft(batch, draft)
             return True
 

@@ -1,0 +1,211 @@
+"""The danger: a save is acknowledged into a thread that is being given up, so that it is neither history nor orphan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.archive.twins import NAME, Pair, Twin, appending, twins
+from tests.archive_model.faults import Death
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.thread_pb2 import ACCESS_OWNED, Retention
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, UpdateThreadRequest
+from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, ThreadNotFound
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """``a`` has archived a version."""
+    with twins(tmp_path) as made:
+        made.a.put("one")
+        made.a.archive_all()
+        yield made
+
+
+def save_now(sidecar: Twin, word: str) -> bool:
+    """A save by another call, in the middle of a ship: whether it was acknowledged."""
+    with suppress(NotOwner):
+        return sidecar.save_held(appending(word), lambda _: None) is not None
+    return False
+
+
+def give_up_and(pair: Pair, act: Callable[[], bool]) -> bool:
+    """Archives a version that waits, which gives the thread up; ``act`` runs while that HEAD is on its way."""
+    found: list[bool] = []
+    pair.a.put("two", status=STATUS_WAITING)
+    pair.before_head(lambda: found.append(act()))
+    pair.a.archive_all()
+    return found[0]
+
+
+def check_nothing_is_lost(pair: Pair, acknowledged: list[str]) -> None:
+    """What was acknowledged is read here, and by the other machine once it is archived; both go on."""
+    pair.a.put("later")
+    words = ["one", "two", *acknowledged, "later"]
+    assert pair.a.words() == words
+    pair.a.archive_all()
+    assert pair.b.words() == words
+    assert pair.a.orphans() == pair.b.orphans() == []
+
+
+def test_a_save_while_the_head_is_on_its_way(pair: Pair) -> None:
+    """It is not acknowledged; the same call takes the thread again afterwards."""
+    assert not give_up_and(pair, lambda: save_now(pair.a, "three"))
+    check_nothing_is_lost(pair, [])
+
+
+def test_a_save_after_the_schedule_wrote_its_rows(pair: Pair) -> None:
+    """Once a second it writes down what is known of threads: that must not let writes pass."""
+
+    def act() -> bool:
+        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule.write_rows(wait=True)
+        return save_now(pair.a, "three")
+
+    assert not give_up_and(pair, act)
+    check_nothing_is_lost(pair, [])
+
+
+def test_a_save_after_the_thread_was_forgotten(pair: Pair) -> None:
+    """Any thread may leave memory at any time: what is read from disk again is given up all the same."""
+
+    def act() -> bool:
+        thread = pair.a.find(NAME)
+        assert thread is not None
+        pair.a.store.threads.forget(thread)
+        pair.a.find(NAME)  # a reader's
+        return save_now(pair.a, "three")
+
+    assert not give_up_and(pair, act)
+    check_nothing_is_lost(pair, [])
+
+
+def test_retention_while_the_head_is_on_its_way(pair: Pair) -> None:
+    """No verb appends to what is given up, also not one that nobody asked for."""
+    change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)
+    change.options.retention.CopyFrom(Retention(keep_last=1))
+    change.update_mask.paths.append("retention")
+    pair.a.write(pair.a.store.settings.update(change))
+
+    def act() -> bool:
+        with suppress(NotOwner):
+            return bool(pair.a.write(pair.a.store.pruner.retain(NAMESPACE, NAME)))
+        return False
+
+    assert not give_up_and(pair, act)
+    check_nothing_is_lost(pair, [])
+
+
+def test_a_save_right_before_the_thread_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD was made without it, so HEAD must not give the thread up: the release looks, in the writer."""
+    release, saved = Attacher.release, list[bool]()
+
+    def save_and_release(self: Attacher, *arguments: object) -> bool:
+        saved.append(save_now(pair.a, "three"))
+        return release(self, *arguments)  # type: ignore[arg-type]
+
+    pair.a.put("two", status=STATUS_WAITING)
+    monkeypatch.setattr(Attacher, "release", save_and_release)
+    pair.a.archive_all()
+    monkeypatch.undo()
+    assert saved == [True]
+    thread = pair.a.find(NAME)
+    assert thread is not None
+    assert thread.access == ACCESS_OWNED
+    with pytest.raises(NotOwner):
+        pair.b.put("b three")  # it is held: no other machine takes it at once
+    check_nothing_is_lost(pair, ["three"])
+
+
+def test_a_head_that_does_not_land(pair: Pair) -> None:
+    """The thread is ours again; what is saved then is shipped, whether the HEAD had landed or not."""
+    for landed in (False, True):
+        pair.a.put(f"waits {landed}", status=STATUS_WAITING)
+        refuse_head(pair, landed=landed)
+        with pytest.raises(ArchiveUnavailable):
+            pair.a.archive_all()
+        pair.mend()
+        pair.a.put(f"after {landed}")
+        pair.a.archive_all()
+    words = ["one", "waits False", "after False", "waits True", "after True"]
+    assert pair.a.words() == pair.b.words() == words
+    assert pair.a.orphans() == []
+
+
+def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:
+    """HEAD says that anybody may take the thread: it is taken again, in HEAD, before anything is acknowledged."""
+    pair.a.put("two", status=STATUS_WAITING)
+    pair.bucket.after = die
+    with pytest.raises(Death):
+        pair.a.archive_all()
+    pair.mend()
+    pair.a.restart()
+    pair.a.put("three")
+    with pytest.raises(NotOwner):
+        pair.b.put("b three")
+    pair.a.archive_all()
+    assert pair.b.words() == ["one", "two", "three"]
+
+
+def test_a_crash_before_head(pair: Pair) -> None:
+    """The thread is ours, and what waited for HEAD is shipped after the next start."""
+    pair.a.put("two", status=STATUS_WAITING)
+    pair.bucket.before = die
+    with pytest.raises(Death):
+        pair.a.archive_all()
+    pair.mend()
+    pair.a.restart()
+    assert pair.a.outbox() == {pair.a.number_here()}
+    check_nothing_is_lost(pair, [])
+
+
+def test_a_save_after_a_tombstone_of_which_nobody_knows(pair: Pair) -> None:
+    """It may have landed: what is saved before HEAD was asked would go with the thread, also after a crash."""
+    refuse_head(pair, landed=True)
+    with pytest.raises(ArchiveUnavailable):
+        pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
+    with pytest.raises(ArchiveUnavailable):
+        pair.a.put("two")
+    pair.mend()
+    pair.a.restart()
+    with pytest.raises(ThreadNotFound):
+        pair.a.words()
+
+
+def test_a_deletion_that_did_not_land(pair: Pair) -> None:
+    """Its caller heard of it; the thread is written again as soon as HEAD was asked."""
+    refuse_head(pair, landed=False)
+    with pytest.raises(ArchiveUnavailable):
+        pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
+    pair.mend()
+    pair.a.put("two")
+    check_nothing_is_lost(pair, [])
+
+
+def refuse_head(pair: Pair, *, landed: bool) -> None:
+    """The next HEAD has no answer, and then the bucket is away until it is mended."""
+
+    def away(_method: str, key: str) -> None:
+        raise BucketUnavailable(f"{key}: away")
+
+    def strike(method: str, key: str) -> None:
+        if method == "replace" and key.endswith("/HEAD"):
+            pair.bucket.before = away
+            raise BucketUnavailable(f"{key}: no answer", is_unclear=True)
+
+    if landed:
+        pair.bucket.after = strike
+    else:
+        pair.bucket.before = strike
+
+
+def die(method: str, key: str) -> None:
+    """The end of the process, at a HEAD."""
+    if method == "replace" and key.endswith("/HEAD"):
+        raise Death
