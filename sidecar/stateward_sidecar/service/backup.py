@@ -97,8 +97,12 @@ class BackupService:
         """Begins a thread, once an import of the name that was cut off is gone, or a copy is made."""
         end = time.monotonic() + NAME_WAIT_S
         while True:
+            made = self._step(self._store.importer.begin, begin)
             try:
-                return await self._work(self._store.importer.begin, begin)
+                return await asyncio.shield(made)
+            except asyncio.CancelledError:  # what was begun meanwhile is nobody's
+                made.add_done_callback(self._give_up)
+                raise
             except QueueFull:
                 if time.monotonic() > end or self._calls.holding.gate.is_ended:
                     raise
@@ -115,18 +119,25 @@ class BackupService:
         except ThreadNotFound:  # the archive says so
             return None
 
+    def _give_up(self, made: asyncio.Future[Import]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            self._step(made.result().discard)
+
     async def _discard(self, made: Import) -> None:
-        await asyncio.shield(self._work(made.discard))
+        await asyncio.shield(self._step(made.discard))
 
     async def _work(self, verb: Callable[..., T], *arguments: Any) -> T:
         """Runs a step to its end, also where the caller has gone: the next one must not meet it at work."""
-        # Not among the copies: one that waits for this thread's name would be waited for by it.
-        step = asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *arguments)
+        step = self._step(verb, *arguments)
         try:
             return await asyncio.shield(step)
         except asyncio.CancelledError:
             await asyncio.wait([step])
             raise
+
+    def _step(self, verb: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        # Not among the copies: one that waits for this thread's name would be waited for by it.
+        return asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *arguments)
 
 
 async def _next(requests: AsyncIterator[ImportThreadRequest]) -> ImportThreadRequest | None:
