@@ -176,9 +176,9 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
     found["signals"] = list(wire.signals.ListSignals(s.ListSignalsRequest(**at)).signals)
     for data in (LARGE, b"", b"named by nothing"):
         digest = hashlib.sha256(data).digest()
-        found["stat", digest] = _try(wire.blobs.StatBlob, b.StatBlobRequest(**at, sha256=digest))
         request = b.ReadBlobRequest(**at, blob={"sha256": digest})
         found["blob", digest] = _try(lambda each: b"".join(m.data for m in wire.blobs.ReadBlob(each)), request)
+        found["stat", digest] = _try(wire.blobs.StatBlob, b.StatBlobRequest(**at, sha256=digest))
     return {key: _bare(value) for key, value in found.items()}
 
 

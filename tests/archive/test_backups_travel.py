@@ -1,0 +1,46 @@
+"""A thread that was restored on a machine with an archive: another machine goes on with all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.archive.rig import Fleet
+from tests.cli.conftest import run
+from tests.cli.everything import HOLDER, fill, read
+from tests.service.wire import Wire
+
+from stateward.testing import run_daemon
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.thread_service_pb2 import AttachRequest, WaitDurableRequest
+
+
+def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -> None:
+    """A backup is restored and archived; after the machine is lost, another one reads all of it, blobs too."""
+    path = tmp_path / "all.jsonl.gz"
+    with run_daemon() as lonely:
+        original = Wire(lonely.target)
+        fill(original, "space")
+        assert run("--target", lonely.target, "-n", "space", "export", "rich", "--versions", "-o", path).code == 0
+        first, second = machines.machine("first"), machines.machine("second")
+        answer = run("--target", first.target, "-n", "space", "import", path)
+        assert (answer.code, answer.err) == (0, "")
+        wire = Wire(first.target)
+        asked = {"namespace": "space", "thread": "rich"}
+        sequence = wire.thread(**asked).sequence
+        wait = WaitDurableRequest(**asked, sequence=sequence, durability="DURABILITY_ARCHIVED")
+        wire.threads.WaitDurable(wait)
+        first.kill()
+        other = Wire(second.target)
+        other.threads.Attach(AttachRequest(**asked, mode="ATTACH_MODE_TAKE_OVER"))
+        before, after = (
+            read(each, "space", "rich", is_restored=each is other) for each in (original, other)
+        )
+        for found in (before, after):
+            for field in ("access", "owner_id", "owner_epoch"):
+                found["thread"].ClearField(field)
+        for key, value in before.items():
+            assert after[key] == value, key
+        token = original.thread(**asked).lease.token
+        lease = AcquireLeaseRequest(**asked, holder=HOLDER, request_id="next")
+        assert other.leases.AcquireLease(lease).lease.token > token
+        assert other.findings() == []
