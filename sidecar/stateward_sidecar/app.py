@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from stateward.v1 import (
     admin_service_pb2,
@@ -48,6 +49,7 @@ from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.leases import LeaseService, Leasing
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
+from stateward_sidecar.service.stop import stop as stop_in_order
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings, version
@@ -68,8 +70,8 @@ BUCKET_PATIENCE = Patience(deadline_s=8.0)
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
-async def run(settings: Settings) -> int:
-    """Runs the daemon until it is told to stop. Returns the exit code. Raises StartError."""
+async def run(settings: Settings) -> NoReturn:
+    """Runs the daemon until it is told to stop, and ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -91,20 +93,13 @@ async def run(settings: Settings) -> int:
     sweeping.cancel()
     parts.feed.close()
     parts.writers.close()
-    await parts.server.stop(0 if failure else settings.grace_s)
     if failure:
         # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
-        sys.stderr.flush()
-        os._exit(EXIT_DISK_FAILED)
-    if parts.archive is not None:
-        await loop.run_in_executor(None, _leave, parts.archive, settings.grace_s)
-    await loop.run_in_executor(None, parts.store.close)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # All is done: one more signal while the interpreter ends must not make it look like a violent end.
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
+        await parts.server.stop(0)
+        _end(EXIT_DISK_FAILED)
+    await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
     log.info("stopped")
-    return EXIT_OK
+    _end(EXIT_DISK_FAILED if failure else EXIT_OK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +209,11 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
 
 
-def _leave(archive: Archive, grace_s: float) -> None:
-    """Ships what is committed and gives threads up; what is left is shipped by the next start on this disk."""
-    given, dirty = archive.ship_all(grace_s)
-    if dirty:
-        log.warning("the grace time is over and threads have entries that are not archived", threads=dirty)
-    log.info("left the archive", detached=given, dirty=dirty)
-    archive.close()
+def _end(code: int) -> NoReturn:
+    """Ends the process here: the interpreter's own end waits for every thread, also for one that hangs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _open_bucket(settings: Settings) -> Bucket | None:

@@ -114,7 +114,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="names this sidecar, in its log and as owner (default: host name)",
     )
-    add("--grace", metavar="SECONDS", help="how long a stop waits for running calls (default: 10)")
+    add(
+        "--grace",
+        metavar="SECONDS",
+        help="how long a stop may take, for running calls and for what is not archived yet (default: 10)",
+    )
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or a quarter of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")

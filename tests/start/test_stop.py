@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from tests.service.wire import Wire, appends
 
 from stateward.testing import run_daemon
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
-from stateward.v1.thread_service_pb2 import WatchRequest
+from stateward.v1.thread_service_pb2 import WaitDurableRequest, WatchRequest
 
 QUICK_S = 3.0
+GRACE_S = 1.0
 WRITERS = 8
 
 
-def append(thread: str, number: int) -> SaveRequest:
-    return SaveRequest(thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}")
+def append(thread: str, number: int, **fields: Any) -> SaveRequest:
+    return SaveRequest(thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}", **fields)
 
 
 def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
@@ -72,6 +79,41 @@ def test_an_open_watch_does_not_hold_up_the_stop(thread: str) -> None:
         assert daemon.stop() == 0
         assert took < QUICK_S
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        wire.close()
+
+
+@contextmanager
+def hanging_bucket(directory: Path) -> Iterator[None]:
+    """Every write to a bucket in a directory waits meanwhile."""
+    with ExitStack() as stack:
+        for lock in [path / ".lock" for path in (directory, *directory.rglob("*")) if path.is_dir()]:
+            file = stack.enter_context(lock.open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_bucket_that_hangs_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """It ends with its grace time and exit code 0, says what is not archived, and the next start archives that."""
+    bucket = tmp_path / "bucket"
+    with run_daemon(grace=GRACE_S, archive=bucket.as_uri(), archive_interval=60) as daemon:
+        wire = Wire(daemon.target)
+        for thread in ("idle", "waited for"):
+            wire.save(append(thread, 0, durability=DURABILITY_ARCHIVED))
+        with hanging_bucket(bucket):
+            wire.save(append("idle", 1))
+            waiting = wire.checkpoints.Save.future(append("waited for", 1, durability=DURABILITY_ARCHIVED))
+            wire.save(append("idle", 2))
+            begun = time.monotonic()
+            assert daemon.stop() == 0
+            assert time.monotonic() - begun < GRACE_S + QUICK_S
+            waiting.code()
+        assert '"threads": 2' in daemon.stderr
+        wire.close()
+        daemon.start()
+        wire = Wire(daemon.target)
+        for thread, sequence in (("idle", 3), ("waited for", 2)):
+            request = WaitDurableRequest(thread=thread, sequence=sequence, durability=DURABILITY_ARCHIVED)
+            assert wire.threads.WaitDurable(request, timeout=10).durability == DURABILITY_ARCHIVED
         wire.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -289,15 +290,19 @@ class Archive:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def ship_all(self, grace_s: float) -> tuple[int, int]:
+    def ship_all(self, grace_s: float, on_given: Callable[[], None] = lambda: None) -> tuple[int, int]:
         """Takes nothing more, and archives and detaches within the grace time; see ``Leaver.leave``."""
         self.desk.is_stopping.set()
-        return self.leaver.leave(grace_s)
+        return self.leaver.leave(grace_s, on_given=on_given)
 
-    def close(self) -> None:
-        """Ends all threads."""
+    def stop(self) -> None:
+        """Begins nothing more, and writes down what is known. Does not wait for the bucket."""
         self.desk.is_stopping.set()
         self.schedule.close()
+
+    def close(self) -> None:
+        """Ends all threads. Waits for requests that are under way."""
+        self.stop()
         self.lanes.close(wait=True)
         self.desk.wire.close()
 
