@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -128,7 +129,7 @@ def _make_parts(
     key = _load_key(settings)
     bucket = _open_bucket(settings)
     wire = Wire(bucket, Clock()) if bucket is not None else None
-    if wire is not None and settings.archive_must_exist:
+    if wire is not None and settings.archive_must_exist and not settings.archive_put_back:
         expect_archive(wire, settings.archive)
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = fetch_root(wire) if wire is not None and not has_keys else b""
@@ -183,7 +184,8 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
         targets = [parts.server.listen(url) for url in settings.listen]
         store.start()
         if archive is not None and parts.bucket is not None:
-            await loop.run_in_executor(None, join, store, archive.desk.wire, parts.bucket, parts.key)
+            agree = partial(join, puts_back=settings.archive_put_back)
+            await loop.run_in_executor(None, agree, store, archive.desk.wire, parts.bucket, parts.key)
             archive.start()
         await parts.server.start()
     except BaseException:

@@ -59,6 +59,7 @@ class Settings:
     log_format: str
     archive: str  # its URL; empty = none
     archive_must_exist: bool
+    archive_put_back: bool
     archive_interval_s: float
     archive_puts_per_s: float
     archive_lease_s: float
@@ -92,6 +93,12 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_const",
         const="yes",
         help="start only where that archive exists already: a wrong URL is refused, and no archive is made there",
+    )
+    add(
+        "--archive-put-back",
+        action="store_const",
+        const="yes",
+        help="put back the archive's _format and _keys/root, if they were lost, from a --data-dir that has joined it",
     )
     add("--archive-interval", metavar="SECONDS", help="how often a busy thread is archived (default: 1)")
     add("--archive-puts", metavar="N", help="archive writes a second, for all threads together (default: 50)")
@@ -145,7 +152,7 @@ _NUMBERS = (
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
     "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts", "archive_lease",
-    "accept_local_key", "archive_must_exist",
+    "accept_local_key", "archive_must_exist", "archive_put_back",
 )  # fmt: skip
 
 
@@ -215,6 +222,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         log_level=_choice(given, "log_level", LEVELS, "info"),
         log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,
         archive_must_exist=_is_yes(given, "archive_must_exist"),
+        archive_put_back=_is_yes(given, "archive_put_back"),
         archive_interval_s=_seconds(given, "archive_interval", 1.0),
         archive_puts_per_s=_at_least_one(given, "archive_puts", 50.0),
         archive_lease_s=_seconds(given, "archive_lease", 10.0),

@@ -22,6 +22,7 @@ from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.reread import Rereader
+from stateward_sidecar.archive.start import missing
 from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_dictionaries, flaw_of, open_tail
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
@@ -55,6 +56,9 @@ class Inspector:
         if request.thread:
             self._choose(request.namespace, request.thread, survey)
         else:
+            for key in missing(self._desk.wire):
+                message = f"{key} is missing in the archive: no sidecar without data can use it"
+                yield self._progress(Finding(reason="CORRUPT", message=message))
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()
             for _ in self._fleet.add_lost(request.namespace, survey):

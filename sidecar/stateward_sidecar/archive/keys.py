@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
 from stateward_sidecar.archive.heads import FORMAT
-from stateward_sidecar.archive.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key
+from stateward_sidecar.archive.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.errors import ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
@@ -26,6 +27,7 @@ from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import UID_BYTES
+from stateward_sidecar.telemetry import log
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,15 @@ def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
         needed = max(form.min_reader, form.min_writer)
         raise StartError(f"the archive needs a version that knows format {needed}; this one knows {FORMAT}")
     return form
+
+
+def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
+    """Puts objects of an archive back that were lost, as this store knows them since it joined."""
+    bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: _key_object(keystore.root_slot())}
+    for key in keys:
+        with suppress(ObjectExists):
+            wire.create(key, bodies[key])
+            log.warning("an object that was lost in the archive is put back", key=key)
 
 
 def find_root(wire: Wire) -> bytes | None:
@@ -95,10 +106,13 @@ class Keys:
         identity = keystore.namespace_id(name)
         if identity in self._agreed:
             return keystore.namespace(name)
-        found = self._wire.find(namespace_key(identity))
-        if found is None:
-            return None
-        return self._adopt(identity, slot_of(found.data))
+        key = namespace_key(identity)
+        found = self._wire.find(key)
+        if found is None and next(self._wire.walk(namespace_prefix(identity)), None) is not None:
+            found = self._wire.find(key)  # made meanwhile: it comes before the first thread
+            if found is None:
+                raise KeyUnavailable(f"{key} is missing in the archive, and threads that need it are there")
+        return self._adopt(identity, slot_of(found.data)) if found is not None else None
 
     def namespace(self, name: str) -> NamespaceKeys:
         """A namespace's keys; made where it has none."""

@@ -78,6 +78,11 @@ def namespace_key(namespace_id: bytes) -> str:
     return NAMESPACE_KEYS + namespace_id.hex()
 
 
+def namespace_prefix(namespace_id: bytes) -> str:
+    """Begins the objects of all its threads."""
+    return f"{THREADS}{namespace_id.hex()}/"
+
+
 def place_of(head_key: str) -> Place | None:
     """The place of a HEAD's key; None for any other key."""
     parts = head_key.removeprefix(THREADS).split("/")

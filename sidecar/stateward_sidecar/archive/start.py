@@ -1,12 +1,17 @@
-"""Before the daemon is ready: whether the bucket can be relied on, and whether archive and store belong together."""
+"""Before the daemon is ready: whether the bucket can be relied on, and whether archive and store belong together.
+
+An archive is made by the first sidecar that finds nothing of one. Two objects tell an archive from nothing: its format
+and its root key. If one of them is missing and anything else is there, or this store has joined the archive before, the
+object was lost, and the start is refused: a second root would begin every thread a second time.
+"""
 
 from __future__ import annotations
 
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
-from stateward_sidecar.archive.keys import agree_on_format, agree_on_root, find_root
-from stateward_sidecar.archive.places import FORMAT_KEY
+from stateward_sidecar.archive.keys import agree_on_format, agree_on_root, find_root, put_back
+from stateward_sidecar.archive.places import FORMAT_KEY, ROOT, ROOT_KEY
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
@@ -26,35 +31,51 @@ BOOTS_KEPT = 256
 def expect_archive(wire: Wire, url: str) -> None:
     """Raises StartError where there is no archive. Nothing is written: a URL with a mistake in it stays as it was."""
     try:
-        found = wire.find(FORMAT_KEY)
+        lost = missing(wire)
+        if FORMAT_KEY in lost and not _has_more(wire):
+            raise StartError(f"--archive: there is no archive at {url}")
     except ArchiveUnavailable as error:
         raise StartError(f"--archive: {error.message}") from None
-    if found is None:
-        raise StartError(f"--archive: there is no archive at {url}")
+    if lost:
+        raise _lost(lost)
 
 
 def fetch_root(wire: Wire) -> bytes:
-    """For a store that is about to be made: the root the archive has, empty where it has none. Raises StartError."""
+    """For a store that is about to be made: the archive's root, empty where there is no archive. Raises StartError."""
     try:
-        return find_root(wire) or b""
+        root = find_root(wire)
+        if root is None:
+            _check_new(wire)
+            root = find_root(wire)  # another sidecar may have made the archive meanwhile
+        return root or b""
     except ArchiveUnavailable as error:
         raise StartError(
             f"--archive: {error.message}; a sidecar without data must ask the archive before it may start"
         ) from None
 
 
-def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
+def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: bool = False) -> str:
     """Makes store and archive one. Returns the archive's id; empty where it could not be asked. Raises StartError.
 
-    A store that has joined before starts without asking: a bucket that is away stops no commit.
+    A store that has joined before starts without asking: a bucket that is away stops no commit. ``puts_back``: such a
+    store puts back the archive's format and root key where they were lost.
     """
     with store.context.engine.read() as txn:
-        known = txn.get(layout.ARCHIVE_KEY)
-        known = bytes(known) if known is not None else None
+        row = txn.get(layout.ARCHIVE_KEY)
+        known = ArchiveFormat.FromString(bytes(row)) if row is not None else None
     try:
         if known is None:
             probe_bucket(bucket)
+            _check_new(wire)
+        elif lost := missing(wire):
+            if not puts_back:
+                raise _lost(lost)
+            put_back(wire, store.context.keystore, known, lost)
         form = agree_on_format(wire, store.context.clock.now_us())
+        if known is not None and known.archive_id != form.archive_id:
+            raise StartError(
+                "--archive: the data in this directory belong to another archive; give them theirs, or move them away"
+            )
         agree_on_root(wire, store.context.keystore, key)
     except BucketUnfit as error:
         raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
@@ -65,13 +86,34 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes) -> str:
             raise StartError(f"--archive: {error.message}; before its first use it must be asked") from None
         log.warning("the archive does not answer; commits go on", error=error.message)
         return ""
-    if known is not None and ArchiveFormat.FromString(known).archive_id != form.archive_id:
-        raise StartError(
-            "--archive: the data in this directory belong to another archive; give them theirs, or move them away"
-        )
     if known is None:
         _remember(store, form)
     return form.archive_id.hex()
+
+
+def missing(wire: Wire) -> list[str]:
+    """Which of the two objects without which nothing is an archive are not there."""
+    return [key for key in (FORMAT_KEY, ROOT_KEY) if wire.find(key) is None]
+
+
+def _has_more(wire: Wire) -> bool:
+    """Whether anything but these two is there."""
+    return any(key not in (FORMAT_KEY, ROOT_KEY) for key, _ in wire.walk(ROOT))
+
+
+def _check_new(wire: Wire) -> None:
+    """Raises StartError where something of an archive is there, and one of the two objects is not."""
+    # Asked again: another sidecar may make the archive at this moment, and puts these two first.
+    if missing(wire) and _has_more(wire) and (lost := missing(wire)):
+        raise _lost(lost)
+
+
+def _lost(keys: list[str]) -> StartError:
+    return StartError(
+        f"--archive: {' and '.join(keys)} is missing in the archive, which is not new. Is this the right bucket, and "
+        "is its directory mounted? If the object was lost, put it back from a copy of the bucket, or start a sidecar "
+        "whose --data-dir has joined this archive once with --archive-put-back"
+    )
 
 
 def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:

@@ -1,0 +1,87 @@
+"""The danger: a bucket that lost one object is taken for a new archive, and every thread in it begins a second time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive_model.sidecar import KEY, NAMESPACE
+
+from stateward.v1.archive_service_pb2 import VerifyArchiveRequest
+from stateward_sidecar.archive.inspect import Inspector
+from stateward_sidecar.archive.places import FORMAT_KEY, NAMESPACE_KEYS, ROOT_KEY
+from stateward_sidecar.archive.start import expect_archive, fetch_root, join
+from stateward_sidecar.errors import KeyUnavailable, StartError
+
+LOST = [(FORMAT_KEY,), (ROOT_KEY,), (FORMAT_KEY, ROOT_KEY)]
+
+
+@pytest.fixture
+def first(driven: Town) -> Driven:
+    """A machine with an archived thread."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    return machine
+
+
+def contents(driven: Town) -> list[str]:
+    return [key for key, _ in driven.net.bucket.list("v1/")]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_new_machine_does_not_start(driven: Town, first: Driven, lost: tuple[str, ...]) -> None:
+    """It is told which object is missing, makes nothing, and starts once the object is back."""
+    kept = {key: driven.net.bucket.get(key).data for key in lost}
+    for key in lost:
+        driven.net.bucket.delete(key)
+    before = contents(driven)
+    with pytest.raises(StartError) as refused:
+        driven.machine("second")
+    assert all(key in refused.value.message for key in lost)
+    with pytest.raises(StartError):
+        expect_archive(first.wire, "memory:")
+    assert contents(driven) == before
+    for key, data in kept.items():
+        driven.net.bucket.create(key, data)
+    assert driven.machine("second").state().checkpoint.version == 1
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_machine_that_has_joined_makes_no_second_root(driven: Town, first: Driven, lost: tuple[str, ...]) -> None:
+    """Not even where nothing else is there; a person may have it put back what was lost, and all goes on."""
+    form = driven.net.bucket.get(FORMAT_KEY).data
+    for key in lost:
+        driven.net.bucket.delete(key)
+    findings = [answer.finding for answer in Inspector(first.archive.desk).verify(VerifyArchiveRequest())]
+    assert [key for key in lost for finding in findings if finding.message.startswith(key)] == list(lost)
+    before = contents(driven)
+    with pytest.raises(StartError, match=lost[0]):
+        join(first.store, first.wire, first.bucket, KEY)
+    assert contents(driven) == before
+    assert join(first.store, first.wire, first.bucket, KEY, puts_back=True)
+    assert driven.net.bucket.get(FORMAT_KEY).data == form
+    assert driven.machine("second").state().checkpoint.version == 1
+
+
+def test_an_archive_in_the_making_is_new(driven: Town) -> None:
+    """A machine that died between the two objects, or is about to make the second one, stops nobody."""
+    first = driven.machine("first")
+    driven.net.bucket.delete(ROOT_KEY)
+    with pytest.raises(StartError):
+        expect_archive(first.wire, "memory:")
+    assert fetch_root(first.wire) == b""
+    driven.machine("second")
+
+
+def test_a_lost_namespace_is_not_new(driven: Town, first: Driven) -> None:
+    """Without its key neither a read nor a save of one of its threads says that there is none."""
+    for key in [key for key in contents(driven) if key.startswith(NAMESPACE_KEYS)]:
+        driven.net.bucket.delete(key)
+    second = driven.machine("second")
+    before = contents(driven)
+    with pytest.raises(KeyUnavailable, match=NAMESPACE_KEYS):
+        second.state()
+    with pytest.raises(KeyUnavailable, match=NAMESPACE_KEYS):
+        second.put(append(after=0))
+    assert contents(driven) == before
+    assert second.archive.desk.keys.find_namespace(NAMESPACE + "-unused") is None
