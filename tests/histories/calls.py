@@ -87,7 +87,9 @@ def wait_archived(machine: Machine, request: WaitDurableRequest, made: Attempt, 
                 "durability": "archived"}  # fmt: skip
 
     answered = attempt(machine, request.thread, call)
-    if answered["outcome"] in ("mismatch", "absent", "refused", "fenced"):
+    if answered["outcome"] == "fenced":
+        return {**answered, "version": made["version"], "digest": made["digest"]}
+    if answered["outcome"] in ("mismatch", "absent", "refused"):
         answered["outcome"], answered["reason"] = "unknown", f"waited: {answered['outcome']}"
     return answered
 

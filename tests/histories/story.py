@@ -61,6 +61,11 @@ class Story:
         self.records[-1]["attempts"].append({**before, "call": begun, "return": begun + 10**9, **facts})
         return self
 
+    def retried(self, at: float, **facts: Any) -> Story:
+        """One more attempt of the last operation, also if something else was told since."""
+        self.records.append(self.records.pop(max(n for n, each in enumerate(self.records) if each["kind"] == "op")))
+        return self.again(at, **facts)
+
     def read(self, version: int, at: float, *, log: list[str] | None = None, line: str = "", **facts: Any) -> Story:
         """A read of the head."""
         answer = {"outcome": "ok", "version": version, "digest": digest(version, line), "sequence": version}

@@ -83,7 +83,15 @@ SPOILT = {
     "a phantom": (one().final(4), {"phantom"}),
     "a refused save that happened": (one().append(4, 6, outcome="refused").final(4), {"phantom"}),
     "a misfit that happened": (
-        one().append(4, 6, outcome="unknown").again(8, outcome="mismatch").final(4), {"phantom"},
+        one().append(4, 6, outcome="unknown").again(8, outcome="mismatch").final(4), {"retry"},
+    ),
+    "a retry that is answered from an older version": (
+        everywhere(several().save(4, 6, durability="archived"), 4)
+        .retried(8, machine="B", outcome="mismatch", version=2, digest=digest(2)), {"retry"},
+    ),
+    "a fenced save that happened": (everywhere(several().append(4, 6, outcome="fenced", digest=""), 4), {"phantom"}),
+    "a wait for what is said to be set aside": (
+        everywhere(several().again(6, outcome="fenced"), 3), {"fork"},
     ),
     "a fork that somebody read": (one().read(3, 5, line="b").final(3), {"fork"}),
     "other content under one digest": (

@@ -51,6 +51,7 @@ func (r *Rules) check() []Violation {
 	r.orphansKeep()
 	if r.line != nil {
 		r.acknowledged()
+		r.denied()
 		r.shown()
 	}
 	for index := range r.found {
@@ -187,8 +188,6 @@ func (r *Rules) tokens() {
 				once("phantom", token, "token %s at %s was never sent", token, place)
 			} else if cannotHaveHappened(op) {
 				once("phantom", token, "token %s at %s is of operation %d, which was told that nothing is written", token, place, op.ID)
-			} else if r.setup.Promise == "committed" && op.Attempts[len(op.Attempts)-1].Outcome == "mismatch" {
-				once("phantom", token, "token %s at %s is of operation %d, whose retry was told that it does not fit", token, place, op.ID)
 			}
 		}
 	}
@@ -216,86 +215,4 @@ func cannotHaveHappened(op Op) bool {
 		}
 	}
 	return true
-}
-
-// orphansKeep: what is set aside stays as it was written.
-func (r *Rules) orphansKeep() {
-	for _, orphan := range r.orphans {
-		if orphan.Error != "" {
-			r.find("orphan", "%s of %s cannot be read (%s): %s", orphan.Name, orphan.Machine, orphan.Reading, orphan.Error)
-		}
-		for _, version := range orphan.Versions {
-			if len(version.Log) != version.Version || version.Log[version.Version-1] != version.Token {
-				r.find("orphan", "version %d of %s of %s appended %s by its history, and shows other content (%s)",
-					version.Version, orphan.Name, orphan.Machine, version.Token, orphan.Reading)
-			}
-		}
-	}
-}
-
-// acknowledged: what was answered is in the thread, or, if it was not ARCHIVED, in one orphan of that machine.
-func (r *Rules) acknowledged() {
-	for _, op := range r.ops {
-		if !isWrite(op) {
-			continue
-		}
-		for _, attempt := range op.Attempts {
-			if attempt.Outcome != "ok" || r.line.Has(attempt.Version, attempt.Digest) || attempt.Call < r.setBack {
-				continue
-			}
-			what := fmt.Sprintf("operation %d (%s, token %s) was answered %s version %d %.8s by %s",
-				op.ID, op.Do, op.Token, attempt.Durability, attempt.Version, attempt.Digest, attempt.Machine)
-			if attempt.Durability == "archived" || r.setup.Promise == "committed" {
-				r.find("lost", "%s, which is not in the thread", what)
-			} else if r.setup.Promise == "set back" {
-				continue // the line that was lost goes on at its owner, and is not archived
-			} else if places := r.setAside(attempt, op.Token); len(places) != 1 && !r.isExcused(attempt) {
-				r.find("lost", "%s; it is not in the thread, and in %d orphans there %v", what, len(places), places)
-			}
-		}
-	}
-}
-
-// setAside names the orphans of a machine that have this very version among their own.
-func (r *Rules) setAside(attempt Attempt, token string) []string {
-	places, seen := []string(nil), map[string]bool{}
-	for _, orphan := range r.orphans {
-		for _, version := range orphan.Versions {
-			is := version.Version == attempt.Version && version.Digest == attempt.Digest && version.Token == token
-			if is && orphan.Machine == attempt.Machine && !seen[orphan.Name] {
-				seen[orphan.Name] = true
-				places = append(places, orphan.Name)
-			}
-		}
-	}
-	return places
-}
-
-// isExcused says whether the machine lost its copy after it answered.
-func (r *Rules) isExcused(attempt Attempt) bool {
-	for _, loss := range r.losses {
-		if loss.Machine == attempt.Machine && (loss.Thread == "" || loss.Thread == r.thread) && attempt.Call <= loss.Time {
-			return true
-		}
-	}
-	return false
-}
-
-// shown: a state that is not in the thread may be shown only while the archive does not have it.
-func (r *Rules) shown() {
-	for _, op := range r.ops {
-		for _, attempt := range op.Attempts {
-			if op.Do != "read" && op.Do != "look" || attempt.Outcome != "ok" || r.line.Has(attempt.Version, attempt.Digest) {
-				continue
-			}
-			isArchived := attempt.Sequence <= attempt.ArchivedSequence
-			if r.setup.Promise == "set back" { // a copy is not shown as the thread
-				isArchived = isArchived && attempt.Owner != "" && attempt.Call > r.setBack
-			}
-			if r.setup.Promise == "committed" || isArchived {
-				r.find("fork", "operation %d read version %d %.8s at %s, which is not in the thread at the end",
-					op.ID, attempt.Version, attempt.Digest, attempt.Machine)
-			}
-		}
-	}
 }
