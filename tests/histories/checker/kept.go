@@ -50,7 +50,7 @@ func (r *Rules) denied() {
 			continue
 		}
 		for _, attempt := range op.Attempts {
-			isHere := r.line.Has(attempt.Version, attempt.Digest)
+			isHere := attempt.Version > 0 && r.line.Has(attempt.Version, attempt.Digest)
 			switch {
 			case attempt.Outcome == "fenced" && isHere:
 				r.find("fork", "operation %d: %s says that version %d %.8s is set aside, and it is in the thread",
