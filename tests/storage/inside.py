@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,16 @@ def save(store: Store, text: str, thread: str = "t", diff: Diff | None = None, *
         prepared.prepare(txn, store.threads.find(txn, "default", thread))
     answer: SaveResponse = write(store, prepared.run)
     return answer
+
+
+def save_many(store: Store, requests: Iterable[SaveRequest]) -> list[SaveResponse]:
+    """Many saves in few commits, each made from the one before it."""
+    writes = []
+    for request in requests:
+        request.namespace, request.thread = "default", request.thread or "t"
+        write = Write(run=SaveWrite(store.context, store.threads, request).run)
+        writes.append(store.context.writer.submit(write, wait=True))
+    return [write.wait() for write in writes]
 
 
 def get(store: Store, name: str = "t") -> Thread:

@@ -92,14 +92,15 @@ def commit_entry(
     """Writes the head and makes draft and counters follow the commit. The last step of a write: nothing fails later."""
     write_head(txn, draft.identity, entry.head)
     index_time(txn, draft.identity, draft.head if entry.header.sequence > 1 else None, entry.head)
-    draft.head = entry.head
-    draft.row_sums.update(row_sums)
     counters, is_save = context.counters, bool(entry.header.version)
     hooks, thread = context.archive, draft.thread
     # Also while the archive is switched off: it may come back.
     is_archived = hooks is not None or context.had_archive
     if is_archived and not thread.in_outbox:
         txn.put(layout.outbox_key(thread.identity.number), layout.PRESENT)
+    # Others of the batch share the draft: it changes when all rows are put, for a full map may refuse any of them.
+    draft.head = entry.head
+    draft.row_sums.update(row_sums)
 
     def count() -> None:
         counters.entries += 1

@@ -1,0 +1,84 @@
+"""A full map in the middle of a batch: what one write could not put is nothing the next one builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from tests.service.wire import appends
+from tests.storage.inside import findings, get, opened, save
+
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.thread_service_pb2 import SetTagRequest
+from stateward_sidecar.errors import DiskFull
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store import journal
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store
+
+# What the last rows of an entry are put with. Each one may be the row that does not fit.
+LAST_ROWS = ["outbox_key", "feed_key"]
+
+
+def together(store: Store, runs: list[Callable[..., Any]]) -> list[Write]:
+    """Several writes in one commit."""
+    writes = [Write(run=run) for run in runs]
+    store.context.writer.commit_s = 0.0
+    assert store.context.writer.run_now(writes)
+    return writes
+
+
+def full_at(patch: pytest.MonkeyPatch, name: str, call: int) -> None:
+    """The map has no room for one row."""
+    real, calls = getattr(layout, name), [0]
+
+    def key(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise lmdb.MapFullError("full")
+        return real(*arguments)
+
+    patch.setattr(journal.layout, name, key)
+
+
+@pytest.mark.parametrize("row", LAST_ROWS)
+def test_a_row_that_does_not_fit_leaves_the_batch_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    """Of three writes the second is refused; the third goes on from the first, in memory as on the disk."""
+    with opened(tmp_path) as store:
+        save(store, "0", expected_version=0)
+        store.context.had_archive = True
+        runs = [
+            SaveWrite(
+                store.context, store.threads, SaveRequest(namespace="default", thread="t", diff=appends(text))
+            ).run
+            for text in ("1", "2", "3")
+        ]
+        with monkeypatch.context() as full:
+            full_at(full, row, 2)
+            done = together(store, runs)
+        assert isinstance(done[1].error, DiskFull)
+        assert [done[0].result.version, done[2].result.version] == [2, 3]
+        assert get(store).head.tip_sequence == 3
+        assert findings(store) == []
+        store.threads.forget(get(store))
+        assert get(store).head.tip_sequence == 3
+
+
+def test_a_tag_that_does_not_fit_is_not_seen_by_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for settings."""
+    with opened(tmp_path) as store:
+        save(store, "0", expected_version=0)
+        store.context.had_archive = True
+        tags = [store.settings.set_tag(SetTagRequest(namespace="default", thread="t", tag=tag)) for tag in "abc"]
+        with monkeypatch.context() as full:
+            full_at(full, "outbox_key", 2)
+            done = together(store, tags)
+        assert isinstance(done[1].error, DiskFull)
+        assert sorted(get(store).tags) == ["a", "c"]
+        assert findings(store) == []
