@@ -248,7 +248,7 @@ class Sidecar:
 
         async def prune() -> PruneThreadResponse:
             self.archive.flush(NAMESPACE, request.thread)
-            return self.write(self.store.pruner.prune(request), frees_space=True)
+            return self.store.pruner.prune(request)
 
         return _run(self.holding.write(NAMESPACE, request.thread, prune, must_exist=True))
 

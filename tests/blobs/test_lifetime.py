@@ -104,7 +104,7 @@ class Shelf:
 
     def prune(self, *versions: int, thread: str = "t") -> None:
         request = PruneThreadRequest(namespace=NAMESPACE, thread=thread, versions={"versions": versions})
-        self.do(self.store.pruner.prune(request))
+        self.store.pruner.prune(request)
 
     def fork(self, new: str, **fields: Any) -> None:
         self.store.forker.fork(ForkThreadRequest(namespace=NAMESPACE, thread="t", new_thread=new, **fields))

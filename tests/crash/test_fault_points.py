@@ -186,10 +186,10 @@ def test_a_name_that_is_used_again_before_its_deletion_is_finished_stays(daemon:
 @pytest.mark.parametrize(
     ("where", "nth", "is_kept"),
     [
-        (">store.fork:Forker._put", 1, False),
-        (">store.fork:Forker._put", 25, False),
-        ("<store.fork:Forker._finish", 1, False),
-        (">store.fork:Forker._finish", 1, False),
+        (">store.hidden:Hidden._put_version", 1, False),
+        (">store.hidden:Hidden._put_version", 25, False),
+        ("<store.hidden:Hidden._reveal", 1, False),
+        (">store.hidden:Hidden._reveal", 1, False),
         (">store.fork:Forker.fork", 1, True),
     ],
 )
@@ -213,7 +213,7 @@ def test_half_a_copy_is_never_seen_and_leaves_nothing(
     check_clean(daemon)
 
 
-@pytest.mark.parametrize("where", [">store.prune:_strip", ">store.prune:Pruner._remove"])
+@pytest.mark.parametrize("where", ["<store.prune:Pruner._remove", ">store.prune:Pruner._remove"])
 def test_a_prune_that_dies_has_removed_nothing(daemon: FaultyDaemon, where: str) -> None:
     """Versions go together or not at all, and the prune can be made again."""
     die_at(daemon, where, 1, lambda client: client.thread("base").prune(keep_latest_per_branch=10))
@@ -229,6 +229,21 @@ def test_a_prune_that_dies_has_removed_nothing(daemon: FaultyDaemon, where: str)
         for version in (7, *range(VERSIONS - 9, VERSIONS + 1)):
             assert len(client.thread("base").hydrate(version=version).logs["log"]) == version
     check_clean(daemon)
+
+
+@pytest.mark.parametrize("where", [">store.clear:Clearer._step", ">store.clear:_strip", ">store.clear:_drop_snapshots"])
+def test_a_prune_that_dies_while_it_clears_away_is_finished(daemon: FaultyDaemon, where: str) -> None:
+    """What was pruned stays so, all the rest is there, and the next start removes what is left."""
+    die_at(daemon, where, 1, lambda client: client.thread("base").prune(keep_latest_per_branch=10))
+    with daemon.client() as client:
+        for version in (1, 8, VERSIONS - 10):
+            with pytest.raises(VersionPruned):
+                client.thread("base").hydrate(version=version)
+        for version in (7, *range(VERSIONS - 9, VERSIONS + 1)):
+            assert len(client.thread("base").hydrate(version=version).logs["log"]) == version
+    check_clean(daemon)
+    with lmdb.open(str(daemon.data_dir), readonly=True, max_readers=512, map_size=1 << 36) as env, env.begin() as txn:
+        assert [key for key, _ in txn.cursor() if key[:1] in (b"H", b"P")] == []
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
     for version in range(OLD):
         save(made, version)
     prune = PruneThreadRequest(namespace="default", thread="t", keep_latest_per_branch=1)
-    write(made, made.pruner.prune(prune))
+    made.pruner.prune(prune)
     for version in range(OLD, OLD + REQUEST_WINDOW_ENTRIES + 10):
         save(made, version)
     clock.ahead_s = REQUEST_WINDOW_S + 10
     prune.keep_latest_per_branch = 50
-    write(made, made.pruner.prune(prune))
+    made.pruner.prune(prune)
     yield made
     made.close()
 

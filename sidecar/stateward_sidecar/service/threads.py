@@ -158,7 +158,7 @@ class ThreadService:
             name = request.namespace, request.thread
             if (archive := self._holding.archive) is not None and not request.dry_run:
                 await self._holding.block(name, archive.flush, *name)
-            return await self._calls.write(self._store.pruner.prune(request), context, frees_space=True)
+            return await self._calls.work(self._store.pruner.prune, request)
 
         return await self._holding.write(request.namespace, request.thread, prune, must_exist=True)
 

@@ -24,6 +24,7 @@
     F number(4)                              orphans
     H number(4) version(8)                   snapshots whose pieces are being written
     O number(4)                              outbox: threads with entries that are not archived
+    P number(4)                              pruned versions whose rows are not cleared away yet
     Q number(4)                              threads with blobs
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
     W cursor(8)                              every entry of the store in the order of commit → number, sequence
@@ -271,6 +272,16 @@ def blobs_key(thread: int) -> bytes:
 
 
 def blobs_of(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
+def uncleared_key(thread: int) -> bytes:
+    """Where a thread's versions stand that were pruned and are not cleared away yet."""
+    return b"P" + _U32.pack(thread)
+
+
+def uncleared_thread(key: bytes | memoryview) -> int:
     """Thread number of such a key."""
     return int(_U32.unpack_from(key, 1)[0])
 

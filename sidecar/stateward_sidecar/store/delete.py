@@ -134,6 +134,7 @@ class Deleter:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
                 txn.delete(layout.blobs_key(number))
+                txn.delete(layout.uncleared_key(number))
                 for key, _ in list(rows(txn, layout.half_prefix(number))):
                     txn.delete(key)
                 # Only what was erased: deleted here only, a thread may be back from the archive, under the same uid.

@@ -1,312 +1,253 @@
 """Removing versions while what stays is readable as before.
 
-Before a chain goes, each version that stays behind without its parent gets a snapshot of its own, in the same
-transaction. A snapshot stays as long as an entry names it as dictionary. An entry that goes is cut down to its header
-and metadata (a husk) while it lies in the request id window, and removed later.
+    1. plan (outside the writer): which versions go, and which stay behind without their parent
+    2. each of those gets a snapshot of its own, as any other snapshot is written
+    3. one small transaction: the entry that says what goes, the row of pruned versions, the branches' snapshots, and a
+       row that says what is to be cleared away. It looks whether the plan still holds; else a new one is made
+    4. clearing, in small steps (``clear.py``)
+
+The cost follows what is pruned. A crash after 2 leaves snapshots that shorten replays, one after 3 leaves rows that the
+next start clears away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TypeVar
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryMetadata
-from stateward.v1.thread_pb2 import Retention
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse
-from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import InvalidField, VersionNotFound
+from stateward_sidecar.codec.state import to_snapshot
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
-from stateward_sidecar.store.journal import SECOND_US, append, commit_entry, label_keys
+from stateward_sidecar.store.alone import Alone
+from stateward_sidecar.store.choose import Chooser
+from stateward_sidecar.store.clear import Clearer
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.lineage import Lineages
+from stateward_sidecar.store.pruneplan import Plan, find_moves
 from stateward_sidecar.store.ranges import Ranges
-from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.settings import begin_change
-from stateward_sidecar.store.snapshots import put_snapshot
-from stateward_sidecar.store.thread import MAIN, Draft, rows, write_row
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.settings import begin_change, check_change
+from stateward_sidecar.store.snapshots import Snapshots
+from stateward_sidecar.store.thread import Draft, Thread, rows, write_row
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
+from stateward_sidecar.telemetry import log_damage
 
-# How many old entries one prune looks at to finish earlier ones.
-SWEEP_ENTRIES_MAX = 2048
-# How many versions a sweep removes in one write: others wait for it.
-RETAIN_VERSIONS_MAX = 1000
-
-
-@dataclass(slots=True)
-class _Work:
-    """One prune on its way."""
-
-    txn: lmdb.Transaction
-    draft: Draft
-    head: ThreadHead
-    now_us: int
-
-    def in_window(self, entry: Entry) -> bool:
-        """True while a retry may still ask for the entry."""
-        header = entry.header
-        return (
-            header.sequence == 1
-            or header.sequence > self.head.tip_sequence - REQUEST_WINDOW_ENTRIES
-            or header.create_time_us > self.now_us - REQUEST_WINDOW_S * SECOND_US
-        )
+T = TypeVar("T")
+# Between two plans somebody has forked, tagged or branched from what was to go.
+PLANS_MAX = 16
 
 
 class Pruner:
-    """Prunes on request, and by a thread's retention rule."""
+    """Prunes on request, and by a thread's retention rule. Waits for the writer: not for the event loop."""
 
-    def __init__(self, context: Context, threads: Threads) -> None:
+    def __init__(self, context: Context, threads: Threads, snapshots: Snapshots) -> None:
         self._context = context
         self._threads = threads
+        self._snapshots = snapshots
+        self._lineages = Lineages(context)
+        self._clearer = Clearer(context, threads)
+        self._alone = Alone()
+        self.chooser = Chooser(context)
 
-    def prune(self, request: PruneThreadRequest) -> Callable[[lmdb.Transaction, Batch], PruneThreadResponse]:
-        """The verb."""
+    def prune(self, request: PruneThreadRequest) -> PruneThreadResponse:
+        """The verb. Raises typed errors, and QueueFull where the thread changes all the time."""
+        with self._alone.of((request.namespace, request.thread)):
+            for _ in range(PLANS_MAX):
+                plan = self._plan_or_vanish(request)
+                answer = self._submit(self._commit_request(request, plan))
+                if answer is not None:
+                    if plan is not None and not request.dry_run:
+                        self._clear_up(plan)
+                    return answer
+        raise QueueFull(f"thread {request.thread!r} changes all the time; try again", thread=request.thread)
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> PruneThreadResponse:
+    def retain(self, namespace: str, name: str) -> int:
+        """Applies the thread's retention rule; returns how many versions went."""
+        with self._alone.of((namespace, name)):
+            for _ in range(PLANS_MAX):
+                thread = self._moment(namespace, name)
+                if thread is None or not is_whole(thread) or not thread.head.options.HasField("retention"):
+                    return 0
+                rule = thread.head.options.retention
+                plan = self._plan(thread, self.chooser.by_rule(thread, rule))
+                if plan is None:
+                    return 0
+                if self._submit(self._commit_rule(namespace, name, rule, plan)):
+                    self._clear_up(plan)
+                    return len(plan.going)
+        return 0
+
+    def resume(self) -> None:
+        """Clears away what earlier prunes left, of threads that this sidecar may change."""
+        with self._context.engine.read() as txn:
+            numbers = [layout.uncleared_thread(key) for key, _ in rows(txn, b"P")]
+        for number in numbers:
+            try:
+                self._resume(number)
+            except ShuttingDown:
+                return
+            except StatewardError as error:
+                log_damage("pruned versions are not cleared away", error)
+
+    def _resume(self, number: int) -> None:
+        with self._context.engine.read() as txn:
+            thread = self._threads.by_number(txn, number)
+        if thread is None or not is_whole(thread):
+            return
+        with self._alone.of((thread.identity.namespace, thread.name)):
+            now = self._moment(thread.identity.namespace, thread.name)
+            if now is not None and now.number == number:
+                self._clearer.clear(number, self._lineages.of(now))
+
+    # -- outside the writer ---------------------------------------------------------------------------------------
+
+    def _moment(self, namespace: str, name: str) -> Thread | None:
+        """A thread as it is now: what is in memory is replaced while others write."""
+        with self._context.engine.read() as txn:
+            live = self._threads.find(txn, namespace, name)
+        if live is None:
+            return None
+        with self._context.writer.publishing:
+            return Thread(
+                live.identity, live.head, dict(live.branches), live.tags, live.pruned, live.snapshots,
+                archive=live.archive, archived_sequence=live.archived_sequence, lost_sequence=live.lost_sequence,
+            )  # fmt: skip
+
+    def _plan_or_vanish(self, request: PruneThreadRequest) -> Plan | None:
+        thread = self._moment(request.namespace, request.thread)
+        try:
+            return self._plan_request(thread, request) if thread is not None else None
+        except (Corrupt, KeyUnavailable):
+            now = self._moment(request.namespace, request.thread)
+            if thread is not None and (now is None or now.number != thread.number):
+                raise not_found(request.namespace, request.thread) from None  # deleted while it was read
+            raise
+
+    def _plan_request(self, thread: Thread, request: PruneThreadRequest) -> Plan | None:
+        """None: nothing is to go, or the writer answers otherwise."""
+        with self._context.engine.read() as txn:
+            if check_change(txn, Draft(thread), request).replayed_sequence:
+                return None
+        return self._plan(thread, self.chooser.by_request(thread, request), is_dry=request.dry_run)
+
+    def _plan(self, thread: Thread, doomed: list[int], *, is_dry: bool = False) -> Plan | None:
+        retained = thread.pruned.rest(thread.head.last_version)
+        if thread.floor_version and retained.pairs() and retained[0] <= thread.floor_version:
+            raise replay.history_elsewhere(thread.identity)
+        if not doomed:
+            return None
+        lineage = self._lineages.of(thread)
+        gone = set(doomed)
+        alone = frozenset(lineage.left_alone(gone, thread.head.last_version))
+        going = Ranges((version, version) for version in doomed)
+        if is_dry:
+            return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, going, frozenset(), {})
+        for version in sorted(alone - thread.snapshots):
+            with self._context.engine.read() as txn:
+                digest = replay.read_version(txn, thread, version).header.digest
+                tree = replay.state_at(txn, thread, version, self._context.cache)
+            self._snapshots.store(thread, version, digest, to_snapshot(tree), frees_space=True)
+        now = self._moment(thread.identity.namespace, thread.name)
+        with self._context.engine.read() as txn:
+            moves = find_moves(txn, now, going, alone) if now is not None else {}
+        after = Ranges([*thread.pruned.pairs(), *going.pairs()])
+        return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, after, alone, moves)
+
+    def _clear_up(self, plan: Plan) -> None:
+        """After the commit. What fails here is done by the next start or sweep."""
+        for version in plan.going:
+            self._context.cache.drop_state(plan.number, version)
+        try:
+            with self._context.engine.read() as txn:
+                thread = self._threads.by_number(txn, plan.number)
+            if thread is not None:
+                self._clearer.clear(plan.number, self._lineages.of(thread, plan.before))
+        except StatewardError as error:
+            log_damage("pruned versions are not cleared away yet", error)
+
+    # -- in the writer --------------------------------------------------------------------------------------------
+
+    def _commit_request(
+        self, request: PruneThreadRequest, plan: Plan | None
+    ) -> Callable[[lmdb.Transaction, Batch], PruneThreadResponse | None]:
+        """None: the plan does not hold any more."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> PruneThreadResponse | None:
             change = begin_change(self._threads, txn, batch, request)
             draft = change.draft
+            answer = PruneThreadResponse(
+                retained_versions=draft.head.retained_versions, sequence=draft.head.tip_sequence
+            )
             if change.replayed_sequence:
                 entry = replay.read_entry(txn, draft.identity, change.replayed_sequence)
                 removed = entry.open_metadata(draft.identity.cipher, draft.identity.uid).removed
-                return PruneThreadResponse(
-                    pruned_versions=Ranges.from_message(removed), retained_versions=draft.head.retained_versions,
-                    sequence=change.replayed_sequence,
-                )  # fmt: skip
-            doomed = self._choose(txn, draft, request)
-            answer = PruneThreadResponse(
-                pruned_versions=doomed, retained_versions=draft.head.retained_versions - len(doomed),
-                sequence=draft.head.tip_sequence,
-            )  # fmt: skip
-            if doomed and not request.dry_run:
+                answer.pruned_versions.extend(Ranges.from_message(removed))
+                answer.sequence = change.replayed_sequence
+                return answer
+            if plan is None:
+                return answer
+            if not request.dry_run:
+                if not plan.holds(txn, draft):
+                    return None
                 metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint)
-                answer.sequence = self._remove(txn, batch, draft, doomed, metadata)
+                answer.sequence = self._remove(txn, batch, draft, plan, metadata)
+            answer.retained_versions -= len(plan.going)
+            answer.pruned_versions.extend(plan.going)
             return answer
 
         return run
 
-    def retain(self, namespace: str, name: str) -> Callable[[lmdb.Transaction, Batch], int]:
-        """Applies the thread's retention rule; returns how many versions went."""
+    def _commit_rule(
+        self, namespace: str, name: str, rule: Retention, plan: Plan
+    ) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """False: the plan does not hold any more."""
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> int:
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, namespace, name)
-            if draft is None or not draft.head.options.HasField("retention"):
-                return 0
-            doomed = self.choose_by_rule(txn, draft, draft.head.options.retention)[:RETAIN_VERSIONS_MAX]
-            if doomed:
-                self._remove(txn, batch, draft, doomed, EntryMetadata())
-            return len(doomed)
+            if draft is None or draft.head.options.retention != rule or not plan.holds(txn, draft):
+                return False
+            draft.check_writable()
+            self._remove(txn, batch, draft, plan, EntryMetadata())
+            return True
 
         return run
 
-    def _may_go(self, draft: Draft, entry: Entry) -> bool:
-        """With an archive, nothing goes before it is there."""
-        return self._context.archive is None or entry.header.sequence <= draft.thread.archived_sequence
-
-    def _choose(self, txn: lmdb.Transaction, draft: Draft, request: PruneThreadRequest) -> list[int]:
-        kind = request.WhichOneof("what")
-        if kind == "versions":
-            named = _choose_named(draft, request.versions.versions)
-            return [version for version in named if self._may_go(draft, replay.read_version(txn, draft, version))]
-        rule = Retention(keep_last=request.keep_latest_per_branch)
-        if kind == "older_than":
-            rule = Retention(keep_for=request.older_than)
-        return self.choose_by_rule(txn, draft, rule)
-
-    def choose_by_rule(self, txn: lmdb.Transaction, draft: Draft, rule: Retention) -> list[int]:
-        """Retained versions that every part of a rule lets go."""
-        kept = _protected(draft)
-        retained = _retained(draft)
-        keeps: dict[str, int] = {}
-        oldest_us = 0
-        if rule.HasField("keep_for"):
-            oldest_us = self._context.clock.now_us() - rule.keep_for.ToMicroseconds()
-        doomed = []
-        branches = draft.all_branches()
-        for version in reversed(retained):
-            entry = replay.read_version(txn, draft, version)
-            if not self._may_go(draft, entry):
-                kept.add(version)
-            if rule.keep_last:
-                # With one branch there is no need to open every entry to see where it was saved.
-                branch = MAIN if len(branches) == 1 else _branch_of(draft, entry)
-                keeps[branch] = keeps.get(branch, 0) + 1
-                if keeps[branch] <= rule.keep_last:
-                    continue
-            if oldest_us and entry.header.create_time_us >= oldest_us:
-                continue
-            if version not in kept:
-                doomed.append(version)
-        return doomed[::-1]
-
-    def _remove(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, doomed: list[int], metadata: EntryMetadata
-    ) -> int:
-        """Removes versions and says so in the journal. Returns the entry's sequence."""
+    def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, plan: Plan, metadata: EntryMetadata) -> int:
+        """Says in the journal what goes. Returns the entry's sequence."""
         context, identity = self._context, draft.identity
-        going = set(doomed)
-        stay = [version for version in _retained(draft) if version not in going]
-        named = set()
-        new_snapshots: dict[int, bytes] = {}
-        for version in stay:
-            entry = replay.read_version(txn, draft, version)
-            named.add(entry.header.dictionary_version)
-            if entry.header.parent_version in going and version not in draft.snapshots:
-                new_snapshots[version] = entry.header.digest
-        trees = {version: replay.state_at(txn, draft, version, context.cache) for version in new_snapshots}
-        pruned = draft.pruned.union(going)
-        metadata.pruned.CopyFrom(pruned.to_message())
-        metadata.removed.CopyFrom(Ranges((version, version) for version in doomed).to_message())
+        metadata.pruned.CopyFrom(plan.after.to_message())
+        metadata.removed.CopyFrom(plan.going.to_message())
         entry_put = append(
             context, txn, draft, ENTRY_KIND_PRUNED, draft_content(metadata), request_hash=metadata.request_hash
         )
         head = entry_put.head
-        work = _Work(txn, draft, head, context.clock.now_us())
-        snapshots = set(draft.snapshots)
-        for version, tree in trees.items():
-            head.stored_bytes += put_snapshot(txn, draft, version, new_snapshots[version], tree)
-            snapshots.add(version)
-        for version in doomed:
-            _strip(work, replay.read_version(txn, draft, version))
-        for version in {version for version in snapshots if version in pruned} - named:
-            head.stored_bytes -= _delete_rows(txn, identity.keys.snapshot_pieces(version))
-            snapshots.discard(version)
-        _drop_old_husks(work, pruned)
-        head.retained_versions -= len(doomed)
+        head.retained_versions -= len(plan.going)
         sums = dict([write_row(txn, draft, head, identity.keys.pruned(), metadata.pruned)])
-        before = draft.snapshots
-        draft.snapshots = frozenset(snapshots)
-        try:
-            moved = list(self._moved_branches(txn, draft, before))
-            for branch in moved:
-                key = identity.branch_key(branch.name)
-                sums.update([write_row(txn, draft, head, key, branch)])
-            commit_entry(context, txn, batch, draft, entry_put, sums)
-        except BaseException:
-            draft.snapshots = before
-            raise
-        draft.pruned = pruned
+        moved = list(plan.moved(draft))
+        for branch in moved:
+            sums.update([write_row(txn, draft, head, identity.branch_key(branch.name), branch)])
+        uncleared = read_uncleared(txn, identity.number)
+        write_uncleared(txn, identity.number, Ranges([*uncleared.pairs(), *plan.going.pairs()]))
+        commit_entry(context, txn, batch, draft, entry_put, sums)
+        draft.pruned = plan.after
         draft.branches.update({branch.name: branch for branch in moved})
         self._threads.keep_draft(batch, draft)
-        cache, number = context.cache, identity.number
-
-        def forget_states() -> None:
-            for version in doomed:
-                cache.drop_state(number, version)
-
-        batch.after_commit.append(forget_states)
         return entry_put.header.sequence
 
-    def _moved_branches(self, txn: lmdb.Transaction, draft: Draft, before: frozenset[int]) -> Iterable[BranchHead]:
-        """Branches whose nearest snapshot is another one now."""
-        if draft.snapshots == before:
-            return
-        for branch in draft.all_branches().values():
-            snapshot, weight = replay.nearest_snapshot(txn, draft, branch.version)
-            if snapshot != branch.snapshot_version:
-                moved = BranchHead()
-                moved.CopyFrom(branch)
-                moved.snapshot_version, moved.weight = snapshot, weight
-                moved.snapshot_stored_bytes = (
-                    replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
-                )
-                yield moved
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
+        answer: T = self._context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+        return answer
 
 
-def _drop_old_husks(work: _Work, pruned: Ranges) -> None:
-    """Finishes earlier prunes: husks and prune entries that have left the window."""
-    prefix = work.draft.identity.keys.all_of(b"J")
-    old = []
-    for number, (key, record) in enumerate(rows(work.txn, prefix)):
-        entry = unpack(record, layout.tail_number(key))
-        if number >= SWEEP_ENTRIES_MAX or entry.header.sequence > work.head.tip_sequence - REQUEST_WINDOW_ENTRIES:
-            break
-        is_done_with = entry.header.version in pruned or entry.header.kind == ENTRY_KIND_PRUNED
-        if is_done_with and not work.in_window(entry):
-            old.append(entry)
-    for entry in old:
-        _drop(work, entry)
-
-
-def _choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
-    doomed = sorted(set(versions))
-    last = draft.head.last_version
-    heads = {branch.version: branch.name for branch in draft.all_branches().values()}
-    tagged = {version: name for name, version in draft.all_tags().items()}
-    for version in doomed:
-        if not 1 <= version <= last:
-            raise VersionNotFound(
-                f"thread {draft.identity.name!r} has no version {version}", thread=draft.identity.name, version=version
-            )
-        if version in heads:
-            raise InvalidField("versions", f"version {version} is the head of branch {heads[version]!r}")
-        if version in tagged:
-            raise InvalidField("versions", f"version {version} has the tag {tagged[version]!r}; delete the tag first")
-    return [version for version in doomed if version not in draft.pruned]
-
-
-def _protected(draft: Draft) -> set[int]:
-    branches = draft.all_branches().values()
-    return (
-        {branch.version for branch in branches}
-        | {branch.base_version for branch in branches}
-        | set(draft.all_tags().values())
-    )
-
-
-def _retained(draft: Draft) -> list[int]:
-    """Ascending."""
-    retained: list[int] = []
-    at = 1
-    for first, last in draft.pruned.pairs():
-        retained.extend(range(at, first))
-        at = last + 1
-    retained.extend(range(at, draft.head.last_version + 1))
-    return retained
-
-
-def _branch_of(draft: Draft, entry: Entry) -> str:
-    identity = draft.identity
-    return entry.open_metadata(identity.cipher, identity.uid).checkpoint.branch or MAIN
-
-
-def _strip(work: _Work, entry: Entry) -> None:
-    """Takes the edits of a version away, and the whole entry where nobody may ask for it any more."""
-    identity, txn = work.draft.identity, work.txn
-    header = entry.header
-    if header.parts_id:
-        work.head.stored_bytes -= _delete_rows(txn, identity.keys.edits_pieces(header.parts_id))
-    metadata = entry.open_metadata(identity.cipher, identity.uid)
-    for key in label_keys(identity, header, metadata.checkpoint.labels):
-        txn.delete(key)
-    if work.in_window(entry):
-        husk = entry.husk()
-        work.head.stored_bytes -= len(entry.record) - len(husk)
-        txn.put(identity.keys.entry(header.sequence), husk)
-    else:
-        _drop(work, entry)
-
-
-def _drop(work: _Work, entry: Entry) -> None:
-    """Removes an entry with the rows that lead to it."""
-    identity, txn = work.draft.identity, work.txn
-    metadata = entry.open_metadata(identity.cipher, identity.uid)
-    if metadata.request_hash:
-        txn.delete(request_key(identity, metadata.request_hash))
-    body = metadata.checkpoint
-    if body.checkpoint_id:
-        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-        txn.delete(identity.keys.checkpoint_id(id_hash))
-    txn.delete(identity.keys.entry(entry.header.sequence))
-    work.head.stored_bytes -= len(entry.record)
-
-
-def _delete_rows(txn: lmdb.Transaction, prefix: bytes) -> int:
-    """Removes all rows with a prefix. Returns how many bytes their values had."""
-    found = [(key, len(value)) for key, value in rows(txn, prefix)]
-    for key, _ in found:
-        txn.delete(key)
-    return sum(size for _, size in found)
+def is_whole(thread: Thread) -> bool:
+    """Whether a thread is this sidecar's to prune, and its history on this disk."""
+    return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence

@@ -39,6 +39,29 @@ class Ranges:
         """First and last of each range."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
+    def __getitem__(self, index: int) -> int:
+        """The version at a place, from 0 on. Raises IndexError."""
+        for first, last in self.pairs():
+            if index <= last - first:
+                return first + index
+            index -= last - first + 1
+        raise IndexError(index)
+
+    def until(self, version: int) -> Ranges:
+        """Those up to a version."""
+        return Ranges((first, min(last, version)) for first, last in self.pairs() if first <= version)
+
+    def after(self, version: int) -> Ranges:
+        """Those above a version."""
+        return Ranges((max(first, version + 1), last) for first, last in self.pairs() if last > version)
+
+    def rest(self, last: int) -> Ranges:
+        """The versions from 1 to ``last`` that are not among these."""
+        starts = [1, *(end + 1 for end in self._lasts)]
+        ends = [*(start - 1 for start in self._firsts), last]
+        pairs = ((start, min(end, last)) for start, end in zip(starts, ends, strict=True))
+        return Ranges((start, end) for start, end in pairs if start <= end)
+
     def union(self, versions: Iterable[int]) -> Ranges:
         """With these versions as well."""
         return Ranges([*self.pairs(), *((version, version) for version in versions)])

@@ -28,6 +28,11 @@ Held = dict[int, Dictionary]
 def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
     """Place of a version in the journal. Raises VersionNotFound, VersionPruned or Corrupt."""
     check_version(thread, version)
+    return place_of(txn, thread, version)
+
+
+def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
+    """The same for a version that may be pruned. Raises Corrupt."""
     keys = thread.identity.keys
     cursor = txn.cursor()
     key = keys.version_offset(version)

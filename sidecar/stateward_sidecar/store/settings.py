@@ -67,7 +67,12 @@ def begin_change(
     draft = threads.draft(txn, batch, namespace, name)
     if draft is None:
         raise not_found(namespace, name)
-    uid = request.expected_uid
+    return check_change(txn, draft, request)
+
+
+def check_change(txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
+    """The same of a thread that was found."""
+    namespace, name, uid = request.namespace, request.thread, request.expected_uid
     if uid and uid != draft.identity.uid.hex():
         raise ThreadNotFound(
             f"thread {name!r} is another creation (uid {draft.identity.uid.hex()})", thread=name, namespace=namespace

@@ -72,14 +72,18 @@ class Snapshots:
             thread.snapshot_pending = False
 
     def store(
-        self, thread: Thread, version: int, digest: bytes, snapshot: bytes, branch: BranchHead | None = None
+        self, thread: Thread, version: int, digest: bytes, snapshot: bytes, branch: BranchHead | None = None,
+        *, frees_space: bool = False,
     ) -> None:
-        """Writes a snapshot and waits until it is committed. Not for the event loop or the writer."""
+        """Writes a snapshot and waits until it is committed. Not for the event loop or the writer.
+
+        ``frees_space``: what it is written for makes more room than it takes.
+        """
         content = parts.pack_snapshot(snapshot)
         with under_way(self._context, thread.number, version):
             for index in range(len(content.pieces) - 1, 0, -1):
                 row = self._seal(thread, version, digest, content, index)
-                self._submit(partial(_put_piece, thread, version, index, row), row)
+                self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
             row = self._seal(thread, version, digest, content, 0)
             stored_bytes = content.stored_bytes
 
@@ -91,7 +95,7 @@ class Snapshots:
                 _put_piece(thread, version, 0, row, txn, batch)
                 self._finish(txn, batch, draft, version, stored_bytes, branch)
 
-            self._submit(finish, row)
+            self._submit(finish, row, frees_space)
 
     def _seal(self, thread: Thread, version: int, digest: bytes, content: parts.Content, index: int) -> bytes:
         identity = thread.identity
@@ -99,8 +103,8 @@ class Snapshots:
             identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
         )
 
-    def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes) -> None:
-        write = Write(run=run, size_bytes=len(row) + 8192, background=True)
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes, frees_space: bool) -> None:
+        write = Write(run=run, size_bytes=len(row) + 8192, background=True, frees_space=frees_space)
         self._context.writer.submit(write, wait=True).wait()
 
     def _finish(
@@ -112,7 +116,8 @@ class Snapshots:
         stored_bytes: int,
         made_for: BranchHead | None,
     ) -> None:
-        identity, head, sums = draft.identity, draft.next_head(), {}
+        identity, head, sums = draft.identity, draft.next_head(), dict[bytes, int]()
+        branches = dict[str, BranchHead]()
         head.stored_bytes += stored_bytes
         branch = draft.branch(made_for.name) if made_for is not None else None
         # A save with a parent of its own may have moved the branch to another line meanwhile.
@@ -130,8 +135,9 @@ class Snapshots:
             moved.weight = max(branch.weight - made_for.weight, 0)
             key = identity.branch_key(moved.name)
             sums = dict([write_row(txn, draft, head, key, moved)])
-            draft.branches[moved.name] = moved
+            branches[moved.name] = moved
         write_head(txn, identity, head)
+        draft.branches.update(branches)
         draft.head = head
         draft.row_sums.update(sums)
         draft.snapshots |= {version}

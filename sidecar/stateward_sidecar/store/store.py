@@ -106,7 +106,7 @@ class Store:
         self.leases = Leases(context, self.threads)
         self.signals = Signals(context, self.threads)
         self.snapshots = Snapshots(context, self.threads)
-        self.pruner = Pruner(context, self.threads)
+        self.pruner = Pruner(context, self.threads, self.snapshots)
         self.deleter = Deleter(context, self.threads)
         names = Alone()
         self.forker = Forker(context, self.threads, self.deleter, names)
@@ -152,6 +152,7 @@ class Store:
         """Starts the writer, and finishes in the background what a crash left."""
         self.context.writer.start()
         self.background.submit(self.deleter.recover, self.context.next_thread)
+        self.background.submit(self.pruner.resume)
 
     def close(self) -> None:
         """Finishes what was taken, then closes."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import lmdb
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
@@ -21,22 +21,23 @@ from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import SECOND_US, next_place
 from stateward_sidecar.store.pauses import Pauses
-from stateward_sidecar.store.prune import RETAIN_VERSIONS_MAX, Pruner
-from stateward_sidecar.store.thread import Draft, Thread, rows
+from stateward_sidecar.store.prune import Pruner, is_whole
+from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log, log_damage
 
 ROWS_MAX = 20_000
 JUMP_S = 3600
 DELETION_KEPT_S = 24 * 3600
+# How often a thread is looked at again whose oldest version is old enough and stays for another reason.
+AGED_LOOK_S = 3600
 # Between two tries to delete an expired thread in the archive: each one asks for its HEAD. Where the bucket does not
 # answer, one thread at a time asks for all.
 PAUSE_MIN_S, THREAD_PAUSE_MAX_S, BUCKET_PAUSE_MAX_S = 1.0, 3600.0, 300.0
 
 
-def _is_whole(thread: Thread) -> bool:
-    """Whether a thread is this sidecar's to prune, and its history on this disk."""
-    return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence
+def _place(thread: Thread) -> tuple[int, int]:
+    return thread.head.tip_sequence, thread.archived_sequence
 
 
 class Sweeper:
@@ -50,7 +51,8 @@ class Sweeper:
         self._blobs = BlobSweeper(context, threads)
         self._thread_pauses = Pauses[tuple[int, int]](context.clock, PAUSE_MIN_S, THREAD_PAUSE_MAX_S)
         self._bucket_pause = Pauses[None](context.clock, PAUSE_MIN_S, BUCKET_PAUSE_MAX_S)
-        self._seen: dict[int, int] = {}
+        # Of threads with a rule: how far they were when it was applied, and when the next version is old enough.
+        self._looked_at: dict[int, tuple[tuple[int, int], int]] = {}
         self._feed_at = 0
         self._label_at = b"L"
         self._clock_offset_s = self._offset()
@@ -66,6 +68,7 @@ class Sweeper:
                 self._retain()
                 self._blobs.sweep(self._submit)
             clear(self._context)
+            self._pruner.resume()
             self._clear_feed()
             self._clear_labels()
         except ShuttingDown:
@@ -137,22 +140,34 @@ class Sweeper:
     def _retain(self) -> None:
         with self._context.engine.read() as txn:
             numbers = [layout.retention_of(key) for key, _ in rows(txn, b"K")]
+        self._looked_at = {number: self._looked_at[number] for number in numbers if number in self._looked_at}
         for number in numbers:
             with self._context.engine.read() as txn:
                 thread = self._find(txn, number)
-                if thread is None or not _is_whole(thread) or not self._is_due(txn, thread):
-                    continue
-            run = self._pruner.retain(thread.identity.namespace, thread.name)
-            while self._submit(Write(run=run, background=True, frees_space=True)) == RETAIN_VERSIONS_MAX:
-                pass
+            if thread is None or not is_whole(thread) or not self._may_be_due(thread):
+                continue
+            try:
+                self._apply_rule(thread)
+            except ShuttingDown:
+                raise
+            except StatewardError as error:
+                log_damage("a retention rule could not be applied", error, uid=thread.identity.uid_text)
 
-    def _is_due(self, txn: lmdb.Transaction, thread: Thread) -> bool:
-        rule: Retention = thread.head.options.retention
-        changed = self._seen.get(thread.number) != thread.head.tip_sequence
-        self._seen[thread.number] = thread.head.tip_sequence
-        if not changed and not rule.HasField("keep_for"):
-            return False
-        return bool(self._pruner.choose_by_rule(txn, Draft(thread), rule))
+    def _may_be_due(self, thread: Thread) -> bool:
+        """Nothing is read while nothing is written, nothing archived and nothing ages."""
+        place, due_us = self._looked_at.get(thread.number, ((0, 0), 0))
+        is_old = 0 < due_us <= self._context.clock.now_us()
+        return is_old or place != _place(thread)
+
+    def _apply_rule(self, thread: Thread) -> None:
+        self._pruner.retain(thread.identity.namespace, thread.name)
+        place, rule, due_us = _place(thread), thread.head.options.retention, 0
+        if rule.HasField("keep_for"):
+            now_us = self._context.clock.now_us()
+            due_us = self._pruner.chooser.ages_us(thread, rule)
+            if 0 < due_us <= now_us:  # something else keeps it
+                due_us = now_us + AGED_LOOK_S * SECOND_US
+        self._looked_at[thread.number] = place, due_us
 
     def _find(self, txn: lmdb.Transaction, number: int) -> Thread | None:
         try:

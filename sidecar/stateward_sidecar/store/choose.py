@@ -1,0 +1,143 @@
+"""Which versions a prune removes.
+
+Sequences and times grow with versions, so "not archived yet" and "not old enough" are found by bisection: what is read
+does not grow with the history. Only a rule that counts by branch, in a thread with several, looks at the newest
+versions one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+import lmdb
+
+from stateward.v1.thread_pb2 import Retention
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward_sidecar.errors import InvalidField, VersionNotFound
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.thread import MAIN, Draft, Thread
+
+ENTRIES_A_STEP = 100
+# Others get the interpreter between two steps.
+PAUSE_S = 0.0005
+
+
+class Chooser:
+    """Reads in short transactions of its own: neither for the event loop nor for the writer."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def by_request(self, thread: Thread, request: PruneThreadRequest) -> list[int]:
+        """What a request names, ascending. Raises InvalidField, VersionNotFound."""
+        kind = request.WhichOneof("what")
+        if kind == "versions":
+            return self._named(thread, request.versions.versions)
+        rule = Retention(keep_last=request.keep_latest_per_branch)
+        if kind == "older_than":
+            rule = Retention(keep_for=request.older_than)
+        return self.by_rule(thread, rule)
+
+    def by_rule(self, thread: Thread, rule: Retention) -> list[int]:
+        """Retained versions that every part of a rule lets go, ascending."""
+        retained = thread.pruned.rest(thread.head.last_version)
+        count, others = len(retained), list[int]()
+        if rule.keep_last:
+            count, others = self._before_newest(thread, retained, rule.keep_last)
+        with self._context.engine.read() as txn:
+            until = self._last_archived(txn, thread, retained)
+            if rule.HasField("keep_for"):
+                oldest_us = self._context.clock.now_us() - rule.keep_for.ToMicroseconds()
+                until = min(until, _first_since(txn, thread, retained, oldest_us))
+        newest = retained[until - 1] if until else 0
+        kept = protected(Draft(thread))
+        first = retained.until(retained[count - 1]) if count else ()
+        return [version for version in (*first, *others) if version <= newest and version not in kept]
+
+    def ages_us(self, thread: Thread, rule: Retention) -> int:
+        """When the next version is as old as a rule says, if nothing is written until then; 0 = never."""
+        kept = protected(Draft(thread))
+        for version in thread.pruned.rest(thread.head.last_version):
+            if version not in kept:
+                with self._context.engine.read() as txn:
+                    time_us = replay.read_version(txn, thread, version).header.create_time_us
+                return int(time_us + rule.keep_for.ToMicroseconds())
+        return 0
+
+    def _last_archived(self, txn: lmdb.Transaction, thread: Thread, retained: Ranges) -> int:
+        """How many of the oldest retained versions the archive has. Nothing goes before it is there."""
+        if self._context.archive is None:
+            return len(retained)
+        return bisect_right(
+            range(len(retained)), thread.archived_sequence,
+            key=lambda at: replay.sequence_of(txn, thread, retained[at]),
+        )  # fmt: skip
+
+    def _named(self, thread: Thread, versions: Iterable[int]) -> list[int]:
+        doomed = choose_named(Draft(thread), versions)
+        with self._context.engine.read() as txn:
+            archived = thread.archived_sequence
+            return [
+                version for version in doomed
+                if self._context.archive is None or replay.sequence_of(txn, thread, version) <= archived
+            ]  # fmt: skip
+
+    def _before_newest(self, thread: Thread, retained: Ranges, keep_last: int) -> tuple[int, list[int]]:
+        """How many of the oldest versions are none of their branch's newest, and later ones that are none either."""
+        if len(thread.branches) == 1:
+            return max(len(retained) - keep_last, 0), []
+        left = dict.fromkeys(thread.branches, keep_last)
+        at, over, branches = len(retained), list[int](), list(thread.branches.items())
+        # A branch has no versions up to the one it was made from.
+        while at and any(left[name] and branch.base_version < retained[at - 1] for name, branch in branches):
+            with self._context.engine.read() as txn:
+                for version in (retained[index] for index in range(at - 1, max(at - ENTRIES_A_STEP, 0) - 1, -1)):
+                    entry = replay.read_version(txn, thread, version)
+                    branch = replay.open_metadata(thread.identity, entry).checkpoint.branch or MAIN
+                    if not left.get(branch, keep_last):
+                        over.append(version)
+                    else:
+                        left[branch] = left.get(branch, keep_last) - 1
+            at = max(at - ENTRIES_A_STEP, 0)
+            time.sleep(PAUSE_S)
+        return at, over[::-1]
+
+
+def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, time_us: int) -> int:
+    """How many of the oldest retained versions are from before a time."""
+    return bisect_left(
+        range(len(retained)), time_us,
+        key=lambda at: replay.read_version(txn, thread, retained[at]).header.create_time_us,
+    )  # fmt: skip
+
+
+def choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
+    """The retained ones among versions that may be named, ascending. Raises InvalidField, VersionNotFound."""
+    doomed = sorted(set(versions))
+    last = draft.head.last_version
+    heads = {branch.version: branch.name for branch in draft.all_branches().values()}
+    tagged = {version: name for name, version in draft.all_tags().items()}
+    for version in doomed:
+        if not 1 <= version <= last:
+            raise VersionNotFound(
+                f"thread {draft.identity.name!r} has no version {version}", thread=draft.identity.name, version=version
+            )
+        if version in heads:
+            raise InvalidField("versions", f"version {version} is the head of branch {heads[version]!r}")
+        if version in tagged:
+            raise InvalidField("versions", f"version {version} has the tag {tagged[version]!r}; delete the tag first")
+    return [version for version in doomed if version not in draft.pruned]
+
+
+def protected(draft: Draft) -> set[int]:
+    """Versions that no rule removes: heads, bases of branches, tags."""
+    branches = draft.all_branches().values()
+    return (
+        {branch.version for branch in branches}
+        | {branch.base_version for branch in branches}
+        | set(draft.all_tags().values())
+    )

@@ -1,0 +1,224 @@
+"""Clearing away what was pruned: in steps that hold the writer for a few milliseconds each.
+
+A prune is one small transaction: from then on nobody reads the versions, and a row says that their rows are still here.
+Here edits and index rows go, then the snapshots that no version needs any more, then old husks. A crash in between is
+made good by the next start, which finds that row.
+
+An entry that goes is cut down to its header and metadata (a husk) while a retry may ask for it, and removed later.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
+from stateward_sidecar.store.journal import SECOND_US, label_keys
+from stateward_sidecar.store.lineage import Lineage
+from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.thread import MAIN, Draft, rows, write_head
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
+from stateward_sidecar.telemetry import log_damage
+
+STEP_S = 0.003
+# Entries that a step may read to be up to date.
+ENTRIES_A_STEP = 64
+
+
+@dataclass(slots=True)
+class _Work:
+    """One step."""
+
+    txn: lmdb.Transaction
+    draft: Draft
+    head: ThreadHead
+    now_us: int
+    archived: int  # up to here entries may go
+    lineage: Lineage
+    # What the lineage learns once the step is committed.
+    freed: Counter[int] = field(default_factory=Counter)
+    husks: list[int] = field(default_factory=list)
+    dropped: int = 0
+
+    def in_window(self, entry: Entry) -> bool:
+        """True while a retry may still ask for the entry."""
+        header = entry.header
+        return (
+            header.sequence == 1
+            or header.sequence > self.head.tip_sequence - REQUEST_WINDOW_ENTRIES
+            or header.create_time_us > self.now_us - REQUEST_WINDOW_S * SECOND_US
+        )
+
+    def free(self, stored_bytes: int) -> None:
+        """So much less is stored."""
+        self.head.stored_bytes = max(self.head.stored_bytes - stored_bytes, 0)
+
+    def settle(self) -> None:
+        """After the commit."""
+        lineage = self.lineage
+        lineage.users -= self.freed
+        del lineage.husks[: self.dropped]
+        for sequence in self.husks:
+            insort(lineage.husks, sequence)
+
+
+class Clearer:
+    """Waits for the writer: not for the event loop."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def clear(self, number: int, lineage: Lineage) -> None:
+        """Does all that is to be done for a thread. Only one call a thread at a time. Raises ShuttingDown, DiskFull."""
+        while self._context.writer.submit(
+            Write(run=self._step(number, lineage), background=True, frees_space=True), wait=True
+        ).wait():
+            pass
+
+    def _step(self, number: int, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """True: there is more to do."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._find(txn, batch, number)
+            if draft is None:
+                return False
+            if not lineage.read_on(txn, draft, ENTRIES_A_STEP):
+                return True
+            until = time.perf_counter() + STEP_S
+            archived = draft.thread.archived_sequence if self._context.archive is not None else draft.head.tip_sequence
+            work = _Work(txn, draft, draft.next_head(), self._context.clock.now_us(), archived, lineage)
+            is_done = self._clear_versions(work, until) and _drop_husks(work, until)
+            write_head(txn, draft.identity, work.head)
+            draft.head = work.head
+            self._threads.keep_draft(batch, draft)
+            batch.after_commit.append(work.settle)
+            return not is_done
+
+        return run
+
+    def _find(self, txn: lmdb.Transaction, batch: Batch, number: int) -> Draft | None:
+        thread = self._threads.by_number(txn, number)
+        if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+            return None
+        draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+        return draft if draft is not None and draft.identity.number == number else None
+
+    def _clear_versions(self, work: _Work, until: float) -> bool:
+        """Edits and index rows, then snapshots. False: the time is over."""
+        txn, draft = work.txn, work.draft
+        uncleared, last = read_uncleared(txn, draft.identity.number), 0
+        for version in uncleared:
+            last = version
+            if version in draft.pruned:
+                _strip_if_whole(work, version)
+            if time.perf_counter() > until:  # after one at least: a slow disk must not keep it from ever ending
+                break
+        rest = uncleared.after(last)
+        is_done = not rest.pairs() and _drop_snapshots(work, until)
+        if is_done:
+            txn.delete(layout.uncleared_key(draft.identity.number))
+        else:
+            write_uncleared(txn, draft.identity.number, rest)
+        return is_done
+
+
+def _drop_snapshots(work: _Work, until: float) -> bool:
+    """Removes snapshots of pruned versions that no version needs as dictionary. False: the time is over."""
+    draft, lineage = work.draft, work.lineage
+    wanted = {branch.snapshot_version for branch in draft.all_branches().values()}
+    doomed = [
+        version
+        for version in draft.snapshots
+        if version in draft.pruned and version not in wanted and lineage.users[version] <= work.freed[version]
+    ]
+    gone = set[int]()
+    for version in doomed:
+        work.free(_delete_rows(work.txn, draft.identity.keys.snapshot_pieces(version)))
+        gone.add(version)
+        if time.perf_counter() > until:
+            break
+    draft.snapshots -= gone
+    return len(gone) == len(doomed)
+
+
+def _drop_husks(work: _Work, until: float) -> bool:
+    """Finishes earlier prunes: husks and prune entries that have left the window. False: the time is over."""
+    lineage = work.lineage
+    for sequence in lineage.husks[:ENTRIES_A_STEP]:
+        record = work.txn.get(work.draft.identity.keys.entry(sequence))
+        if record is not None:
+            entry = unpack(record, sequence)
+            if sequence > work.archived or work.in_window(entry):
+                return True
+            _drop(work, entry)
+        work.dropped += 1
+        if time.perf_counter() > until:
+            break
+    return work.dropped == len(lineage.husks)
+
+
+def _strip_if_whole(work: _Work, version: int) -> None:
+    """Damage stays as it is, for Verify to name."""
+    try:
+        sequence = replay.place_of(work.txn, work.draft, version)
+        record = work.txn.get(work.draft.identity.keys.entry(sequence))
+        if record is not None:
+            _strip(work, unpack(record, sequence))
+    except StatewardError as error:
+        log_damage("a pruned version is not cleared away", error, uid=work.draft.identity.uid_text)
+
+
+def _strip(work: _Work, entry: Entry) -> None:
+    """Takes the edits of a version away, and the whole entry where nobody may ask for it any more."""
+    identity, txn, header = work.draft.identity, work.txn, entry.header
+    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    pieces_bytes = _delete_rows(txn, identity.keys.edits_pieces(header.parts_id)) if header.parts_id else 0
+    if pieces_bytes or not (header.parts_id or entry.is_husk):
+        work.freed[header.dictionary_version] += 1
+    work.free(pieces_bytes)
+    for key in label_keys(identity, header, metadata.checkpoint.labels):
+        txn.delete(key)
+    if header.sequence > work.archived or work.in_window(entry):
+        husk = entry.husk()
+        work.free(len(entry.record) - len(husk))
+        txn.put(identity.keys.entry(header.sequence), husk)
+        if header.sequence > 1:  # which says what the thread is, and stays
+            work.husks.append(header.sequence)
+    else:
+        _drop(work, entry)
+
+
+def _drop(work: _Work, entry: Entry) -> None:
+    """Removes an entry with the rows that lead to it."""
+    identity, txn = work.draft.identity, work.txn
+    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    if metadata.request_hash:
+        txn.delete(request_key(identity, metadata.request_hash))
+    body = metadata.checkpoint
+    if body.checkpoint_id:
+        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
+        txn.delete(identity.keys.checkpoint_id(id_hash))
+    txn.delete(identity.keys.entry(entry.header.sequence))
+    work.free(len(entry.record))
+
+
+def _delete_rows(txn: lmdb.Transaction, prefix: bytes) -> int:
+    """Removes all rows with a prefix. Returns how many bytes their values had."""
+    found = [(key, len(value)) for key, value in rows(txn, prefix)]
+    for key, _ in found:
+        txn.delete(key)
+    return sum(size for _, size in found)

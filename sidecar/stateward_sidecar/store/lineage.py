@@ -1,0 +1,113 @@
+"""What pruning must know of all versions of a thread: which follow which, and which snapshots they are compressed with.
+
+The journal is read once in a process, some entries at a time and never in the writer; later prunes read only what is
+new since. It stays in memory for the threads that were pruned last.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import lmdb
+
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.blobsweep import rows_from
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.store.uncleared import read_uncleared
+
+THREADS_MAX = 64
+ENTRIES_A_STEP = 100
+# Others get the interpreter between two steps.
+PAUSE_S = 0.0005
+
+
+@dataclass(slots=True)
+class Lineage:
+    """Of one thread, up to an entry."""
+
+    uid: bytes
+    pruned: Ranges  # as it was when something was last pruned here
+    uncleared: Ranges  # pruned, and not cleared away when the journal was read
+    sequence: int = 0
+    children: dict[int, list[int]] = field(default_factory=dict)  # of versions that do not follow their parent directly
+    jumped: set[int] = field(default_factory=set)  # those versions
+    users: Counter[int] = field(default_factory=Counter)  # by snapshot: versions that need it as dictionary
+    husks: list[int] = field(default_factory=list)  # ascending: what is left of pruned versions, and entries of prunes
+
+    def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
+        """Reads so many entries more. True: all were read."""
+        keys = thread.identity.keys
+        for count, (key, record) in enumerate(rows_from(txn, keys.entry(self.sequence + 1), keys.all_of(b"J"))):
+            if count >= entries:
+                return False
+            header = unpack(record, layout.tail_number(key)).header
+            self._add(header, thread.identity.name)
+            self.sequence = header.sequence
+        return True
+
+    def _add(self, header: EntryHeader, name: str) -> None:
+        version, parent = header.version, header.parent_version
+        is_gone = version in self.pruned and version not in self.uncleared
+        if header.kind == ENTRY_KIND_PRUNED or (
+            is_gone and header.sequence > 1
+        ):  # the first one says what the thread is
+            self.husks.append(header.sequence)
+        if not version or is_gone:
+            return
+        if not 0 <= parent < version:
+            raise Corrupt(f"an entry names the parent {parent}", name, version)
+        if header.dictionary_version:
+            self.users[header.dictionary_version] += 1
+        if parent != version - 1:
+            self.jumped.add(version)
+            if parent:
+                self.children.setdefault(parent, []).append(version)
+
+    def left_alone(self, going: Collection[int], last: int) -> set[int]:
+        """The versions that stay and whose parent goes."""
+        alone = {version + 1 for version in going if version < last and version + 1 not in self.jumped}
+        if self.children:
+            alone.update(child for version in going for child in self.children.get(version, ()))
+        return {version for version in alone if version not in going and version not in self.pruned}
+
+
+class Lineages:
+    """Those of the threads that were pruned last."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lineages: OrderedDict[int, Lineage] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, thread: Thread, before: Ranges | None = None) -> Lineage:
+        """The lineage up to the newest entry at least. Only one call a thread at a time. Raises Corrupt.
+
+        ``before``: what was pruned until the caller pruned more, which it has not cleared away yet.
+        """
+        with self._lock:
+            found = self._lineages.get(thread.number)
+        if found is not None and before is not None and found.pruned.pairs() == before.pairs():
+            found.pruned = thread.pruned
+        if found is None or found.pruned.pairs() != thread.pruned.pairs():
+            with self._context.engine.read() as txn:
+                found = Lineage(thread.identity.uid, thread.pruned, read_uncleared(txn, thread.number))
+        while True:
+            with self._context.engine.read() as txn:
+                if found.read_on(txn, thread, ENTRIES_A_STEP):
+                    break
+            time.sleep(PAUSE_S)
+        with self._lock:
+            self._lineages[thread.number] = found
+            self._lineages.move_to_end(thread.number)
+            while len(self._lineages) > THREADS_MAX:
+                self._lineages.popitem(last=False)
+        return found
