@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stateward._channel import grpc
 from stateward._collected import Collected
 from stateward._operations import Operation, Pause
 from stateward.errors import BY_REASON, NotArchivedYet, StatewardError
@@ -14,6 +15,8 @@ from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import error_reason_pb2
 from stateward.v1 import writer_service_pb2 as writers
+
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 END: Final = object()
 
@@ -85,7 +88,9 @@ def message_of(frame: Frame) -> writers.WriteRequest:
 
 def error_of(refused: writers.WriterRefused) -> StatewardError:
     """The exception for a frame that was refused."""
-    name = error_reason_pb2.ErrorReason.Name(refused.reason) if refused.reason else ""
-    reason = name.removeprefix("ERROR_REASON_")
+    reason = refused.reason_name
+    if not reason and refused.reason in error_reason_pb2.ErrorReason.values():  # an older daemon
+        reason = error_reason_pb2.ErrorReason.Name(refused.reason).removeprefix("ERROR_REASON_")
     kind = BY_REASON.get(reason, StatewardError)
-    return kind(refused.message, reason=reason, metadata=dict(refused.metadata))
+    code = CODES.get(refused.code, "")
+    return kind(refused.message, reason=reason, code=code, metadata=dict(refused.metadata))

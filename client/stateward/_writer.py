@@ -23,6 +23,7 @@ from typing import Any
 from stateward._collected import Collected
 from stateward._frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
 from stateward._leases import Claim, Deadline, release
+from stateward._numbering import Numbering, Resetting, last_version
 from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
 from stateward._ownership import attach
 from stateward._reading import hydrate
@@ -43,11 +44,6 @@ NO_DIGEST = b"\0" * 16
 """Digest of a version that is not answered yet."""
 ANSWER_S = 45.0
 """How long an answer may take at least: one that waits for the archive takes the daemon up to 30 s."""
-
-
-@dataclass(slots=True)
-class _Reset:
-    is_done: bool = False
 
 
 @dataclass(eq=False)
@@ -76,16 +72,12 @@ class Writing:
     _request_id: str = field(default_factory=new_request_id)
     _unanswered: deque[Frame] = field(default_factory=deque)
     _unanswered_bytes: int = 0
-    _reset: _Reset | None = None
+    _reset: Resetting | None = None
     _number: int = 0
-    _is_numbered: bool = False
-    """Whether versions can be told in advance: versions of all branches share their numbers, so only an answer shows
-    where they are."""
+    _numbering: Numbering = field(default_factory=Numbering)
     _tip: Checkpoint | None = None
     """What the newest frame becomes, where its state was moved on already."""
     _was_told: bool = False
-    _calls: int = 0
-    """How many other calls were made under the lease when versions were last told in advance."""
 
     def __post_init__(self) -> None:
         self._retry = Retry(self.patience_s)
@@ -141,7 +133,9 @@ class Writing:
             )  # fmt: skip
         if not self.token:
             self.token, self.head = opened.lease.token, (opened.version, opened.digest)
+            self._numbering.start(last_version(opened))
         self.is_open = True
+        return opened
 
     @staticmethod
     def _not_ended(message: Any) -> Any:
@@ -175,9 +169,9 @@ class Writing:
         self.check()
         if self._was_away:
             yield from self._begin_anew()
-        if self._calls != self.ref.held.calls and not self._unanswered:
-            self._calls, self._is_numbered = self.ref.held.calls, False  # they may have saved, on any branch
-        if not self._is_numbered and self._unanswered:
+        if not self._unanswered:
+            self._numbering.look(self.ref.held.calls)
+        elif not self._numbering.is_known:
             yield from self.flush()
         if not self._has_room():
             most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
@@ -205,9 +199,8 @@ class Writing:
         return len(self._unanswered) < FRAMES_MAX and self._unanswered_bytes <= BYTES_MAX
 
     def _next_version(self, state: State) -> int:
-        if self._unanswered:
-            return self.head[0] + len(self._unanswered) + 1
-        return max(self.head[0], state.version) + 1
+        seen = self.head[0] if self._unanswered else max(self.head[0], state.version)
+        return max(self._numbering.last, seen) + len(self._unanswered) + 1
 
     def _prepare(self, prepared: PreparedSave) -> Steps:
         state = prepared.state
@@ -277,9 +270,10 @@ class Writing:
 
     def _return(self) -> Steps:
         """Opens the stream again and sends what was not answered."""
-        yield from self._dial(replace(self.claim, wait_s=None, take_over=False))
+        opened = yield from self._dial(replace(self.claim, wait_s=None, take_over=False))
         if self._reset is not None:  # nothing was refused on this one
-            self._reset.is_done, self._reset = True, None
+            self._reset.end(opened)
+            self._reset = None
         for frame in list(self._unanswered):
             yield Put(message_of(frame))
 
@@ -313,7 +307,8 @@ class Writing:
         kind = message.WhichOneof("frame")
         if kind == "reset":
             if self._reset is not None:
-                self._reset.is_done, self._reset = True, None
+                self._reset.end(message.reset)
+                self._reset = None
             return
         frame = self._unanswered[0]
         answer = message.saved if kind == "saved" else message.refused
@@ -340,7 +335,8 @@ class Writing:
             self._move(frame, frame.collected, checkpoint)
         elif frame.state.checkpoint is frame.expected:
             frame.state.checkpoint = checkpoint
-        self.head, self._is_numbered = (checkpoint.version, checkpoint.digest), True
+        self.head = checkpoint.version, checkpoint.digest
+        self._numbering.saw(checkpoint.version)
         if response.durability < frame.request.durability:
             frame.late = NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])
             self.late = self.late or frame.late
@@ -355,7 +351,7 @@ class Writing:
             self.lost = error
         if self.failed is None:
             self.failed, self._was_told = error, False
-        self._is_numbered = False
+        self._numbering.is_known = False
 
     # -- going on, and ending ---------------------------------------------------------------------------------------
 
@@ -370,7 +366,7 @@ class Writing:
         return (yield Run(hydrate(self.ref)))
 
     def _begin_anew(self) -> Steps:
-        reset = self._reset = _Reset()
+        reset = self._reset = Resetting()
         if self.is_open:
             yield Put(writers.WriteRequest(reset=writers.ResetWriter()))
         self.failed = None
@@ -380,7 +376,8 @@ class Writing:
             if self._was_away and self.lost is None:
                 self.failed = None  # away still
             raise error
-        self._was_told, self._tip, self._is_numbered, self._was_away = False, None, False, False
+        self._was_told, self._tip, self._was_away = False, None, False
+        self._numbering.start(reset.last_version)
 
     def close(self, *, is_quiet: bool = False) -> Steps:
         """Waits for what was sent, gives the lease back and ends the stream. Raises what nobody was told yet."""

@@ -82,6 +82,33 @@ def test_versions_of_other_branches_are_counted(thread: Any) -> None:
         assert [handle.result().version for handle in handles] == [5, 6, 7, 8, 9]
 
 
+def test_versions_are_told_before_the_first_answer(thread: Any) -> None:
+    """A state that was sent has the number that its version will have, from the first frame on and after a reset."""
+    state = thread.hydrate()
+    thread.save(state)
+    aside, side = thread.branch("aside", at=1), thread.hydrate(version=1)
+    aside.save(side)
+    aside.save(side)
+    with thread.writer() as writer:
+        state = thread.hydrate()
+        told = []
+        for number in range(3):
+            state.slots["n"] = number
+            writer.send(state)
+            told.append(state.version)
+        writer.flush()
+        assert told == [4, 5, 6]
+        stale = thread.hydrate(version=4)
+        writer.send(stale)
+        with pytest.raises(VersionMismatch):
+            writer.flush()
+        state = writer.reset()
+        state.slots["n"] = 9
+        writer.send(state)
+        assert state.version == 7
+        writer.flush()
+
+
 def test_nothing_lands_after_a_refused_version(thread: Any, other: Any) -> None:
     """The refused one says why, those after it are aborted, their state fits no version, and reset goes on."""
     with thread.writer() as writer:

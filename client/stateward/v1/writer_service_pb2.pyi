@@ -72,14 +72,16 @@ class WriteResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[WriterOpened, _Mapping]] = ..., saved: _Optional[_Union[WriterSaved, _Mapping]] = ..., refused: _Optional[_Union[WriterRefused, _Mapping]] = ..., reset: _Optional[_Union[WriterReset, _Mapping]] = ...) -> None: ...
 
 class WriterOpened(_message.Message):
-    __slots__ = ("lease", "version", "digest")
+    __slots__ = ("lease", "version", "digest", "last_version")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     lease: _lease_pb2.Lease
     version: int
     digest: bytes
-    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    last_version: int
+    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., last_version: _Optional[int] = ...) -> None: ...
 
 class WriterSaved(_message.Message):
     __slots__ = ("frame", "save")
@@ -90,7 +92,7 @@ class WriterSaved(_message.Message):
     def __init__(self, frame: _Optional[int] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveResponse, _Mapping]] = ...) -> None: ...
 
 class WriterRefused(_message.Message):
-    __slots__ = ("frame", "reason", "message", "metadata")
+    __slots__ = ("frame", "reason", "message", "metadata", "reason_name", "code")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,16 +104,22 @@ class WriterRefused(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    REASON_NAME_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     frame: int
     reason: _error_reason_pb2.ErrorReason
     message: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, frame: _Optional[int] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    reason_name: str
+    code: int
+    def __init__(self, frame: _Optional[int] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., reason_name: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
 
 class WriterReset(_message.Message):
-    __slots__ = ("version", "digest")
+    __slots__ = ("version", "digest", "last_version")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     version: int
     digest: bytes
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    last_version: int
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., last_version: _Optional[int] = ...) -> None: ...

@@ -53,6 +53,11 @@ class WriterServiceServicer(object):
 
         When a frame is refused, the frames after it are refused with WRITER_ABORTED, until `reset`: nothing lands on a hole.
         Frames that were not answered when a stream breaks are sent again on the next one, with their request ids.
+
+        Versions are counted by thread, not by branch: the n-th frame after `opened` or `reset` becomes version
+        `last_version` + n, whatever its branch, as long as frames before it are not refused and the lease's holder saves
+        nothing by other calls. Nobody else saves while the lease is held. So a client may name the version that a frame
+        will become, as `expected_version` of the frame after it, before the answer has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

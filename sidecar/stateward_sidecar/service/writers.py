@@ -36,6 +36,7 @@ from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.leases import Leasing
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
+from stateward_sidecar.service.status import CODES
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
@@ -127,10 +128,8 @@ class WriterService:
         _check_open(place)
         granted = await self._leasing.acquire(_lease_request(place), context)
         stream = _Stream(place, granted.lease.token, exchange, context)
-        opened = WriterOpened(lease=granted.lease)
-        opened.version, opened.digest = granted.version, granted.digest
-        if place.branch not in ("", MAIN):
-            opened.version, opened.digest = await self._calls.read(self._find_head, place)
+        version, digest, last_version = await self._calls.read(self._find_head, place)
+        opened = WriterOpened(lease=granted.lease, version=version, digest=digest, last_version=last_version)
         await exchange.write(WriteResponse(opened=opened))
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -153,11 +152,15 @@ class WriterService:
             taking.cancel()
             self._open.discard(taking)
 
-    def _find_head(self, place: OpenWriter) -> tuple[int, bytes]:
+    def _find_head(self, place: OpenWriter) -> tuple[int, bytes, int]:
+        """Version and digest of the branch's head, and the thread's last version: frames count on from that."""
         with self._store.context.engine.read() as txn:
             thread = self._store.threads.find(txn, place.namespace, place.thread)
-        branch = thread.branches.get(place.branch or MAIN) if thread is not None else None
-        return (branch.version, branch.digest) if branch is not None else (0, b"")
+        if thread is None:
+            return 0, b"", 0
+        branch = thread.branches.get(place.branch or MAIN)
+        version, digest = (branch.version, branch.digest) if branch is not None else (0, b"")
+        return version, digest, thread.head.last_version
 
     # -- taking frames ----------------------------------------------------------------------------------------------
 
@@ -183,8 +186,8 @@ class WriterService:
     async def _begin_anew(self, stream: _Stream) -> _Frame:
         await self._settle(stream)
         stream.before = None
-        version, digest = await self._calls.read(self._find_head, stream.place)
-        return _Frame(0, reset=WriterReset(version=version, digest=digest))
+        version, digest, last_version = await self._calls.read(self._find_head, stream.place)
+        return _Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
         """Renews the lease as long as the stream lives; a client that hangs loses its connection, and so its stream."""
@@ -323,8 +326,11 @@ class InvalidFrame(InvalidField):
 
 
 def _refused(number: int, error: StatewardError) -> WriterRefused:
-    reason = f"ERROR_REASON_{error.reason}"
-    return WriterRefused(frame=number, reason=reason, message=error.message, metadata=error.metadata)
+    reason, code = f"ERROR_REASON_{error.reason}", CODES[error.reason].value[0]
+    return WriterRefused(
+        frame=number, reason=reason, reason_name=error.reason, code=code, message=error.message,
+        metadata=error.metadata,
+    )  # fmt: skip
 
 
 def _check_open(place: OpenWriter) -> None:
