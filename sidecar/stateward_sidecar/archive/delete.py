@@ -8,12 +8,13 @@ meets the tombstone, or by ``stateward archive gc``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.attach import Attacher
+from stateward_sidecar.archive.attach import ROUNDS, Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
@@ -29,6 +30,10 @@ from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.telemetry import log
+
+
+class Gone(Exception):
+    """The copy on this disk was deleted meanwhile; the thread is in the archive."""
 
 
 class Remover:
@@ -48,20 +53,27 @@ class Remover:
         """
         name: Name = request.namespace, request.thread
         with self._desk.locks.of(name):
-            thread = self._local(name)
-            if thread is not None and thread.access == ACCESS_ORPHAN:
-                return
-            try:
-                self._attacher.own(name, must_exist=True)
-            except ThreadNotFound:
-                return
-            thread = self._local(name)
-            if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
-                return
-            self.end(thread, lambda live: check_main_version(Draft(live), request))
+            for _ in range(ROUNDS):
+                with suppress(Gone):
+                    self._remove(name, request)
+                    return
+        raise ArchiveUnavailable(f"thread {name[1]!r} is deleted on this disk all the time; try again")
+
+    def _remove(self, name: Name, request: DeleteThreadRequest) -> None:
+        thread = self._local(name)
+        if thread is not None and thread.access == ACCESS_ORPHAN:
+            return
+        try:
+            self._attacher.own(name, must_exist=True)
+        except ThreadNotFound:
+            return
+        thread = self._local(name)
+        if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
+            return
+        self.end(thread, lambda live: check_main_version(Draft(live), request))
 
     def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
-        """Does it to a thread that is ours, under the lock of its name, unless ``check`` raises. Raises NotOwner.
+        """Does it to a thread that is ours, under the lock of its name, unless ``check`` raises. Raises NotOwner, Gone.
 
         ``check`` gets the thread as it is, and once more when no write passes any more: what was saved in between is
         not deleted unseen.
@@ -90,6 +102,10 @@ class Remover:
             hold = desk.holds.get(thread.number)
             if hold is None:
                 return
+            live = desk.store.threads.in_memory(thread.number) or live
+            if live.is_deleted:  # on this disk, meanwhile: nothing is left here to ship or to close
+                desk.holds.pop(thread.number, None)
+                raise Gone
             if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
                 try:
                     check(desk.store.threads.in_memory(thread.number) or live)

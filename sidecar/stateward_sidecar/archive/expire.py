@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.attach import ROUNDS, Attacher
-from stateward_sidecar.archive.delete import Remover
+from stateward_sidecar.archive.delete import Gone, Remover
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
@@ -79,7 +79,7 @@ class Expirer:
 
         try:
             self._remover.end(thread, check)
-        except _Moved:
+        except (Gone, _Moved):
             return False
         except NotOwner:
             hold = desk.holds.get(thread.number)

@@ -171,8 +171,10 @@ class KeyStore:
     def add_thread(self, uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> None:
         """Wraps and writes a thread's data key, marked as leaving until a name leads to it.
 
-        Durable after ``sync``. Writer only. Raises DiskFull.
+        A uid that was erased is alive again: a thread that was deleted on this disk only comes back under it, from the
+        archive or by a save. Durable after ``sync``. Writer only. Raises DiskFull.
         """
+        self.revive(uid)
         self._write(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
         self._needed.add(namespace.id)
         self.mark_leaving(uid, is_leaving=True)

@@ -26,7 +26,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
-from stateward_sidecar.store.thread import Draft, rows
+from stateward_sidecar.store.thread import Draft, head_uid, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.telemetry import log
 
@@ -98,15 +98,19 @@ class Deleter:
         txn.delete(identity.keys.head())
         uid, thread = identity.uid, draft.thread
         batch.drafts[identity.namespace, identity.name] = None
-        if draft.thread.access == ACCESS_ORPHAN and _is_shared(txn, uid):
-            batch.after_commit.append(lambda: self._threads.forget(thread))
-            batch.after_commit.append(lambda: self.purge(number, b""))
+
+        def forget() -> None:
+            thread.is_deleted = True
+            self._threads.forget(thread)
+
+        is_orphan = draft.thread.access == ACCESS_ORPHAN
+        if _has_orphans(txn, uid) or (is_orphan and _is_shared(txn, uid)):
+            batch.after_commit += [forget, lambda: self.purge(number, b"")]
             return
 
         def destroy_key() -> None:
             context.keystore.erase_thread(uid)
-            thread.is_deleted = True
-            self._threads.forget(thread)
+            forget()
 
         context.keystore.mark_leaving(uid, is_leaving=True)
         batch.before_commit.append(context.keystore.sync)
@@ -225,6 +229,12 @@ class Deleter:
                 headless.append(number)
             found = cursor.set_range(layout.after(layout.thread_prefix(number)))
         return headless
+
+
+def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:
+    """Whether something was set aside of a thread, which needs the key. A deletion everywhere deletes that first."""
+    heads = (txn.get(layout.ThreadKeys(layout.orphan_thread(key)).head()) for key, _ in rows(txn, b"F"))
+    return any(head is not None and head_uid(head) == uid for head in heads)
 
 
 def _is_shared(txn: lmdb.Transaction, uid: bytes) -> bool:

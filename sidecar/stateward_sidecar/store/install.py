@@ -102,7 +102,6 @@ class Installer:
         context, keystore, uid = self._context, self._context.keystore, incoming.uid
         namespace, name = incoming.image.head.namespace, incoming.image.head.thread
         if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan has the same one
-            keystore.revive(uid)  # it was deleted here only, and its rows may still be there
             keystore.add_thread(uid, incoming.namespace, incoming.data_key)
             batch.after_abort.append(lambda: keystore.release(uid))
             batch.before_commit.append(keystore.sync)

@@ -225,8 +225,9 @@ class Threads:
                 raise NotOwner(f"thread {name!r} is not held in the archive by this sidecar", thread=name)
             uid, data_key, row = claim.uid, claim.data_key, claim.row
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
-        keystore.add_thread(uid, namespace_keys, data_key)
-        batch.after_abort.append(lambda: keystore.release(uid))
+        if keystore.thread_key(uid, namespace_keys) is None:  # else what was set aside of this thread has it
+            keystore.add_thread(uid, namespace_keys, data_key)
+            batch.after_abort.append(lambda: keystore.release(uid))
         if keystore.sync not in batch.before_commit:
             batch.before_commit.append(keystore.sync)
         number = context.next_thread
