@@ -35,7 +35,7 @@ class Driven(Sidecar):
 
     def put(self, request: SaveRequest) -> SaveResponse:
         """Saves."""
-        return self.save(request, lambda _: None)
+        return self.save(request)
 
     def ship_now(self) -> None:
         """Ships the thread ``job``."""

@@ -28,7 +28,7 @@ def save(sidecar: Sidecar, text: str) -> int:
     request = SaveRequest(namespace="default", thread="t", request_id=str(random.random()))
     request.diff.edits.add().append.log = "m"
     request.diff.edits[0].append.entries.add(data=text.encode())
-    sidecar.save(request, lambda _: None)
+    sidecar.save(request)
     thread = sidecar.find("t")
     assert thread is not None
     return thread.number

@@ -74,7 +74,7 @@ def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableRe
 def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> None:
     """The line is found by the answer's digest: FENCED, which names the orphan, however long after the commit."""
     request = appending("a two")
-    saved = pair.a.save(request, lambda _: None)
+    saved = pair.a.save(request)
     find_out(pair.a)
     entry = levels.written(request, saved, saved.sequence)
     with pytest.raises(Fenced) as caught:

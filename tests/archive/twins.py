@@ -23,7 +23,7 @@ class Twin(Sidecar):
 
     def put(self, word: str, *, after: int | None = None, status: Status = STATUS_RUNNING) -> SaveResponse:
         """Appends one word to the log; ``after``: the version that is expected."""
-        return self.save(appending(word, after=after, status=status), lambda _: None)
+        return self.save(appending(word, after=after, status=status))
 
     def words(self, name: str = NAME, version: int = 0) -> list[str]:
         """What the log holds at a version; 0 = the newest."""

@@ -1,7 +1,7 @@
-"""What can happen between a sidecar and its bucket, said in advance: one plan for each operation.
+"""What can happen between a sidecar and its bucket, and around a commit, said in advance: one plan for each operation.
 
-A fault strikes at the n-th request of the operation, or at the n-th that writes a HEAD. Time is a number that the
-machine moves; a retrying bucket sleeps in it.
+A fault strikes at the n-th request of the operation, at the n-th that writes a HEAD, or at its n-th commit. Time is a
+number that the machine moves; a retrying bucket sleeps in it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.bucket.base import Bucket, Object
 from stateward_sidecar.bucket.errors import BucketUnavailable
@@ -29,15 +31,16 @@ DIES_LATE = "dies, and the request arrives later"
 FLIPPED = "flipped"  # one bit of what is read
 CUT = "cut"  # the end of what is read is missing
 MEANWHILE = "meanwhile"  # nothing is wrong with the request; something else happens before it
+HELD = "held"  # nothing is wrong with it, and it takes until the machine lets it go on: others overtake
+HELD_AFTER = "held after"  # the effect, and the answer takes as long
+HOLDS = (HELD, HELD_AFTER)
 DAMAGE = (FLIPPED, CUT)
 DEATHS = (DIES_BEFORE, DIES_AFTER, DIES_LATE)
 KINDS = (
-    REFUSED, LOST, LATE, AWAY, LOST_AWAY, LATE_AWAY, DIES_BEFORE, DIES_AFTER, DIES_LATE, FLIPPED, CUT, MEANWHILE,
+    REFUSED, LOST, LATE, AWAY, LOST_AWAY, LATE_AWAY, DIES_BEFORE, DIES_AFTER, DIES_LATE, FLIPPED, CUT, MEANWHILE, HELD,
+    HELD_AFTER,
 )  # fmt: skip
-
-
-class Death(BaseException):
-    """The process ends here. Nothing catches it: no clean-up is a promise."""
+COMMIT_KINDS = (HELD, HELD_AFTER, HELD_AFTER, MEANWHILE, DIES_BEFORE, DIES_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,49 @@ class Fault:
 
     kind: str
     at: int
-    at_head: bool  # counts only requests that write a HEAD
+    at_head: bool = False  # counts only requests that write a HEAD
     meanwhile: int = 0  # what happens, for MEANWHILE
+    at_commit: bool = False  # counts commits
 
     def __str__(self) -> str:
-        return f"{self.kind} at {'HEAD write' if self.at_head else 'request'} {self.at}"
+        where = "commit" if self.at_commit else "HEAD write" if self.at_head else "request"
+        return f"{self.kind} at {where} {self.at}"
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation: its plan, and how far it is. What an operation sets going belongs to it."""
+
+    plan: tuple[Fault, ...] = ()
+    takes_over: bool = False
+    was_away: bool = False  # the bucket, when it began
+    requests: int = 0
+    head_writes: int = 0
+    commits: int = 0
+    is_away: bool = False
+    struck: list[Fault] = field(default_factory=list)
+
+    def at_request(self, *, is_write: bool, is_head: bool) -> Fault | None:
+        """The fault of the next request."""
+        number, head_number = self.requests, self.head_writes
+        self.requests += 1
+        self.head_writes += is_head
+        for fault in self.plan:
+            if fault.at_commit or (fault.kind in DAMAGE) == is_write:
+                continue
+            if fault.at == (head_number if fault.at_head else number) and (is_head or not fault.at_head):
+                self.struck.append(fault)
+                return fault
+        return None
+
+    def at_commit(self) -> Fault | None:
+        """The fault of the next commit."""
+        number, self.commits = self.commits, self.commits + 1
+        for fault in self.plan:
+            if fault.at_commit and fault.at == number:
+                self.struck.append(fault)
+                return fault
+        return None
 
 
 class FakeClock(Clock):
@@ -90,7 +131,7 @@ class Witness:
     """Who looks on. ``before`` comes before a HEAD write, ``head`` after one had its effect, with who sent it."""
 
     before: Callable[[], None]
-    head: Callable[[str, bytes], None]
+    head: Callable[[str, bytes, Op], None]
     meanwhile: Callable[[int], None]
 
 
@@ -114,44 +155,39 @@ class Net:
 class FaultyBucket(Bucket):
     """The way of one sidecar to the bucket."""
 
-    def __init__(self, net: Net, witness: Witness) -> None:
+    def __init__(self, net: Net, witness: Witness, turns: Turns | None = None) -> None:
         self._net = net
         self._inner = net.bucket
+        self._turns = turns or Turns()
         self.witness = witness
-        self._plan: tuple[Fault, ...] = ()
-        self._requests = self._head_writes = 0
-        self._is_away = False
-        self.struck: list[Fault] = []
-        self.log: list[str] = []
+        self.is_dead = False
 
-    def arm(self, plan: tuple[Fault, ...]) -> None:
-        """The plan of one operation; () = the network is fine."""
-        self._plan, self._requests, self._head_writes, self._is_away = plan, 0, 0, False
-        self.struck = []
-        self.log = []
+    @property
+    def op(self) -> Op:
+        """What runs now."""
+        call = self._turns.current
+        return call.op if call is not None else Op()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Object:
-        fault = self._next(key, is_write=False)
-        found = self._do(fault, key, lambda: self._inner.get(key), is_write=False)
+        fault, found = self._do(key, lambda: self._inner.get(key), is_write=False)
         return Object(_spoilt(fault, found.data), found.etag)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        fault = self._next(key, is_write=False)
-        return _spoilt(fault, self._do(fault, key, lambda: self._inner.get_range(key, offset, length), is_write=False))
+        return _spoilt(*self._do(key, lambda: self._inner.get_range(key, offset, length), is_write=False))
 
     def put(self, key: str, data: bytes) -> None:
-        self._write(key, lambda: self._inner.put(key, data), b"")
+        self._do(key, lambda: self._inner.put(key, data), is_write=True)
 
     def create(self, key: str, data: bytes) -> str:
-        return self._write(key, lambda: self._inner.create(key, data), data)
+        return self._do(key, lambda: self._inner.create(key, data), is_write=True, body=data)[1]
 
     def replace(self, key: str, data: bytes, etag: str) -> str:
-        return self._write(key, lambda: self._inner.replace(key, data, etag), data)
+        return self._do(key, lambda: self._inner.replace(key, data, etag), is_write=True, body=data)[1]
 
     def delete(self, key: str) -> None:
-        self._write(key, lambda: self._inner.delete(key), b"")
+        self._do(key, lambda: self._inner.delete(key), is_write=True)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         return self._inner.list(prefix)
@@ -161,58 +197,50 @@ class FaultyBucket(Bucket):
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
-    def _write(self, key: str, effect: Callable[[], T], body: bytes) -> T:
-        is_head = key.endswith("/HEAD")
-        fault = self._next(key, is_write=True)
-        witness = self.witness
+    def _do(self, key: str, effect: Callable[[], T], *, is_write: bool, body: bytes = b"") -> tuple[Fault | None, T]:
+        if self.is_dead:
+            raise Death
+        is_head, op, witness = is_write and key.endswith("/HEAD"), self.op, self.witness
+        fault = op.at_request(is_write=is_write, is_head=is_head)
         if is_head:
             witness.before()
 
         def watched() -> T:
             result = effect()
             if is_head:
-                witness.head(key, body)
+                witness.head(key, body, op)
             return result
 
-        return self._do(fault, key, watched, is_write=True)
+        return fault, self._strike(op, fault.kind if fault is not None else "", fault, key, watched, is_write=is_write)
 
-    def _next(self, key: str, *, is_write: bool) -> Fault | None:
-        is_head = is_write and key.endswith("/HEAD")
-        number, head_number = self._requests, self._head_writes
-        self._requests += 1
-        self._head_writes += is_head
-        self.log.append(f"{'write' if is_write else 'read'} {key.rpartition('/')[2]}")
-        for fault in self._plan:
-            if fault.at == (head_number if fault.at_head else number) and (is_head or not fault.at_head):
-                if (fault.kind in DAMAGE) == is_write:
-                    continue
-                self.struck.append(fault)
-                return fault
-        return None
-
-    def _do(self, fault: Fault | None, key: str, effect: Callable[[], T], *, is_write: bool) -> T:
-        kind = fault.kind if fault is not None else ""
+    def _strike(
+        self, op: Op, kind: str, fault: Fault | None, key: str, effect: Callable[[], T], *, is_write: bool
+    ) -> T:
         if kind == MEANWHILE:
             assert fault is not None
             self.witness.meanwhile(fault.meanwhile)
-        if self._is_away or kind in (REFUSED, AWAY):
-            self._is_away = self._is_away or kind == AWAY
+        if kind == HELD:
+            self._turns.hold()
+        if op.is_away or kind in (REFUSED, AWAY):
+            op.is_away = op.is_away or kind == AWAY
             raise BucketUnavailable(f"{key}: {kind or 'away'}")
         if kind == DIES_BEFORE:
-            raise Death
+            self._turns.die()
         if kind in (LATE, LATE_AWAY, DIES_LATE) and is_write:
             self._net.under_way.append(effect)
             if kind == DIES_LATE:
-                raise Death
-            self._is_away = kind == LATE_AWAY
+                self._turns.die()
+            op.is_away = kind == LATE_AWAY
             raise BucketUnavailable(f"{key}: {kind}", is_unclear=True)
         if kind == DIES_LATE:
-            raise Death
+            self._turns.die()
         result = effect()
         if kind == DIES_AFTER:
-            raise Death
+            self._turns.die()
+        if kind == HELD_AFTER:
+            self._turns.hold()
         if kind in (LOST, LOST_AWAY, LATE, LATE_AWAY):
-            self._is_away = kind in (LOST_AWAY, LATE_AWAY)
+            op.is_away = kind in (LOST_AWAY, LATE_AWAY)
             raise BucketUnavailable(f"{key}: {kind}", is_unclear=is_write)
         return result
 

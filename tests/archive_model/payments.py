@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
 from stateward.v1.lease_pb2 import Holder
@@ -29,22 +30,23 @@ class Payments:
         return {key for owner, key in self.paid if owner == uid}
 
     def pay(
-        self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool,
-        archive: Callable[[int], bool],
-    ) -> None:  # fmt: skip
-        """An agent's step: claims, pays if nobody did, says so. ``archive`` tells whether an entry is archived now."""
+        self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool, is_still: Callable[[], bool]
+    ) -> None:
+        """An agent's step: claims, pays if nobody did, says so. ``is_still``: the bucket was not set back meanwhile."""
         holder = f"agent {sidecar.number}" if restarted else f"agent {next(self._numbers)}"
         request = BeginEffectRequest(
             namespace=NAMESPACE, thread=name, key=key, request_id=f"begin {next(self._numbers)}",
             holder=Holder(name=holder, incarnation=str(next(self._numbers))),
         )  # fmt: skip
+        before = sidecar.find(name)
         answer = sidecar.begin(request)
         thread = sidecar.find(name)
-        assert thread is not None
+        if thread is None or not is_still() or (before is not None and before.identity.uid != thread.identity.uid):
+            return  # deleted meanwhile: nobody knows of which thread the answer is
         uid = thread.identity.uid
         if answer.state == EFFECT_STATE_DONE:
             assert (uid, key) in self.done, "a result was handed out that nobody ever recorded"
-        if not answer.claim_token or not archive(answer.effect.sequence):
+        if not answer.claim_token or answer.durability != DURABILITY_ARCHIVED:
             return
         if answer.state == EFFECT_STATE_NEW:
             assert (uid, key) not in self.paid, "a tool was called twice, and nobody was told"

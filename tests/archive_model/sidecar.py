@@ -1,23 +1,36 @@
-"""One sidecar without its service: a real store on a real disk, and an archive that does nothing by itself.
+"""One sidecar without gRPC: a real store on a real disk, the real services, and an archive that does nothing by itself.
 
-What a daemon does in the background (ships, uploads, rows) happens when the machine says so, on its thread; the verbs
-go the way they go in the services.
+What a daemon does in the background (ships, uploads, rows) happens when the machine says so; calls go through the
+services as they do in a daemon.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Hashable
-from concurrent.futures import Executor, Future
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.archive_model.faults import FakeClock, FaultyBucket, SkewedClock
+from tests.archive_model.faults import FakeClock, FaultyBucket, Op, SkewedClock
+from tests.archive_model.process import (
+    Caller,
+    DrivenCalls,
+    DrivenHolding,
+    DrivenLanes,
+    DrivenWire,
+    DrivenWriter,
+    Inline,
+    Pool,
+    run,
+)
+from tests.archive_model.turns import Lock, NameLocks, Turns
 
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
@@ -33,74 +46,32 @@ from stateward.v1.thread_service_pb2 import (
     PruneThreadResponse,
     SetTagRequest,
     SetTagResponse,
+    WaitDurableRequest,
+    WaitDurableResponse,
 )
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.collect import Collector, Verbs
 from stateward_sidecar.archive.desk import Options
 from stateward_sidecar.archive.start import fetch_root, join, remember_boot
-from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
-from stateward_sidecar.service import check, checkwork
-from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.service import check
+from stateward_sidecar.service.checkpoints import CheckpointService
+from stateward_sidecar.service.effects import EffectService
+from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
-from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.thread import Thread, load_thread, rows
 
 T = TypeVar("T")
 NAMESPACE = check.DEFAULT_NAMESPACE
 KEY = b"k" * 32
 MAP_BYTES = 64 << 20
 LEASE_S, GRACE_S = 10.0, 600.0
-
-
-class Inline(Executor):
-    """Runs at once, where it was asked for."""
-
-    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future: Future[T] = Future()
-        try:
-            future.set_result(call(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  (as an executor does it)
-            future.set_exception(error)
-        return future
-
-
-class DrivenWire(Wire):
-    """One request after the other; what has time waits for ``background``."""
-
-    def __init__(self, bucket: RetryingBucket, clock: FakeClock) -> None:
-        super().__init__(bucket, clock)
-        self.waiting: list[Callable[[], object]] = []
-
-    def together(self, *calls: Callable[[], T]) -> list[T]:
-        results, errors = list[T](), list[Exception]()
-        for call in calls:
-            try:
-                results.append(call())
-            except Exception as error:  # noqa: BLE001  (raised below, once all are in)
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return results
-
-    def later(self, call: Callable[[], object]) -> None:
-        self.waiting.append(call)
-
-    def background(self) -> None:
-        """Does what was put off."""
-        waiting, self.waiting = self.waiting, []
-        for call in waiting:
-            call()
-
-
-class DrivenHolding(Holding):
-    """Blocks instead of going to a thread."""
-
-    async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
-        return verb(*arguments)
+CALLER: Any = Caller()
 
 
 @dataclass
@@ -109,27 +80,45 @@ class Disk:
 
     number: int
     path: Path
-    owner_id: str
+    owner_id: str  # empty = what a daemon takes that is told none
+    origin: int = 0  # the disk that it is a copy of, at last; else its own number
     # Of answers COMMITTED: uid, sequence, digest.
     promised: list[tuple[bytes, int, bytes]] = field(default_factory=list)
     was_set_back: bool = False
+    deleted: list[bytes] = field(default_factory=list)  # uids of what was deleted on this disk only
+
+    def drop(self, uid: bytes) -> None:
+        """A thread is deleted here: nothing of it is promised any more, whatever is under way."""
+        self.deleted.append(uid)
+        self.promised[:] = [each for each in self.promised if each[0] != uid]
 
 
 class Sidecar:
     """A process on a disk."""
 
-    def __init__(self, disk: Disk, bucket: FaultyBucket, time: FakeClock, number: int) -> None:
+    def __init__(
+        self, disk: Disk, bucket: Bucket, time: FakeClock, number: int, turns: Turns | None = None,
+        meanwhile: Callable[[int], None] = lambda _: None, op: Op | None = None,
+    ) -> None:  # fmt: skip
+        """With ``turns`` all that it does is a call that may be held; else it happens at once, and nothing by itself.
+
+        ``meanwhile``: what others do before a commit. ``op``: the plan of what it does by itself when it starts.
+        """
         self.disk = disk
         self.bucket = bucket
         self.number = number
         self.clock = SkewedClock(time)
+        self.turns = turns
+        self.meanwhile = meanwhile
+        self.is_dead = False
         self._time = time
         self.fatal: list[BaseException] = []
-        self.open()
+        self.errors: list[tuple[Op, StatewardError]] = []  # of ships that nobody waits for
+        self.open(op or Op())
 
     # -- the process ----------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, op: Op | None = None) -> None:
         """A start."""
         retrying = RetryingBucket(
             self.bucket, self.clock, Patience(deadline_s=8.0), self._time.sleep, random.Random(self.number)
@@ -141,22 +130,79 @@ class Sidecar:
             directory=path, key=KEY, root=root, map_bytes=MAP_BYTES, cache_bytes=4 << 20, limits=Limits()
         )
         self.store = Store(options, lambda _writes: None, self.fatal.append, self.clock)
-        inline = Inline()
-        self.store.background = self.store.context.background = inline  # type: ignore[assignment]
+        if self.turns is not None:
+            self._drive_store(self.turns, op or Op())
+        else:
+            inline: Any = Inline()
+            self.store.background = self.store.context.background = inline
         self.archive = Archive(
             self.store, self.wire,
-            Options(url="memory:", owner_id=self.disk.owner_id, lease_s=LEASE_S, garbage_grace_s=GRACE_S),
+            Options(url="memory:", owner_id=self.owner_id(), lease_s=LEASE_S, garbage_grace_s=GRACE_S),
         )  # fmt: skip
-        self.archive.lanes.calls = self.archive.lanes.ships = inline  # type: ignore[assignment]
-        self.archive.schedule.now = lambda _number: None  # type: ignore[method-assign]  # the machine ships
+        if self.turns is not None:
+            self._drive_archive(self.turns)
+        else:
+            quiet: Any = Inline()
+            self.archive.lanes.calls = self.archive.lanes.ships = quiet
+            self.archive.schedule.now = lambda _number: None  # type: ignore[method-assign]
         self.holding = DrivenHolding(self.store, self.archive, DURABILITY_COMMITTED)
         self.store.start()
         join(self.store, self.wire, retrying, KEY)
         self.archive.desk.boots = remember_boot(self.store, self.archive.desk.boot_id)
+        # Futures of what is to be archived: uid, sequence, digest.
         self.waiting: list[tuple[Future[None], bytes, int, bytes]] = []
+        none: Any = None
+        calls, feed = DrivenCalls(self.store, none, self.holding), none
+        self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
+        self.effects = EffectService(calls)
+
+    def owner_id(self) -> str:
+        """Who the daemon says it is."""
+        return self.disk.owner_id or socket.gethostname()
+
+    def _drive_store(self, turns: Turns, op: Op) -> None:
+        context = self.store.context
+        context.writer = DrivenWriter(context.engine, self.fatal.append, turns, self)
+        pool: Any = Pool(turns, self, "background", op)
+        self.store.background = context.background = pool
+
+    def _drive_archive(self, turns: Turns) -> None:
+        archive, desk, schedule = self.archive, self.archive.desk, self.archive.schedule
+        lanes: Any = DrivenLanes(Pool(turns, self, "ship", Op()))
+        archive.lanes = schedule._lanes = lanes
+        locks: Any = NameLocks(turns)
+        alone: Any = NameLocks(turns)
+        lock: Any = Lock(turns)
+        desk.locks, desk.keys._lock, self.store.forker._names = locks, lock, alone
+        real_wait, real_ship = archive.wait, archive._ship
+
+        def wait(thread: Thread, sequence: int, *more: Any) -> Future[None] | None:
+            digest = desk.outbox.digest_at(thread.identity, sequence)
+            future = real_wait(thread, sequence, *more)
+            if future is not None:
+                self.waiting.append((future, thread.identity.uid, sequence, digest))
+            return future
+
+        def ship(number: int) -> None:
+            try:
+                real_ship(number)
+            except StatewardError as error:
+                self.errors.append((turns.current.op if turns.current is not None else Op(), error))
+                raise
+
+        archive.wait, schedule._ship = wait, ship  # type: ignore[method-assign]
+
+    def die(self) -> None:
+        """From now on nothing of this process has an effect."""
+        self.is_dead = True
+        if isinstance(self.bucket, FaultyBucket):
+            self.bucket.is_dead = True
 
     def crash(self) -> None:
         """The end of the process, without any goodbye."""
+        if self.turns is not None:
+            self.die()
+            self.turns.kill(self)
         context = self.store.context
         writer = context.writer
         with writer._condition:
@@ -168,105 +214,53 @@ class Sidecar:
         context.engine.close()
 
     def stop(self) -> None:
-        """SIGTERM: ships, gives up, ends."""
+        """SIGTERM: ships, gives up."""
         self.archive.ship_all(1.0)
         self.archive.schedule.write_rows(wait=True)
-        self.crash()
 
     def copy_disk(self, path: Path) -> None:
         """What lies on the disk at this moment."""
         shutil.copytree(self.disk.path, path)
         (path / "lock.mdb").unlink(missing_ok=True)
 
-    # -- verbs, as the services call them -------------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------------------------------
 
-    def save(self, request: SaveRequest, seen: Callable[[Thread | None], None]) -> SaveResponse:
-        """Saves; ``seen`` gets the thread as it is right before."""
-        named = check.check_save(request)
-
-        async def save_now() -> SaveResponse:
-            return self._save_now(request, named, seen)
-
-        return _run(self.holding.write(request.namespace, request.thread, save_now))
-
-    def _save_now(self, request: SaveRequest, named: Any, seen: Callable[[Thread | None], None]) -> SaveResponse:
-        store = self.store
-        save = SaveWrite(store.context, store.threads, request, named)
-        seen(self.find(request.thread))
-
-        def prepare() -> None:
-            with store.context.engine.read() as txn:
-                save.prepare(txn, store.threads.find(txn, NAMESPACE, request.thread))
-
-        store.read(prepare)
-        answer: SaveResponse = self.write(save.run, save.size_bytes, is_retry=save.is_retry)
-        if save.draft is not None:
-            store.snapshots.consider(save.draft.thread, save.branch)
-        return answer
-
-    def save_held(self, request: SaveRequest, seen: Callable[[Thread | None], None]) -> SaveResponse | None:
-        """A save in the middle of something else, by another call of this process; None where it would have to wait."""
-        named = check.check_save(request)
-        if self.archive.holds(NAMESPACE, request.thread) is None:
-            return None
-        return self._save_now(request, named, seen)
+    def save(self, request: SaveRequest) -> SaveResponse:
+        return run(self.checkpoints.save(request, CALLER))
 
     def begin(self, request: BeginEffectRequest) -> BeginEffectResponse:
-        checkwork.check_begin(request)
-
-        async def begin() -> BeginEffectResponse:
-            return self.write(self.store.effects.begin(request))
-
-        return _run(self.holding.write(NAMESPACE, request.thread, begin))
+        if self.turns is None:
+            request.durability = DURABILITY_COMMITTED  # nobody would ship it
+        return run(self.effects.begin_effect(request, CALLER))
 
     def complete(self, request: CompleteEffectRequest) -> CompleteEffectResponse:
-        checkwork.check_complete(request)
-
-        async def complete() -> CompleteEffectResponse:
-            return self.write(self.store.effects.complete(request))
-
-        return _run(self.holding.write(NAMESPACE, request.thread, complete, must_exist=True))
+        return run(self.effects.complete_effect(request, CALLER))
 
     def hydrate(self, request: HydrateRequest) -> HydrateResponse:
-        check.check_hydrate(request)
-
-        async def hydrate() -> HydrateResponse:
-            return HydrateResponse.FromString(self.store.read(self.store.reader.hydrate, request))
-
-        return _run(self.holding.read(NAMESPACE, request.thread, hydrate))
+        return HydrateResponse.FromString(run(self.checkpoints.hydrate(request, CALLER)))
 
     def tag(self, request: SetTagRequest) -> SetTagResponse:
-        check.check_place(request)
-
-        async def set_tag() -> SetTagResponse:
-            return self.write(self.store.settings.set_tag(request))
-
-        return _run(self.holding.write(NAMESPACE, request.thread, set_tag, must_exist=True))
+        return run(self.threads_.set_tag(request, CALLER))
 
     def prune(self, request: PruneThreadRequest) -> PruneThreadResponse:
-        check.check_place(request)
-
-        async def prune() -> PruneThreadResponse:
-            self.archive.flush(NAMESPACE, request.thread)
-            return self.store.pruner.prune(request)
-
-        return _run(self.holding.write(NAMESPACE, request.thread, prune, must_exist=True))
+        return run(self.threads_.prune_thread(request, CALLER))
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
-        check.check_place(request)
-
-        async def fork() -> ThreadMessage:
-            return self.store.forker.fork(request)
-
-        async def readable() -> ThreadMessage:
-            return await self.holding.read(NAMESPACE, request.thread, fork)
-
-        return _run(self.holding.write(NAMESPACE, request.new_thread, readable))
+        return run(self.threads_.fork_thread(request, CALLER)).thread
 
     def delete(self, request: DeleteThreadRequest) -> None:
-        check.check_place(request)
-        self.archive.delete(request)
-        self.write(self.store.deleter.delete(request), frees_space=True)
+        run(self.threads_.delete_thread(request, CALLER))
+
+    def wait_durable(self, thread: str, answer: SaveResponse) -> WaitDurableResponse:
+        """Asks for ARCHIVED of exactly this save, by all that the request can say."""
+        request = WaitDurableRequest(
+            namespace=NAMESPACE, thread=thread, sequence=answer.sequence, durability=DURABILITY_ARCHIVED
+        )
+        for field_name in request.DESCRIPTOR.fields_by_name:
+            source = field_name.removeprefix("expected_")
+            if source in ("digest", "uid"):
+                setattr(request, field_name, getattr(answer, source))
+        return run(self.threads_.wait_durable(request, CALLER))
 
     def collect(self, grace_s: int) -> None:
         """What `stateward archive gc` asks for."""
@@ -276,13 +270,41 @@ class Sidecar:
         for _ in Collector(self.archive.desk, verbs).collect(request):
             pass
 
-    def write(self, run: Callable[..., T], size_bytes: int = 16384, **how: Any) -> T:
-        """Through the writer."""
-        result: T = self.store.context.writer.submit(Write(run=run, size_bytes=size_bytes, **how), wait=True).wait()
+    def write(self, verb: Callable[..., T], size_bytes: int = 16384, **how: Any) -> T:
+        """What is committed without a service."""
+        write = Write(run=verb, size_bytes=size_bytes, **how)
+        result: T = self.store.context.writer.submit(write, wait=True).wait()
         return result
 
+    # -- what happens by itself -----------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Uploads, deletions, and commits that nobody waits for."""
+        writer = self.store.context.writer
+        if isinstance(writer, DrivenWriter):
+            writer.tidy()
+        self.wire.background()
+
+    def write_rows(self) -> None:
+        """What the schedule does once a second."""
+        self.archive.schedule.write_rows(wait=True)
+        self.archive.desk.trim()
+
+    def sweep(self) -> None:
+        """What the daemon does now and then."""
+        self.store.sweeper.sweep()
+
+    def forget(self) -> None:
+        """Other threads have pushed all of these out of memory."""
+        threads = self.store.threads
+        threads._threads.clear()
+        threads._numbers.clear()
+
     def ship(self, number: int) -> None:
-        """One ship, as the schedule does it."""
+        """One ship, as the schedule starts it; without turns it raises what the schedule would log."""
+        if self.turns is not None:
+            self.archive.schedule.now(number)
+            return
         failed = True
         try:
             self.archive._ship(number)
@@ -293,16 +315,20 @@ class Sidecar:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Thread | None:
-        """The thread on this disk."""
-        with self.store.context.engine.read() as txn:
-            return self.store.threads.find(txn, NAMESPACE, name)
+        """The thread on this disk. To look changes nothing: what is not in memory stays out of it."""
+        return next((thread for thread in self.threads() if thread.name == name), None)
 
     def threads(self) -> list[Thread]:
         """All threads on this disk, by their names."""
-        found = []
-        with self.store.context.engine.read() as txn:
-            for number in [layout.unpack_name(value)[0] for _, value in rows(txn, b"N")]:
-                thread = self.store.threads.by_number(txn, number)
+        found, store = [], self.store
+        keystore = store.context.keystore
+        with store.context.engine.read() as txn:
+            for number, uid in [layout.unpack_name(value) for _, value in rows(txn, b"N")]:
+                thread = store.threads.in_memory(number)
+                if thread is None and not keystore.is_erased(uid):
+                    keys = keystore.namespace(NAMESPACE)
+                    assert keys is not None
+                    thread = load_thread(txn, keystore, keys, number, uid)
                 if thread is not None:
                     found.append(thread)
         return found
@@ -311,14 +337,3 @@ class Sidecar:
         """Numbers of the threads that the next start would ship."""
         with self.store.context.engine.read() as txn:
             return {layout.outbox_thread(key) for key, _ in rows(txn, b"O")}
-
-
-def _run(call: Awaitable[T]) -> T:
-    """A coroutine that never waits."""
-    steps = call.__await__()
-    try:
-        next(steps)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a driven call waits for something")

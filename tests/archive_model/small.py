@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from stateward_sidecar.archive import fold, ship
+from typing import Any
+
+from tests.archive_model.process import Inline, Waits
+
+from stateward_sidecar.archive import desk, fold, leave, ship
+from stateward_sidecar.service import levels
 from stateward_sidecar.store import snapshots
 
-SIZES = {
+SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
     (ship, "TAIL_BYTES_MAX"): 2000,
     (ship, "INLINE_SNAPSHOT_BYTES_MAX"): 400,
@@ -15,13 +20,16 @@ SIZES = {
     (fold, "MERGED_BYTES_MAX"): 16 << 10,
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
+    (desk, "HOLDS_MAX"): 1,
+    (leave, "ThreadPoolExecutor"): Inline,
 }
-_usual: dict[tuple[object, str], int] = {}
+_usual: dict[tuple[object, str], Any] = {}
 
 
-def shrink() -> None:
-    """From now on."""
-    for (module, name), size in SIZES.items():
+def shrink(waits: Waits | None = None) -> None:
+    """From now on; and calls wait as ``waits`` does."""
+    driven = {(levels, "asyncio"): waits, (leave, "time"): waits} if waits is not None else {}
+    for (module, name), size in {**SIZES, **driven}.items():
         _usual.setdefault((module, name), getattr(module, name))
         setattr(module, name, size)
 

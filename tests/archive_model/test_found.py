@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import AWAY, CUT, LOST_AWAY, Fault
+from tests.archive_model.faults import AWAY, CUT, HELD_AFTER, LOST_AWAY, Fault
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
@@ -165,6 +165,41 @@ def test_a_head_that_was_away_for_a_moment_is_not_lost(history: Rules, monkeypat
     assert thread.archive is not None
     assert not thread.archive.rolled_back
     assert thread.archived_sequence == thread.head.tip_sequence
+
+
+def test_a_thread_that_is_made_again_under_its_uid_is_there() -> None:
+    """It was deleted on this disk before anything of it was archived, so the archive's claim gives it the same uid."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=False)
+        history.delete_here(0, "a", NONE, now=True)
+        history.work(0, "a", count=2, size=10, archived=False)
+        history.forget(0)
+        assert history.sidecars[0].find("a") is not None
+        history.teardown()
+    finally:
+        small.restore()
+
+
+def test_what_was_set_aside_outlives_the_copy_of_its_thread(history: Rules) -> None:
+    """A deletion on this disk takes the live name only: the orphan needs the same key."""
+    save(history, 0, archived=False)
+    history.take(1, "a", NONE)
+    save(history, 1)
+    history.ship(0, NONE)
+    history.read(0, "a", "main", NONE)
+    history.delete_here(0, "a", NONE, now=True)
+    history.crash(0)
+    assert [thread.name for thread in history.sidecars[0].threads()] == ["a@1"]
+
+
+def test_a_deletion_does_not_wait_for_what_is_gone(history: Rules) -> None:
+    """The thread is deleted on this disk while a deletion everywhere archives its last save."""
+    save(history, 0, archived=False)
+    history.delete(0, "a", (Fault(HELD_AFTER, 0, at_head=True),), now=True)
+    history.delete_here(0, "a", NONE, now=True)
+    history.resume(0)
+    assert history.truth.deleted
 
 
 # -- the machine is able to find -----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Version:
 
     version: int
     branch: str
-    state: State
+    state: State | None  # None = of a copy that nobody was told about: what is read first counts
     parent: bytes
 
 
@@ -44,6 +44,7 @@ class Sent:
 
     head: ArchiveHead
     disk: int
+    at_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -54,18 +55,41 @@ class Truth:
     versions: dict[bytes, Version] = field(default_factory=dict)
     tags: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # by digest of the entry
     heads: dict[str, Sent] = field(default_factory=dict)  # by key
+    log: dict[str, list[Sent]] = field(default_factory=lambda: defaultdict(list))  # all there ever were, by key
     deleted: set[bytes] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)  # was history until the bucket was set back
     archived: dict[bytes, dict[bytes, int]] = field(default_factory=lambda: defaultdict(dict))  # uid: digest: sequence
     pruned: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
     writers: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # disks, by uid
     _lines: dict[bytes, dict[int, bytes]] = field(default_factory=dict)
 
-    def see_entry(self, uid: bytes, header: EntryHeader) -> None:
-        """An entry on some disk."""
+    def see_entry(self, uid: bytes, header: EntryHeader) -> bool:
+        """An entry on some disk. Whether it is the first time."""
         digest = bytes(header.digest)
+        is_new = digest not in self.entries
         entry = Entry(uid, header.sequence, bytes(header.previous_digest), header.version, header.epoch)
         known = self.entries.setdefault(digest, entry)
         assert known == entry, "one digest stands for two entries"
+        return is_new
+
+    def find_version(self, line: dict[int, bytes], version: int) -> bytes:
+        """The digest of a version in a line; empty where it has none."""
+        return next((digest for digest in line.values() if version and self.entries[digest].version == version), b"")
+
+    def heads_since(self, key: str, count: int) -> list[Sent]:
+        """The HEADs of a name since there were so many of them."""
+        return self.log[key][max(count - 1, 0) :]
+
+    def set_back(self, heads: dict[str, Sent]) -> None:
+        """The bucket was set back: what was promised of it is gone, and what HEADs say now is history."""
+        was = {digest for sent in self.heads.values() for digest in self.history(bytes(sent.head.uid)).values()}
+        for key in {*self.heads, *heads}:
+            gone = Sent(ArchiveHead(), 0)
+            self.log[key].append(heads.get(key, gone))
+        self.heads = dict(heads)
+        self.lost |= was
+        self.archived.clear()
+        self.deleted -= {bytes(sent.head.uid) for sent in heads.values() if not sent.head.deleted}
 
     def line(self, digest: bytes) -> dict[int, bytes]:
         """Sequence → digest of everything up to an entry."""
@@ -78,10 +102,11 @@ class Truth:
             self._lines[digest] = line
         return line
 
-    def see_head(self, key: str, head: ArchiveHead, disk: int) -> None:
+    def see_head(self, key: str, head: ArchiveHead, disk: int, at_s: float = 0.0) -> None:
         """A HEAD that was written: it may only continue what was history before."""
         before = self.heads.get(key)
-        self.heads[key] = Sent(head, disk)
+        self.heads[key] = Sent(head, disk, at_s)
+        self.log[key].append(self.heads[key])
         uid = bytes(head.uid)
         self.writers[uid].add(disk)
         if head.tip_sequence and not head.deleted:
@@ -122,7 +147,7 @@ class Truth:
 
     def promise_archived(self, uid: bytes, sequence: int, digest: bytes) -> None:
         """An answer ARCHIVED: it is in the history now, and will be."""
-        if uid in self.deleted:
+        if uid in self.deleted or digest in self.lost:
             return
         self.archived[uid][digest] = sequence
         self.check_archived(uid)

@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.machine import TOTALS
+from tests.archive_model.stage import TOTALS
 from tests.archive_model.test_archive_model import Rules
 
 # Histories that are tried under one seed, and steps of each: about a quarter of a minute.

@@ -1,0 +1,178 @@
+"""What is looked at after each step of a history, and what must hold at all times."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from tests.archive_model.faults import Op
+from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
+from tests.archive_model.stage import TOTALS, Stage
+from tests.archive_model.truth import EMPTY, Sent, State, Version
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
+from stateward_sidecar.archive.heads import open_head
+from stateward_sidecar.archive.places import place_of
+from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.errors import Fenced, ThreadNotFound
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.thread import MAIN, Thread, rows
+
+Journals = list[tuple[Thread, dict[int, bytes]]]
+
+
+class Looking(Stage):
+    """Disks and HEADs against the truth."""
+
+    # -- disks ----------------------------------------------------------------------------------------------------
+
+    def journals(self, sidecar: Sidecar) -> Journals:
+        """All threads on a disk with their journals, sequence → digest."""
+        found: Journals = []
+        threads = sidecar.threads()
+        with sidecar.store.context.engine.read() as txn:
+            for thread in threads:
+                line = {}
+                for key, record in rows(txn, thread.identity.keys.all_of(b"J")):
+                    entry = unpack(record, layout.tail_number(key))
+                    if self.truth.see_entry(thread.identity.uid, entry.header):
+                        self.see_new(thread, entry)
+                    line[entry.header.sequence] = bytes(entry.header.digest)
+                found.append((thread, line))
+        return found
+
+    def see_new(self, thread: Thread, entry: Entry) -> None:
+        """An entry on a disk: what a version holds is told by the request that made it, answered or not."""
+        header, identity = entry.header, thread.identity
+        metadata = entry.open_metadata(identity.cipher, identity.uid)
+        if metadata.WhichOneof("body") == "tag":
+            self.truth.tags[bytes(header.digest)] = metadata.tag.name, metadata.tag.version
+        self.truth.pruned[identity.uid] |= set(Ranges.from_message(metadata.removed))
+        if not header.version:
+            return
+        request = self.sent.get(bytes(metadata.request_hash))
+        digest, state, parent = bytes(header.digest), None, b""
+        if request is not None:
+            parent = self.truth.find_version(self.truth.line(digest), header.parent_version)
+            before = self.truth.versions[parent].state if parent else EMPTY
+            state = after(before, request) if before is not None else None
+        branch = metadata.checkpoint.branch or MAIN
+        self.truth.versions.setdefault(digest, Version(header.version, branch, state, parent))
+
+    def look(self) -> None:
+        """Takes in what is on all disks; checks orphans, what waiters were told, and what was promised."""
+        for sidecar in self.sidecars:
+            assert not sidecar.fatal, sidecar.fatal
+            here: dict[bytes, set[bytes]] = {}
+            for thread, line in self.journals(sidecar):
+                here.setdefault(thread.identity.uid, set()).update(line.values())
+                if thread.access == ACCESS_ORPHAN:
+                    self.check_orphan(sidecar, thread, line)
+            for item in list(sidecar.waiting):
+                if item[0].done():
+                    sidecar.waiting.remove(item)
+                    self.check_told(*item)
+            self.check_promised(sidecar.disk, here)
+
+    def check_promised(self, disk: Disk, here: dict[bytes, set[bytes]]) -> None:
+        """What was answered COMMITTED is history, or on the disk that answered."""
+        for uid, sequence, digest in disk.promised:
+            if uid in self.truth.deleted or self.truth.history(uid).get(sequence) == digest:
+                continue
+            assert digest in here.get(uid, ()), f"entry {sequence} was answered COMMITTED, and is gone"
+
+    def check_told(self, told: Future[None], uid: bytes, sequence: int, digest: bytes) -> None:
+        """A waiter heard that its entry is archived, or that it never will be."""
+        error = told.exception()
+        if error is None:
+            self.truth.promise_archived(uid, sequence, digest)
+            TOTALS["archive answers ARCHIVED"] += 1
+        elif isinstance(error, Fenced):
+            assert digest not in self.truth.history(uid).values(), "FENCED was answered of an entry that is history"
+        else:
+            assert self.era or isinstance(error, ThreadNotFound), error
+
+    def check_orphan(self, sidecar: Sidecar, thread: Thread, line: dict[int, bytes]) -> None:
+        """What is set aside is no history, and what is history is not called lost."""
+        row, uid = thread.archive, thread.identity.uid
+        assert row is not None
+        if uid in self.truth.deleted:
+            return
+        history = self.truth.history(uid)
+        key = sidecar.disk.number, thread.number
+        if key not in self.orphans:
+            self.orphans[key] = thread.name, self.era
+            self.steps.append(f"   disk {key[0]}: orphan {thread.name}, common {row.common_sequence}")
+            TOTALS["archive orphans"] += 1
+            others = self.truth.writers[uid] - {sidecar.disk.number}
+            assert others or sidecar.disk.was_set_back or self.era, "a thread that nobody else ever had was set aside"
+        if self.orphans[key][1] != self.era:
+            return
+        for sequence, digest in line.items():
+            is_history = history.get(sequence) == digest
+            if sequence > row.common_sequence:
+                assert not is_history, f"entry {sequence} is history, and orphan {thread.name} calls it lost"
+            elif not self.era:  # the bucket may have lost what both had
+                assert is_history, f"entry {sequence} is no history, and orphan {thread.name} says so"
+
+    def check_outbox(self, sidecar: Sidecar) -> None:
+        """After a start, everything of ours that is not archived will be shipped without anybody asking."""
+        outbox = sidecar.outbox()
+        for thread in sidecar.threads():
+            if thread.access == ACCESS_OWNED and thread.identity.uid not in self.truth.deleted and not self.era:
+                tip = thread.head
+                if self.truth.history(thread.identity.uid).get(tip.tip_sequence) != tip.tip_digest:
+                    assert thread.number in outbox, f"nobody will ship thread {thread.name!r}"
+
+    # -- HEADs ----------------------------------------------------------------------------------------------------
+
+    def see_head(self, disk: Disk, key: str, data: bytes, op: Op) -> None:
+        """A HEAD had its effect."""
+        place = place_of(key)
+        assert place is not None
+        for each in self.sidecars:
+            self.namespace = each.store.context.keystore.namespace(NAMESPACE) or self.namespace
+        assert self.namespace is not None
+        head = open_head(self.namespace, place, data)
+        self.steps.append(
+            f"   HEAD {head.write_id.hex()[:4]} by disk {disk.number}: epoch {head.epoch} tip {head.tip_sequence}"
+            f"{' detached' if head.detached else ''}{' deleted' if head.deleted else ''}"
+        )
+        before = self.truth.heads.get(key)
+        self.truth.see_head(key, head, disk.number, self.time.now_s)
+        if not op.takes_over:
+            self.check_lease(disk, before, head)
+
+    def check_lease(self, disk: Disk, before: Sent | None, head: ArchiveHead) -> None:
+        """Nobody takes a thread without being asked to, unless its owner gave it up or was silent for the lease."""
+        if before is None or before.head.detached or before.head.deleted or head.deleted:
+            return
+        owner = next(each for each in self.disks if each.number == before.disk)
+        if owner.origin == disk.origin or (owner.owner_id and owner.owner_id == disk.owner_id):
+            return  # the same owner, by its disk or because a person said so
+        assert self.time.now_s - before.at_s >= LEASE_S, "a thread was taken before its owner's lease was over"
+
+    def key_of(self, sidecar: Sidecar, name: str) -> str:
+        """The key of a thread's HEAD."""
+        namespace = sidecar.store.context.keystore.namespace(NAMESPACE)
+        return sidecar.archive.desk.place(namespace, name).head if namespace is not None else ""
+
+
+def after(state: State, request: SaveRequest) -> State:
+    """The state that a save makes."""
+    entries, slot = state
+    for edit in request.diff.edits:
+        if edit.HasField("append"):
+            entries = (*entries, *(value.data.decode() for value in edit.append.entries))
+        else:
+            slot = edit.set_slot.value.data.decode()
+    return entries, slot
+
+
+def state_of(answer: HydrateResponse) -> State:
+    """The state that an answer shows."""
+    state = answer.state
+    entries = tuple(value.data.decode() for value in state.logs["log"].entries) if "log" in state.logs else ()
+    return entries, state.slots["slot"].data.decode() if "slot" in state.slots else ""

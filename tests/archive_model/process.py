@@ -1,0 +1,227 @@
+"""What a daemon's threads are in the machine: its writer, pools, wire and waits, all of them taking turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from tests.archive_model.faults import DIES_AFTER, DIES_BEFORE, HELD, HELD_AFTER, MEANWHILE, FakeClock, Op
+from tests.archive_model.turns import Death, Turns
+
+from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.retrying import RetryingBucket
+from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.storage.writer import Write, Writer
+
+T = TypeVar("T")
+
+
+class DrivenWriter(Writer):
+    """Commits on the thread of who writes, where the plan lets it; what nobody waits for is committed when the machine
+    says so."""
+
+    def __init__(self, engine: Engine, on_fatal: Callable[[BaseException], None], turns: Turns, process: Any) -> None:
+        super().__init__(engine, lambda _writes: None, on_fatal)
+        self._turns = turns
+        self._process = process
+        self.put_off: list[Write] = []
+
+    def start(self) -> None:
+        """There is no thread to start."""
+
+    def submit(self, write: Write, *, wait: bool = False) -> Write:
+        if self._process.is_dead:
+            raise Death
+        if self._stopping:
+            raise ShuttingDown("the daemon is stopping and takes no more writes")
+        if write.background and not wait:
+            self.put_off.append(write)
+            return write
+        if wait:
+            write._done = threading.Event()
+        call = self._turns.current
+        fault = call.op.at_commit() if call is not None else None
+        kind = fault.kind if fault is not None else ""
+        if fault is not None and kind == MEANWHILE:
+            self._process.meanwhile(fault.meanwhile)
+        if kind == HELD:
+            self._turns.hold()
+        if self._process.is_dead:
+            raise Death  # while this one waited for its turn
+        if kind == DIES_BEFORE:
+            self._turns.die()
+        self._commit([write])
+        if kind == DIES_AFTER:
+            self._turns.die()
+        if kind == HELD_AFTER:
+            self._turns.hold()
+        return write
+
+    def tidy(self) -> None:
+        """Commits what was put off, one after the other."""
+        while self.put_off:
+            self._commit([self.put_off.pop(0)])
+
+
+class Pool(Executor):
+    """Each job is a call of its own, which runs at once. It belongs to the operation that set it going."""
+
+    def __init__(self, turns: Turns, process: Any, name: str, op: Op) -> None:
+        """``op``: of what no operation has set going."""
+        self._turns = turns
+        self._process = process
+        self._name = name
+        self._op = op
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  (as an executor does it)
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        outer = self._turns.current
+        op = outer.op if outer is not None else self._op
+        self._turns.begin(f"{self._name} {getattr(call, '__name__', '')}", self._process, job, op)
+        return future
+
+
+class DrivenLanes:
+    """What ``archive.lanes.Lanes`` is: what belongs to one name waits for the lock of the name."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def call(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> Future[T]:
+        return self._pool.submit(verb, *arguments)
+
+    ship = call
+
+    def close(self, *, wait: bool) -> None:
+        """There are no threads to end."""
+
+
+class Inline(Executor):
+    """Runs at once, where it was asked for."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """As many workers as you like."""
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  (as an executor does it)
+            future.set_exception(error)
+        return future
+
+
+class DrivenWire(Wire):
+    """One request after the other; what has time waits for ``background``."""
+
+    def __init__(self, bucket: RetryingBucket, clock: FakeClock) -> None:
+        super().__init__(bucket, clock)
+        self.waiting: list[Callable[[], object]] = []
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        results, errors = list[T](), list[Exception]()
+        for call in calls:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001  (raised below, once all are in)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
+
+    def later(self, call: Callable[[], object]) -> None:
+        self.waiting.append(call)
+
+    def background(self) -> None:
+        """Does what was put off."""
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
+
+
+class DrivenHolding(Holding):
+    """Blocks instead of going to a thread: each call has its own."""
+
+    async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
+        return verb(*arguments)
+
+
+class DrivenCalls(Calls):
+    """The same for reads and writes."""
+
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        return self.store.read(verb, *args)
+
+    async def work(self, verb: Callable[..., T], *args: Any) -> T:
+        return verb(*args)
+
+    async def write(self, run: Callable[..., T], context: Any, **how: Any) -> T:
+        size_bytes = how.pop("size_bytes", 0)
+        write = Write(run=run, size_bytes=size_bytes, **how)
+        result: T = self.store.context.writer.submit(write, wait=True).wait()
+        return result
+
+
+class Caller:
+    """A gRPC context without a deadline."""
+
+    def time_remaining(self) -> None:
+        return None
+
+
+class Waits:
+    """What ``asyncio`` is to ``service.levels``: waits end when the future is done or when the machine moved time."""
+
+    CancelledError = asyncio.CancelledError
+
+    def __init__(self, turns: Turns, clock: FakeClock) -> None:
+        self._turns = turns
+        self._clock = clock
+        self._ends_at: dict[int, float] = {}
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        key = id(self._turns.current)
+        self._ends_at[key] = self._clock.now_s + seconds
+        try:
+            yield
+        finally:
+            del self._ends_at[key]
+
+    def sleep(self, seconds: float) -> None:
+        """Waiting costs nothing."""
+        self._clock.sleep(seconds)
+
+    async def wrap_future(self, future: Future[T]) -> T:
+        ends_at = self._ends_at.get(id(self._turns.current), float("inf"))
+        self._turns.wait_until(lambda: future.done() or self._clock.now_s >= ends_at)
+        if not future.done():
+            raise TimeoutError
+        return future.result()
+
+
+def run(call: Awaitable[T]) -> T:
+    """A coroutine that waits for nothing but its turn."""
+    steps = call.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a driven call waits for something")

@@ -1,0 +1,264 @@
+"""Processes and disks of a history: how operations are begun, held and ended, and what may be said when."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis.stateful import RuleBasedStateMachine
+from tests.archive_model import small
+from tests.archive_model.faults import DAMAGE, MEANWHILE, FakeClock, Fault, FaultyBucket, Net, Op, Witness
+from tests.archive_model.payments import Payments
+from tests.archive_model.process import Waits
+from tests.archive_model.sidecar import Disk, Sidecar
+from tests.archive_model.truth import Sent, Truth
+from tests.archive_model.turns import Death, Place, Turns
+
+from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    ClaimLost,
+    Corrupt,
+    Fenced,
+    KeyUnavailable,
+    NotOwner,
+    ShuttingDown,
+    StatewardError,
+    ThreadExists,
+    ThreadNotFound,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+)
+from stateward_sidecar.storage.keystore import NamespaceKeys
+
+T = TypeVar("T")
+SIDECARS = 2
+TOTALS = Counter[str]()  # of all examples
+LAWFUL = (
+    ClaimLost, Fenced, NotOwner, ThreadExists, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned,
+)  # fmt: skip
+
+
+class Stage(RuleBasedStateMachine):
+    """Two sidecars, one bucket, one truth."""
+
+    def begin(self, *, one_host: bool = False) -> None:
+        """``one_host``: both daemons have their default owner id, on one machine."""
+        self.turns, self.time, self.net, self.truth = Turns(), FakeClock(), Net(), Truth()
+        small.shrink(Waits(self.turns, self.time))
+        home = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+        self.home = Path(tempfile.mkdtemp(prefix="archive-model-", dir=home))
+        self.numbers = itertools.count(1)
+        self.disks: list[Disk] = []
+        self.copies: list[Disk] = []
+        self.backups: list[tuple[dict[str, bytes], dict[str, Sent]]] = []
+        self.era = 0  # how often the bucket was set back
+        self.one_host = one_host
+        self.requests: list[tuple[SaveRequest, dict[bytes, list[SaveResponse]]]] = []
+        self.sent: dict[bytes, SaveRequest] = {}  # by the hash of its id
+        # What the client of a thread and branch believes: uid, version, digest.
+        self.beliefs: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self.orphans: dict[tuple[int, int], tuple[str, int]] = {}  # name and era, by disk and number
+        self.payments = Payments()
+        self.namespace: NamespaceKeys | None = None  # also when no disk has its keys any more
+        self.steps: list[str] = []
+        self.failures: list[BaseException] = []
+        self.is_broken = False  # found something: what comes after it means nothing
+        self.sidecars: list[Sidecar] = []
+        for number in range(SIDECARS):
+            self.sidecars.append(self.new_sidecar(number, self.owner(number)))
+        TOTALS["archive histories tried"] += 1
+
+    def owner(self, number: int) -> str:
+        """The owner id that a sidecar is started with."""
+        return "" if self.one_host else f"owner-{number}"
+
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    def act(
+        self, number: int, what: str, verb: Callable[[Sidecar], T], plan: tuple[Fault, ...] = (), *,
+        takes_over: bool = False,
+    ) -> T | None:  # fmt: skip
+        """Runs a verb under a plan, until it is over or held.
+
+        None: it is held, or was refused in a way that is right, or the process died and is back.
+        """
+        sidecar = self.sidecars[number]
+        if sidecar.is_dead:
+            return None  # in the middle of something else; it starts again afterwards
+        self.steps.append(f"{number}: {what} [{', '.join(map(str, plan))}]")
+        TOTALS["archive operations"] += 1
+        op = Op(plan, takes_over=takes_over, was_away=sidecar.wire.away_s > 0)
+        call = self.guarded(lambda: self.turns.begin(what, sidecar, lambda: verb(sidecar), op))
+        if call.place is not Place.IS_OVER:
+            self.steps.append(f"   {call}")
+        return call.result if call.error is None else None
+
+    def guarded(self, step: Callable[[], T]) -> T:
+        """Does something, and looks at everything afterwards."""
+        try:
+            result = step()
+            self.take_in()
+        except BaseException:
+            self.is_broken = True
+            raise
+        return result
+
+    def go_on(self, which: int) -> None:
+        """Lets a call go on that is held."""
+        held = self.turns.held
+        if held:
+            call = held[which % len(held)]
+            self.steps.append(f"   {call.what} goes on")
+            self.guarded(lambda: self.turns.let_go(call))
+
+    def take_in(self) -> None:
+        """Looks at what ended meanwhile, and at all disks."""
+        if self.failures:
+            raise self.failures[0]
+        over, self.turns.over[:] = list(self.turns.over), []
+        for call in over:
+            if isinstance(call.error, StatewardError):
+                self.check_error(call.process, call.op, call.error)
+            elif call.error is not None and not isinstance(call.error, Death):
+                raise call.error
+        for sidecar in self.sidecars:
+            errors, sidecar.errors[:] = list(sidecar.errors), []
+            for op, error in errors:
+                self.check_error(sidecar, op, error)
+        if self.turns.current is None:
+            for number, sidecar in enumerate(self.sidecars):
+                if sidecar.is_dead:
+                    TOTALS["archive crashes"] += 1
+                    self.restart(number)
+        self.look()
+
+    def look(self) -> None:
+        """Takes in what is on the disks, and checks it."""
+        raise NotImplementedError
+
+    def check_error(self, sidecar: Sidecar, op: Op, error: StatewardError) -> None:
+        """What may be said when."""
+        self.steps.append(f"   → {type(error).__name__}: {error.message}")
+        calls = [call for call in self.turns.under_way if call.process is sidecar]
+        kinds = {fault.kind for each in (op, *(call.op for call in calls)) for fault in each.struck}
+        TOTALS[f"archive answers {type(error).__name__}"] += 1
+        if isinstance(error, Corrupt):
+            assert kinds & set(DAMAGE) or self.era, f"CORRUPT, and nothing was damaged: {error.message}"
+        elif isinstance(error, ArchiveUnavailable):
+            # An earlier write of its own had landed after all; or a deletion found that the thread was taken.
+            again = any(text in error.message for text in ("shipping again", "was taken by another"))
+            assert kinds or again or op.was_away, f"ARCHIVE_UNAVAILABLE, and the bucket answered: {error.message}"
+        elif isinstance(error, KeyUnavailable):
+            assert kinds & {MEANWHILE, *DAMAGE} or self.era, f"KEY_UNAVAILABLE: {error.message}"
+        else:
+            is_stopping = isinstance(error, ShuttingDown) and sidecar.archive.desk.is_stopping.is_set()
+            assert is_stopping or isinstance(error, LAWFUL), f"{type(error).__name__}: {error.message}"
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def new_disk(self, owner_id: str) -> Disk:
+        number = next(self.numbers)
+        disk = Disk(number, self.home / f"disk-{number}", owner_id, number)
+        self.disks.append(disk)
+        return disk
+
+    def new_sidecar(self, number: int, owner_id: str) -> Sidecar:
+        return self.start(number, self.new_disk(owner_id))
+
+    def start(self, number: int, disk: Disk, plan: tuple[Fault, ...] = ()) -> Sidecar:
+        """``plan``: of what it does by itself when it starts."""
+
+        def seen(look: Callable[..., None]) -> Callable[..., None]:
+            """The daemon must not swallow what is found in the middle of its calls."""
+
+            def watched(*what: Any) -> None:
+                try:
+                    look(*what)
+                except BaseException as error:
+                    self.failures.append(error)
+                    raise
+
+            return watched
+
+        meanwhile = seen(lambda what: self.meanwhile(number, what))
+        witness = Witness(seen(self.look), seen(lambda *head: self.see_head(disk, *head)), meanwhile)
+        bucket = FaultyBucket(self.net, witness, self.turns)
+        return Sidecar(disk, bucket, self.time, number, self.turns, meanwhile, Op(plan))
+
+    def see_head(self, disk: Disk, key: str, data: bytes, op: Op) -> None:
+        raise NotImplementedError
+
+    def meanwhile(self, number: int, what: int) -> None:
+        raise NotImplementedError
+
+    def restart(self, number: int, plan: tuple[Fault, ...] = ()) -> None:
+        """The process ended; it starts again on its disk."""
+        sidecar = self.sidecars[number]
+        sidecar.crash()
+        self.sidecars[number] = self.start(number, sidecar.disk, plan)
+        self.check_outbox(self.sidecars[number])
+
+    def check_outbox(self, sidecar: Sidecar) -> None:
+        raise NotImplementedError
+
+    # -- disks ----------------------------------------------------------------------------------------------------
+
+    def lose_disk(self, number: int) -> None:
+        """The machine is gone; another one starts with nothing, under the same name."""
+        sidecar = self.sidecars[number]
+        self.steps.append(f"{number}: disk {sidecar.disk.number} is lost")
+        sidecar.crash()
+        sidecar.disk.promised.clear()
+        self.sidecars[number] = self.start(number, self.new_disk(sidecar.disk.owner_id))
+
+    def keep_copy(self, number: int) -> None:
+        """Somebody copies a disk at one moment."""
+        sidecar = self.sidecars[number]
+        copy = Disk(
+            next(self.numbers), self.home / f"copy-{len(self.copies)}", sidecar.disk.owner_id, sidecar.disk.origin
+        )
+        sidecar.copy_disk(copy.path)
+        copy.promised = list(sidecar.disk.promised)
+        self.copies.append(copy)
+        self.steps.append(f"{number}: disk {sidecar.disk.number} is copied")
+
+    def use_copy(self, number: int, owner_id: str) -> None:
+        """The newest copy takes the place of a disk: an older one of its own, or a clone of the other's."""
+        copy, sidecar = self.copies[-1], self.sidecars[number]
+        disk = self.new_disk(owner_id)
+        shutil.copytree(copy.path, disk.path)
+        disk.promised, disk.was_set_back, disk.origin = list(copy.promised), True, copy.origin
+        sidecar.crash()
+        sidecar.disk.promised.clear()
+        self.steps.append(f"{number}: goes on with the copy as disk {disk.number}")
+        self.sidecars[number] = self.start(number, disk)
+        self.look()
+
+    # -- the bucket -----------------------------------------------------------------------------------------------
+
+    def back_up(self) -> None:
+        """Somebody copies the bucket at one moment."""
+        self.steps.append("the bucket is copied")
+        self.backups.append((dict(self.net.bucket.objects), dict(self.truth.heads)))
+
+    def set_back(self) -> None:
+        """The bucket's copy takes its place: what was archived since is gone, and who has a copy must notice."""
+        objects, heads = self.backups[-1]
+        self.steps.append("the bucket is set back")
+        self.net.under_way.clear()
+        self.net.bucket.objects.clear()
+        self.net.bucket.objects.update(objects)
+        self.era += 1
+        self.truth.set_back(heads)
+        for disk in self.disks:
+            disk.promised.clear()
+        self.payments.paid.clear()
+        self.payments.done.clear()
+
