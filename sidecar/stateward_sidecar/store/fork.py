@@ -26,7 +26,7 @@ from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.state import StateTree, to_snapshot
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
@@ -91,12 +91,22 @@ class Forker:
             return known
         except (Corrupt, KeyUnavailable):
             copy.discard()
-            if source.is_deleted:  # while it was being read
-                raise not_found(request.namespace, request.thread) from None
+            self._check_source(request, source, version)
             raise
         except BaseException:
             copy.discard()
             raise
+
+    def _check_source(self, request: ForkThreadRequest, source: Thread, version: int) -> None:
+        """Raises what has become of a version while it was being read: ThreadNotFound, VersionPruned."""
+        with self._context.engine.read() as txn:
+            live = self._threads.by_number(txn, source.number)
+        if source.is_deleted or live is None:
+            raise not_found(request.namespace, request.thread) from None
+        if version in live.pruned:
+            raise VersionPruned(
+                f"version {version} of thread {live.name!r} was pruned meanwhile", thread=live.name, version=version
+            ) from None
 
     def _check_name(self, txn: lmdb.Transaction, request: ForkThreadRequest) -> ThreadMessage | None:
         """The copy, if this request made it before. Raises ThreadExists where the name is taken."""
