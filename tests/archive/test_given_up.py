@@ -31,7 +31,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def save_now(sidecar: Twin, word: str) -> bool:
     """A save by another call, in the middle of a ship: whether it was acknowledged."""
     with suppress(NotOwner):
-        return sidecar.save_held(appending(word), lambda _: None) is not None
+        return sidecar.save_held(appending(word)) is not None
     return False
 
 
@@ -95,7 +95,7 @@ def test_retention_while_the_head_is_on_its_way(pair: Pair) -> None:
 
     def act() -> bool:
         with suppress(NotOwner):
-            return bool(pair.a.write(pair.a.store.pruner.retain(NAMESPACE, NAME)))
+            return bool(pair.a.store.pruner.retain(NAMESPACE, NAME))
         return False
 
     assert not give_up_and(pair, act)

@@ -55,6 +55,13 @@ class Twin(Sidecar):
         self.crash()
         self.open()
 
+    def save_held(self, request: SaveRequest) -> SaveResponse | None:
+        """A save by another call, in the middle of something else; None where it would have to wait."""
+        if self.archive.holds(NAMESPACE, request.thread) is None:
+            return None
+        answer: SaveResponse = self.write(self.prepared(request).run)
+        return answer
+
     def prepared(self, request: SaveRequest) -> SaveWrite:
         """A save that was made ready and is not written yet."""
         save = SaveWrite(self.store.context, self.store.threads, request)

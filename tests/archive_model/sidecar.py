@@ -174,6 +174,8 @@ class Sidecar:
         alone: Any = NameLocks(turns)
         lock: Any = Lock(turns)
         desk.locks, desk.keys._lock, self.store.forker._names = locks, lock, alone
+        alone_too: Any = NameLocks(turns)
+        self.store.pruner._alone = alone_too
         real_wait, real_ship = archive.wait, archive._ship
 
         def wait(thread: Thread, sequence: int, *more: Any) -> Future[None] | None:
