@@ -116,10 +116,14 @@ class Watcher:
         return Watch(request, after, thread.identity.uid, thread.number, holes_until=0 if after else tip)
 
     def read(self, watch: Watch) -> list[Event]:
-        """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one."""
+        """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one.
+
+        Raises Corrupt or KeyUnavailable where a commit may have made something look damaged: to be read again.
+        """
+        seen = self._context.writer.over
         with self._context.engine.read() as txn:
             if watch.request.thread == ALL_THREADS:
-                return self._read_namespace(txn, watch)
+                return self._read_namespace(txn, watch, seen)
             thread = self._threads.find(txn, watch.request.namespace, watch.request.thread)
             if thread is None or thread.identity.uid != watch.uid:
                 return self._end(txn, watch)
@@ -170,7 +174,7 @@ class Watcher:
         watch.cursor = after  # only now: a read that fails is made again
         return events
 
-    def _read_namespace(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
+    def _read_namespace(self, txn: lmdb.Transaction, watch: Watch, seen: int) -> list[Event]:
         events: list[Event] = []
         size = looked_at = 0
         after, selection = watch.cursor, watch.selection
@@ -178,7 +182,7 @@ class Watcher:
         found = cursor.set_range(layout.feed_key(after + 1))
         while found and bytes(cursor.key()[:1]) == b"W":
             place = layout.tail_number(cursor.key())
-            event = self._feed_event(txn, watch.request, selection, place, cursor.value())
+            event = self._feed_event(txn, watch.request, selection, place, cursor.value(), seen)
             after = place
             looked_at += 1
             if event is not None:
@@ -198,6 +202,7 @@ class Watcher:
         selection: Selection,
         place: int,
         row: bytes | memoryview,
+        seen: int,
     ) -> Event | None:
         number = 0
         try:
@@ -213,8 +218,11 @@ class Watcher:
             entry = find_entry(txn, thread, sequence)
             return self._event(txn, thread, entry, selection, request.include_diff) if entry is not None else None
         except (Corrupt, KeyUnavailable) as error:
-            if number == 0 or not self._is_deleted(number):
-                log_damage("entry left out of a watch", error)
+            if number and self._is_deleted(number):
+                return None
+            if self._context.writer.has_changed(error.metadata.get("thread"), seen):
+                raise  # nothing was passed over yet: a second look may cure it
+            log_damage("entry left out of a watch", error)
             return None
 
     def _is_deleted(self, number: int) -> bool:
