@@ -20,6 +20,7 @@ from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
@@ -50,6 +51,8 @@ class Hold:
     packed: ObjectRef | None = None
     uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots, by version
     indexed_snapshots: set[int] | None = None
+    # Snapshots of pruned versions that this disk lacks and entries need, and what was pruned when they were looked for.
+    needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
     blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
     # No row names them any more; their objects go once a HEAD of ours says so.
     dropped_blobs: set[bytes] = field(default_factory=set)

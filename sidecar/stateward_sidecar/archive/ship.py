@@ -43,6 +43,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Moment, Shipment
+from stateward_sidecar.store.thread import Thread
 
 KIB = 1 << 10
 # Above the first, a pack is uploaded in the background; above the second, before HEAD.
@@ -289,11 +290,12 @@ class Shipper:
         """Drops objects of which pruning left nothing on this disk, and deletes what was dropped long enough ago."""
         desk, thread = self._desk, moment.thread
         if thread.pruned.pairs() and not thread.floor_sequence:
+            unused = self._unused_snapshots(hold, head, thread)
             for ref in list(head.objects):
                 if is_pack(ref):
                     is_gone = not desk.outbox.has_entries(thread.identity, ref.first_sequence, ref.last_sequence)
                 else:
-                    is_gone = ref.first_version in thread.pruned and ref.first_version not in thread.snapshots
+                    is_gone = ref.first_version in unused
                 if is_gone and len(head.garbage) < GARBAGE_MAX:
                     head.objects.remove(ref)
                     discard(head, ref)
@@ -302,6 +304,19 @@ class Shipper:
             desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
             for item in due:
                 head.garbage.remove(item)
+
+    def _unused_snapshots(self, hold: Hold, head: ArchiveHead, thread: Thread) -> set[int]:
+        """Snapshots of pruned versions that no entry needs. One that is not here may only have been unreadable once."""
+        pruned, snapshots = thread.pruned, thread.snapshots
+        missing = {ref.first_version for ref in head.objects if not is_pack(ref) and ref.first_version in pruned}
+        missing -= snapshots
+        known, needed = hold.needed
+        if known.pairs() != pruned.pairs():
+            known, needed = pruned, set()
+        if missing - needed:
+            needed = self._desk.outbox.dictionaries(thread, missing)
+        hold.needed = known, needed
+        return missing - needed
 
     def _due_us(self, head: ArchiveHead, item: Garbage) -> int:
         """An image is replaced with every HEAD; who reads an older HEAD finds the newer one soon enough."""

@@ -18,6 +18,7 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import lines, replay
 from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.blobsweep import rows_from
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Thread, load_thread, rows
@@ -25,6 +26,8 @@ from stateward_sidecar.store.threads import Threads
 
 # Bytes of entries that one transaction reads.
 CHUNK_BYTES = 4 << 20
+# Headers that one transaction reads.
+ENTRIES_A_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,26 @@ class Outbox:
             if pieces:
                 replay.read_snapshot(txn, identity, version)
         return pieces
+
+    def dictionaries(self, thread: Thread, wanted: set[int]) -> set[int]:
+        """Those of some snapshots that an entry on this disk needs to be opened. Reads headers, some at a time."""
+        keys, found, at = thread.identity.keys, set[int](), 0
+        with self._context.engine.read() as txn:
+            at = replay.place_of(txn, thread, min(wanted))
+        while at < thread.head.tip_sequence and found != wanted:
+            with self._context.engine.read() as txn:
+                last = at
+                for key, record in rows_from(txn, keys.entry(at + 1), keys.all_of(b"J")):
+                    header = unpack(record, layout.tail_number(key)).header
+                    last = header.sequence
+                    if header.dictionary_version in wanted and header.version not in thread.pruned:
+                        found.add(header.dictionary_version)
+                    if last - at >= ENTRIES_A_STEP:
+                        break
+            if last == at:
+                break
+            at = last
+        return found
 
     def digest_at(self, identity: Identity, sequence: int) -> bytes:
         """The digest of an entry; empty where it is not on this disk."""
