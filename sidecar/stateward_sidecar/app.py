@@ -229,6 +229,7 @@ def _archive_options(settings: Settings) -> Options:
     return Options(
         url=settings.archive, owner_id=settings.owner_id, interval_s=settings.archive_interval_s,
         puts_per_s=settings.archive_puts_per_s, lease_s=settings.archive_lease_s,
+        check_s=settings.archive_check_s,
     )  # fmt: skip
 
 

@@ -63,6 +63,7 @@ class Settings:
     archive_interval_s: float
     archive_puts_per_s: float
     archive_lease_s: float
+    archive_check_s: float
     accept_local_key: bool
 
 
@@ -108,6 +109,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="how long another sidecar must be seen idle before its thread may be taken (default: 10)",
     )
     add(
+        "--archive-check",
+        metavar="SECONDS",
+        help="how old what is read of an own idle thread may be, should another sidecar have taken it (default: the "
+        "lease)",
+    )
+    add(
         "--accept-local-key",
         action="store_const",
         const="yes",
@@ -119,7 +126,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--owner-id",
         metavar="NAME",
-        help="names this sidecar, in its log and as owner (default: host name)",
+        help="names this sidecar to people: in its log and as owner; may be given twice, for what it may write is told "
+        "by its data directory (default: host name)",
     )
     add(
         "--grace",
@@ -147,12 +155,12 @@ def version() -> str:
 
 _NUMBERS = (
     "grace", "map_size", "cache_size", "max_state_size", "sweep_interval", "archive_interval", "archive_puts",
-    "archive_lease",
+    "archive_lease", "archive_check",
 )  # fmt: skip
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
     "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts", "archive_lease",
-    "accept_local_key", "archive_must_exist", "archive_put_back",
+    "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
 )  # fmt: skip
 
 
@@ -225,7 +233,8 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         archive_put_back=_is_yes(given, "archive_put_back"),
         archive_interval_s=_seconds(given, "archive_interval", 1.0),
         archive_puts_per_s=_at_least_one(given, "archive_puts", 50.0),
-        archive_lease_s=_seconds(given, "archive_lease", 10.0),
+        archive_lease_s=(lease_s := _seconds(given, "archive_lease", 10.0)),
+        archive_check_s=_seconds(given, "archive_check", lease_s),
         accept_local_key=_is_yes(given, "accept_local_key"),
     )  # fmt: skip
 

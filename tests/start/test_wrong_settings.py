@@ -9,7 +9,7 @@ import pytest
 from tests.start.launch import run, start, write_key
 
 from stateward_sidecar.errors import StartError
-from stateward_sidecar.settings import load_settings
+from stateward_sidecar.settings import NAMES, load_settings, make_parser
 
 FLAGS: dict[str, tuple[list[str], str]] = {
     "a size that is none": (["--map-size", "huge"], "--map-size"),
@@ -99,3 +99,9 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
     environment = {"HOME": "/", "STATEWARD_GRACE": "2", "STATEWARD_LOG_LEVEL": "debug", "STATEWARD_CONFIG": str(path)}
     settings, _ = load_settings(["--grace", "3"], environment)
     assert (settings.grace_s, settings.log_level, settings.map_bytes) == (3.0, "debug", 1 << 30)
+
+
+def test_no_flag_does_nothing() -> None:
+    """Every flag of the help is a setting, and the other way round."""
+    flags = {action.dest for action in make_parser()._actions}
+    assert flags - {"help", "version", "health", "config"} == set(NAMES)

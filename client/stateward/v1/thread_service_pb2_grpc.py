@@ -181,7 +181,8 @@ class ThreadServiceServicer(object):
 
     def Watch(self, request, context):
         """Streams changes of one thread, or of all threads of a namespace, with no gap and no duplicate. A thread that does
-        not exist is THREAD_NOT_FOUND; the watch of a thread ends after its deletion.
+        not exist is THREAD_NOT_FOUND; the watch of a thread ends after its deletion. What another sidecar writes is told
+        once something here asks the archive for the thread: a read of it, or a write.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,6 +89,17 @@ class Archive:
         hold = self.desk.holds.get(thread.number) if thread is not None else None
         return hold is not None and hold.given_up is None
 
+    def is_fresh(self, namespace: str, name: str) -> bool:
+        """Whether a thread may be read as it is in memory: held, and HEAD was ours a moment ago. Asks nobody."""
+        thread = self.desk.store.threads.cached(namespace, name)
+        hold = self.desk.holds.get(thread.number) if thread is not None else None
+        return hold is not None and self.desk.is_fresh(hold)
+
+    def confirm(self, namespace: str, name: str) -> bool:
+        """See ``Attacher.confirm``."""
+        self._check_running()
+        return self.attacher.confirm((namespace, name))
+
     def own(self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False) -> None:
         """See ``Attacher.own``."""
         self._check_running()
@@ -214,12 +225,12 @@ class Archive:
         hold = desk.holds.get(thread.number)
         if hold is None:
             identity = thread.identity
-            etag = desk.claimed.pop((identity.namespace, thread.name), None)
-            if etag is None or thread.archive is None:
+            claimed = desk.claimed.pop((identity.namespace, thread.name), None)
+            if claimed is None or thread.archive is None:
                 self.schedule.add(thread.number)  # let go in the middle of the call: HEAD is asked again
                 return
             place = desk.place(identity.namespace_keys, thread.name)
-            hold = desk.hold(thread, place, thread.archive.head, etag)
+            hold = desk.hold(thread, place, thread.archive.head, *claimed)
         if not hold.dirty_since:
             hold.dirty_since = desk.context.clock.monotonic()
         hold.dirty_bytes += stored_bytes

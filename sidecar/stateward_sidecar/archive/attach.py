@@ -1,7 +1,8 @@
 """Taking threads, and giving them up: who may write is decided by conditional writes of HEAD, never by a clock.
 
-A thread is free when its HEAD says detached, when its owner has our --owner-id, or when its write id did not change for
-the lease time on our own monotonic clock. An idle owner looks free, and is: it finds out at its next ship, or earlier.
+A thread is free when its HEAD says detached, when a process of this data directory wrote it, or when its write id did
+not change for the lease time on our own monotonic clock. An idle owner looks free, and is: it finds out at its next
+ship, or at the first read after the time for which it may believe itself the owner (``Desk.is_fresh``).
 """
 
 from __future__ import annotations
@@ -93,11 +94,25 @@ class Attacher:
         return self._take(namespace, place, seen, thread)
 
     def _look_again(self, hold: Hold) -> bool:
-        """Whoever asks for a takeover shall have the thread: an idle owner may have been replaced, and not know it."""
+        """Whether a thread is still ours: an idle owner may have been replaced, and not know it."""
         seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
+        return self._confirm(hold, seen)
+
+    def _confirm(self, hold: Hold, seen: Seen | None) -> bool:
         if seen is not None and seen.head.write_id == hold.head.write_id:
+            hold.checked_at = seen.asked_at
             return True
         return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
+
+    def confirm(self, name: Name) -> bool:
+        """Whether a thread that this process held is still its own, whenever HEAD was asked last.
+
+        Raises ArchiveUnavailable, Corrupt.
+        """
+        with self._desk.locks.of(name):
+            thread = self._local(name)
+            hold = self._desk.holds.get(thread.number) if thread is not None else None
+            return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
     def resume(self, thread: Thread) -> bool:
         """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile.
@@ -153,7 +168,7 @@ class Attacher:
             if known is not None and key.uid != known.uid:
                 raise NotOwner(f"thread {name[1]!r} is being made by another sidecar", thread=name[1])
             head = self._first_head(key, epoch, seen)
-        data = seal_head(namespace, place, head)
+        data, now = seal_head(namespace, place, head), desk.wire.now()
         try:
             if seen is None:
                 etag = desk.wire.create(place.head, data)
@@ -166,9 +181,9 @@ class Attacher:
             etag = found.etag
         if thread is not None:
             self._settler.write_row(thread, row_of(head))
-            desk.hold(thread, place, head, etag)
+            desk.hold(thread, place, head, etag, now)
         else:
-            desk.claimed[name] = etag
+            desk.claimed[name] = etag, now
             desk.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
         return True
 
@@ -186,7 +201,7 @@ class Attacher:
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
         """Raises NotOwner, or Fenced where it was ours a moment ago, unless the thread may be taken."""
         desk = self._desk
-        if take_over or head.detached or head.owner_id == desk.options.owner_id or head.boot_id == desk.boot_id:
+        if take_over or head.detached or head.boot_id in desk.boots:
             return
         unchanged = desk.observe(place, head)
         if unchanged >= desk.options.lease_s:
@@ -225,7 +240,7 @@ class Attacher:
         thread = desk.installer.install(
             Incoming(namespace, seen.key.uid, seen.key.data_key, fetched.image, row, fetched.rows)
         )
-        desk.hold(thread, place, head, etag)
+        desk.hold(thread, place, head, etag, seen.asked_at)
         return True
 
     def _fetch(
@@ -239,7 +254,7 @@ class Attacher:
                 again = self._fetcher.look(namespace, place, with_key=False)
                 if again is None or again.head.write_id == seen.head.write_id or again.head.uid != seen.head.uid:
                     raise
-                seen = Seen(again.head, again.etag, seen.key)
+                seen = Seen(again.head, again.etag, seen.key, again.asked_at)
 
     # -- for readers ----------------------------------------------------------------------------------------------
 
@@ -254,9 +269,12 @@ class Attacher:
     def _know(self, name: Name) -> None:
         desk = self._desk
         thread = self._local(name)
-        if thread is not None and (
-            thread.number in desk.holds or thread.archive is None or thread.access == ACCESS_ORPHAN
-        ):
+        hold = desk.holds.get(thread.number) if thread is not None else None
+        if hold is not None:
+            if desk.is_fresh(hold) or self._is_ours_still(hold):
+                return
+            thread = self._local(name)
+        if thread is not None and (thread.archive is None or thread.access == ACCESS_ORPHAN):
             return
         if thread is not None and thread.access == ACCESS_OWNED and self.resume(thread):
             return
@@ -282,6 +300,18 @@ class Attacher:
         if seen is None or seen.head.deleted or seen.is_empty:
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
+
+    def _is_ours_still(self, hold: Hold) -> bool:
+        """Asks for a reader. While the bucket is away, what was ours stays ours: writes of it are committed, too."""
+        wire = self._desk.wire
+        if wire.away_s:
+            wire.ask_again()
+            return True
+        try:
+            seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
+        except (ArchiveUnavailable, Corrupt):
+            return True
+        return self._confirm(hold, seen)
 
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
         """Brings a copy up to HEAD, without taking the thread."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef, PackedRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED, Access
+from stateward_sidecar.archive.fetch import NEVER
 from stateward_sidecar.archive.heads import bare
 from stateward_sidecar.archive.keys import Keys
 from stateward_sidecar.archive.locks import Locks
@@ -44,6 +45,8 @@ class Hold:
     is_rolled_back: bool = False
     # Set while a HEAD that gives the thread up is on its way: no write passes, whatever is on disk and in memory.
     given_up: ArchiveRow | None = None
+    # When HEAD was last asked for, or written, and was ours, on the monotonic clock.
+    checked_at: float = NEVER
     # Of the entries that HEAD carries, and of its snapshot: what the next HEAD needs again. None = read them again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None
@@ -78,6 +81,8 @@ class Options:
     interval_s: float = 1.0
     puts_per_s: float = 50.0
     lease_s: float = 10.0
+    # For how long what this process holds is read without asking.
+    check_s: float = 10.0
     garbage_grace_s: float = 600.0
     flush_bytes: int = 1 << 20
 
@@ -99,8 +104,8 @@ class Desk:
     locks: Locks = field(default_factory=Locks)
     waiters: Waiters = field(default_factory=Waiters)
     holds: dict[int, Hold] = field(default_factory=dict)
-    # Names that were claimed for threads without entries: HEAD's etag.
-    claimed: dict[Name, str] = field(default_factory=dict)
+    # Names that were claimed for threads without entries: HEAD's etag, and when it was written.
+    claimed: dict[Name, tuple[str, float]] = field(default_factory=dict)
     # What was taken from this process: told to whoever writes until the thread is attached again.
     fenced: dict[Name, Fenced] = field(default_factory=dict)
     # HEADs that somebody else holds: write id, and when it was first seen.
@@ -118,9 +123,9 @@ class Desk:
         """Where a thread lies in the bucket."""
         return Place(namespace.id, namespace.names.thread(name))
 
-    def hold(self, thread: Thread, place: Place, head: ArchiveHead, etag: str) -> Hold:
+    def hold(self, thread: Thread, place: Place, head: ArchiveHead, etag: str, checked_at: float = NEVER) -> Hold:
         """Takes a thread into the holds."""
-        hold = Hold(thread, place, bare(head), etag)
+        hold = Hold(thread, place, bare(head), etag, checked_at=checked_at)
         self.holds[thread.number] = hold
         self.fenced.pop(hold.name, None)
         with self._observing:
@@ -130,6 +135,10 @@ class Desk:
         # Also what landed while its answer was lost: no ship follows that would say so.
         self.waiters.archived(thread.number, head.tip_sequence)
         return hold
+
+    def is_fresh(self, hold: Hold) -> bool:
+        """Whether a thread may be read without asking the archive whether another sidecar has taken it meanwhile."""
+        return self.context.clock.monotonic() - hold.checked_at < self.options.check_s or hold.is_rolled_back
 
     def observe(self, place: Place, head: ArchiveHead) -> float:
         """For how many seconds a HEAD of somebody else has been seen not to change. Reading it starts the clock."""

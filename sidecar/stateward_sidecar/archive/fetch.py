@@ -35,6 +35,7 @@ from stateward_sidecar.store.requests import window_start
 
 # Objects of older history that are read at the same time, and held in memory.
 HISTORY_AT_ONCE = 8
+NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Seen:
     etag: str
     # Of the thread in HEAD; None where it was not asked for, or is destroyed.
     key: ThreadKey | None
+    # When it was asked for, on the monotonic clock.
+    asked_at: float = NEVER
 
     @property
     def is_empty(self) -> bool:
@@ -77,9 +80,10 @@ class Fetcher:
         return seen
 
     def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+        now = self._wire.now()
         if not with_key:
             found = self._wire.find(place.head)
-            return Seen(open_head(namespace, place, found.data), found.etag, None) if found is not None else None
+            return Seen(open_head(namespace, place, found.data), found.etag, None, now) if found is not None else None
         guess = place.key(FIRST_EPOCH)
         found, guessed = self._wire.together(lambda: self._wire.find(place.head), lambda: self._wire.find(guess))
         if found is None:
@@ -91,7 +95,7 @@ class Fetcher:
         key = _open_key(namespace, guessed) if not head.deleted else None
         if key is not None and key.uid != head.uid:
             raise Corrupt("HEAD and key object are of two threads")
-        return Seen(head, found.etag, key)
+        return Seen(head, found.etag, key, now)
 
     def fetch(self, place: Place, seen: Seen, have: int, *, for_writer: bool) -> Fetched:
         """What is needed to go on from a copy that has the entries up to ``have``. Raises Corrupt, KeyUnavailable."""

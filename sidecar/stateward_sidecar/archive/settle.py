@@ -62,7 +62,7 @@ class Settler:
                 desk.holds.pop(thread.number, None)
                 desk.waiters.archived(thread.number, seen.head.tip_sequence)
                 return None
-            return desk.hold(thread, place, seen.head, seen.etag)
+            return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
         if verdict is Verdict.BEHIND:
             return self._pull(thread, place, seen)
         desk.holds.pop(thread.number, None)
@@ -140,7 +140,7 @@ class Settler:
                 fetched.rows,
             )
         )
-        return desk.hold(thread, place, seen.head, seen.etag)
+        return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
 
     def with_key(self, thread: Thread, seen: Seen) -> Seen:
         """HEAD with the key that this disk has of the thread."""
@@ -148,7 +148,7 @@ class Settler:
         data_key = self._desk.context.keystore.thread_key(identity.uid, identity.namespace_keys)
         if data_key is None:
             raise not_found(identity.namespace, thread.name)
-        return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key))
+        return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key), seen.asked_at)
 
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
         """Another process has it: what is no history is set aside, in one transaction."""

@@ -140,19 +140,20 @@ class Shipper:
     def _put(self, hold: Hold, head: ArchiveHead) -> bool:
         """HEAD by compare-and-swap. False: the thread is not ours any more, and everybody was told."""
         desk, identity = self._desk, hold.thread.identity
-        data = seal_head(identity.namespace_keys, hold.place, head)
+        data, now = seal_head(identity.namespace_keys, hold.place, head), desk.wire.now()
         try:
             hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
         except (ObjectChanged, Unclear):
             seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
             if seen is not None and seen.head.write_id == head.write_id:
-                hold.etag = seen.etag  # our own write: its answer was lost
+                hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our own write: its answer was lost
                 return True
             known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
             settled = self._settler.settle(hold.thread, known, hold.place, seen)
             if settled is not None and not settled.is_rolled_back:
                 raise ArchiveUnavailable("HEAD was changed by an earlier write of ours; shipping again") from None
             return False
+        hold.checked_at = now
         return True
 
     def _archived(self, hold: Hold, head: ArchiveHead, sequence: int) -> None:

@@ -61,6 +61,10 @@ class Wire:
         self._away_since: float | None = None
         self._is_asking = False
 
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        return self._clock.monotonic()
+
     @property
     def away_s(self) -> float:
         """For how long nothing has been answered; 0 = the last request was."""

@@ -121,7 +121,7 @@ class CheckpointService:
     async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes:
         check.check_hydrate(request)
         holding = self._calls.holding
-        if self._store.reader.is_hot(request) and holding.is_held(request.namespace, request.thread):
+        if self._store.reader.is_hot(request) and holding.is_fresh(request.namespace, request.thread):
             try:
                 return self._store.reader.hydrate(request)
             except StatewardError:

@@ -34,6 +34,8 @@ from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
 ROUNDS = 4
+# How long a read waits to hear whether another sidecar has taken the thread; a slower bucket counts as away.
+CHECK_WAIT_S = 2.0
 
 
 class Place(NamedTuple):
@@ -55,6 +57,8 @@ class Holding:
         self.archive = archive
         self.default_durability = default_durability
         self.gate = Gate()
+        # Under way: whether threads that this process holds are still its own. Reads of one thread ask together.
+        self._checks: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
         """Runs what waits for the bucket where it holds up nothing but what belongs to the same name."""
@@ -75,6 +79,10 @@ class Holding:
     def may_write(self, namespace: str, thread: str) -> bool:
         """Whether the next write passes without asking anybody."""
         return self.archive is None or self.archive.may_write(namespace, thread)
+
+    def is_fresh(self, namespace: str, thread: str) -> bool:
+        """Whether a thread can be read from memory without asking anybody."""
+        return self.archive is None or self.archive.is_fresh(namespace, thread)
 
     async def write(
         self,
@@ -162,8 +170,8 @@ class Holding:
             return await verb()
         is_healed = False
         for _ in range(ROUNDS):
-            if archive.holds(namespace, thread) is None:
-                await self.block((namespace, thread), archive.know, namespace, thread)
+            if not archive.is_fresh(namespace, thread):
+                await self.know(namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
@@ -174,6 +182,21 @@ class Holding:
                     raise
                 is_healed = True
         raise _unfetched(thread)
+
+    async def know(self, namespace: str, thread: str) -> None:
+        """Of what this process holds, it may know less than the archive; of all else, HEAD says what there is."""
+        archive, name = self.need(), (namespace, thread)
+        if archive.holds(namespace, thread) is None:
+            await self.block(name, archive.know, namespace, thread)
+            return
+        checking = self._checks.get(name)
+        if checking is None:
+            checking = self._checks[name] = asyncio.ensure_future(self.block(name, archive.know, namespace, thread))
+            checking.add_done_callback(lambda _: self._checks.pop(name, None))
+            checking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait((checking,), timeout=CHECK_WAIT_S)
+        if checking.done():
+            checking.result()
 
     async def _heal(self, namespace: str, thread: str) -> bool:
         with suppress(StatewardError):  # what was found first is what is wrong

@@ -21,7 +21,7 @@ from stateward_sidecar.store.readlog import LogPage
 async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
     """A page of a log as it is now."""
     reader, holding = calls.store.log_reader, calls.holding
-    if reader.is_hot(request) and holding.is_held(request.namespace, request.thread):
+    if reader.is_hot(request) and holding.is_fresh(request.namespace, request.thread):
         try:
             return reader.read(request)
         except StatewardError:
