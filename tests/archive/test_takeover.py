@@ -24,7 +24,7 @@ def test_a_lost_machine_costs_nothing_that_was_archived(machines: Fleet) -> None
 
 def test_an_idle_owner_that_was_replaced_is_fenced(machines: Fleet) -> None:
     """What it still commits is set aside, readable under a name of its own, and the live name follows the archive."""
-    first = machines.machine("first")
+    first = machines.machine("first", archive_check="600")
     old = machines.client(first, retry_timeout=0)
     write_steps(old, "job", 3, archived=True)
     second = machines.client(machines.machine("second"))

@@ -24,7 +24,7 @@ def test_clocks_decide_nothing(fleet_on_disk: Machines, tmp_path: Path) -> None:
     """Ships, leases and takeovers go on through jumps of years, between machines that are years apart."""
     mine, theirs = (set_clock(tmp_path / name, 0) for name in ("mine", "theirs"))
     set_clock(theirs, -YEARS_S)
-    first = fleet_on_disk.machine_on("first", clock=mine)
+    first = fleet_on_disk.machine_on("first", clock=mine, archive_check="600")
     client = fleet_on_disk.client(first)
     other = fleet_on_disk.client(fleet_on_disk.machine_on("other", clock=theirs), retry_timeout=0)
     write_steps(client, "job", 2, archived=True)

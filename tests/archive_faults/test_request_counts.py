@@ -61,8 +61,9 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
 
 
 def test_idle_daemon_asks_nothing(fleet_on_s3: Machines, gate: Gate) -> None:
-    """With threads that it holds, that it gave up and that others hold, nothing is sent once all is shipped."""
-    daemon = fleet_on_s3.machine_on("first", gate.url)
+    """With threads that it holds, that it gave up and that others hold, nothing is sent once all is shipped,
+    but for the one request in `--archive-check` seconds of who reads."""
+    daemon = fleet_on_s3.machine_on("first", gate.url, archive_check="600")
     client = fleet_on_s3.client(daemon)
     for number in range(10):
         write_steps(client, f"job-{number}", 2, size=3000)

@@ -38,7 +38,7 @@ def check_one_history(fleet: Machines, client: Client, expected: int) -> None:
 
 def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
     """The old owner is fenced at its next ship, its own entries become an orphan, and HEAD has one history."""
-    first = fleet_on_disk.machine_on("first", archive_interval="600")
+    first = fleet_on_disk.machine_on("first", archive_interval="600", archive_check="600")
     old = fleet_on_disk.client(first, retry_timeout=0)
     write_steps(old, "job", 3, archived=True)
     write_steps(old, "job", 2)  # nobody but this disk knows them
@@ -61,7 +61,7 @@ def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
 
 def test_fenced_says_where_the_entries_are(fleet_on_disk: Machines) -> None:
     """Who waits for ARCHIVED is told FENCED, with the new owner and the orphan; statistics count the orphan."""
-    first = fleet_on_disk.machine_on("first")
+    first = fleet_on_disk.machine_on("first", archive_check="600")
     old = fleet_on_disk.client(first, retry_timeout=0)
     write_steps(old, "job", 3, archived=True)
     second = fleet_on_disk.client(fleet_on_disk.machine_on("second"))

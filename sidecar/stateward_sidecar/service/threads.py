@@ -42,7 +42,7 @@ from stateward.v1.thread_service_pb2 import (
     WatchResponse,
 )
 from stateward_sidecar.codec.edits import check_name
-from stateward_sidecar.errors import InvalidField, NotOwner, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import Fenced, InvalidField, NotOwner, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
@@ -295,7 +295,7 @@ class ThreadService:
             try:
                 await self._holding.block(name, take)
                 break
-            except NotOwner:  # a pause here holds up no thread of the machine
+            except (NotOwner, Fenced):  # a pause here holds up no thread of the machine
                 left = end - time.monotonic()
                 if left <= 0 or self._holding.gate.is_ended:
                     raise
