@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import LEASE_S
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, NotOwner
 
 
@@ -21,6 +23,15 @@ def asked(machine: Driven, verb: Callable[[Driven], object]) -> int:
     before = machine.requests
     verb(machine)
     return machine.requests - before
+
+
+def go_away(machine: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on its bucket answers nothing, until ``monkeypatch.undo``."""
+
+    def fail(key: str) -> NoReturn:
+        raise BucketUnavailable(f"{key}: away")
+
+    monkeypatch.setattr(machine.bucket, "get", fail)
 
 
 def replaced(driven: Town) -> tuple[Driven, Driven]:
@@ -85,24 +96,24 @@ def test_reading_what_was_just_shipped_asks_nobody(driven: Town) -> None:
     assert asked(first, version) == 0
 
 
-def test_an_owner_reads_on_while_the_bucket_is_away(driven: Town) -> None:
+def test_an_owner_reads_on_while_the_bucket_is_away(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may commit as well; what the archive has is shown as soon as it answers."""
     first, _ = replaced(driven)
     driven.time.sleep(LEASE_S)
-    first.bucket._is_away = True
+    go_away(first, monkeypatch)
     assert version(first) == 1
     assert version(first) == 1
-    first.bucket._is_away = False
+    monkeypatch.undo()
     first.wire.background()
     assert version(first) == 2
 
 
-def test_what_is_only_a_copy_is_never_read_blindly(driven: Town) -> None:
+def test_what_is_only_a_copy_is_never_read_blindly(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who never owned a thread says that the archive is away."""
     first, second = replaced(driven)
     driven.time.sleep(LEASE_S)
     assert version(first) == 2
-    first.bucket._is_away = True
+    go_away(first, monkeypatch)
     with pytest.raises(ArchiveUnavailable):
         version(first)
     assert version(second) == 2

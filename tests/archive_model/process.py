@@ -161,6 +161,9 @@ class DrivenHolding(Holding):
     async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
         return verb(*arguments)
 
+    async def know(self, namespace: str, thread: str) -> None:
+        self.need().know(namespace, thread)
+
 
 class DrivenCalls(Calls):
     """The same for reads and writes."""

@@ -73,9 +73,6 @@ MAP_BYTES = 64 << 20
 LEASE_S, GRACE_S = 10.0, 600.0
 CALLER: Any = Caller()
 
-    async def know(self, namespace: str, thread: str) -> None:
-        self.need().know(namespace, thread)
-
 
 @dataclass
 class Disk:
