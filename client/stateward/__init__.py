@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from stateward.errors import VersionMismatch as VersionMismatch
     from stateward.errors import VersionNotFound as VersionNotFound
     from stateward.errors import WriterAborted as WriterAborted
+    from stateward.errors import WrongTarget as WrongTarget
     from stateward.events import Event as Event
     from stateward.events import HistoryEntry as HistoryEntry
     from stateward.handoff import Handoff as Handoff
@@ -111,6 +112,7 @@ _HOMES = {
     "stateward.admin": ("DrainResult", "ServerInfo", "Stats"),
     "stateward.errors": (
         "WriterAborted",
+        "WrongTarget",
         "LeaseHeld",
         "ClaimLost",
         "EditConflict",
@@ -236,6 +238,7 @@ __all__ = [
     "Window",
     "Writer",
     "WriterAborted",
+    "WrongTarget",
     "register_codec",
 ]
 

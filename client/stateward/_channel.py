@@ -6,9 +6,8 @@ Nothing here does I/O or waits; `_sync` and `_async` do.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 # Read by gRPC when it is imported: without it a forked worker that opens a channel hangs, and its parent may crash.
@@ -16,7 +15,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
 from stateward._blobs import Content
-from stateward.errors import ServerUnavailable, StatewardError, error_from_rpc
+from stateward._target import advice, find_fault
+from stateward.errors import ServerUnavailable, StatewardError, WrongTarget, error_from_rpc
 from stateward.v1 import (
     admin_service_pb2_grpc,
     archive_service_pb2_grpc,
@@ -30,7 +30,6 @@ from stateward.v1 import (
     writer_service_pb2_grpc,
 )
 
-MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 MAX_SEND_BYTES = 64 * 1024 * 1024
 UPLOAD_BYTES_PER_S = 1024 * 1024  # an upload slower than this is given up
 
@@ -62,32 +61,6 @@ class Settings:
     """TLS; None = plain text."""
     take_over: bool = False
     """Whether a write takes its thread from the sidecar that holds it."""
-
-
-def resolve_target(target: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else
-    $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock.
-
-    Takes `unix:///path`, `unix:path`, a bare path, or host:port. ValueError for a socket path that is too long.
-    """
-    target = target or environment.get("STATEWARD_TARGET")
-    if not target:
-        runtime_dir = environment.get("XDG_RUNTIME_DIR") or "/run"
-        target = f"{runtime_dir}/stateward/stateward.sock"
-    path = target
-    if target.startswith("unix:"):
-        path = target.removeprefix("unix:")
-        path = path.removeprefix("//") if path.startswith("///") else path
-    elif "/" not in target or "://" in target or target.startswith(("dns:", "ipv4:", "ipv6:")):
-        return target
-    path = str(Path(path).expanduser().absolute())
-    size_bytes = len(os.fsencode(path))
-    if size_bytes > MAX_SOCKET_PATH_BYTES:
-        raise ValueError(
-            f"the socket path has {size_bytes} bytes and the system allows {MAX_SOCKET_PATH_BYTES}; "
-            f"choose a shorter one: {path}"
-        )
-    return f"unix://{path}"
 
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
@@ -122,8 +95,10 @@ def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
     found = error_from_rpc(error.code().name, error.details() or "", error.trailing_metadata() or ())
     if type(found) is not ServerUnavailable:
         return found
+    fault = "" if settings.credentials else find_fault(settings.target, found.message)
+    if fault:
+        return WrongTarget(fault, code=found.code)
     return ServerUnavailable(
-        f"no stateward daemon answers at {settings.target} ({found.message}); "
-        f"start one with: stateward-sidecar --data-dir DIR --listen {settings.target}",
+        f"no stateward daemon answers at {settings.target} ({found.message}){advice(settings.target, found.message)}",
         code=found.code,
     )

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpack
 
 from stateward._blobs import DEFAULT_THRESHOLD_BYTES, BlobAccess, BlobPolicy
-from stateward._channel import Settings, grpc, resolve_target
+from stateward._channel import Settings, grpc
 from stateward._holder import Identity
 from stateward._operations import Operation, ThreadRef, with_retries
 from stateward._ownership import with_take_over
 from stateward._saving import PreparedSave, SaveOptions
 from stateward._streams import Reader, Reading
+from stateward._target import resolve_target
 from stateward.state import State
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@
     ├── Corrupt                stored bytes are missing or were changed
     ├── Unavailable            try again later; the client itself already did for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
+    │   │   └── WrongTarget    what is at the target is no daemon, or may not be used: trying again does not help
     │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
     │   ├── ShuttingDown  OutcomeUnknown
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
@@ -400,6 +401,12 @@ class Unavailable(StatewardError):
 
 class ServerUnavailable(Unavailable):
     """No daemon answered. Start it, or correct the target."""
+
+
+class WrongTarget(ServerUnavailable):
+    """What is at the target is no daemon, or this user may not use it. Said at once: correct target or permissions."""
+
+    retryable = False
 
 
 class ShuttingDown(Unavailable):

@@ -8,7 +8,7 @@ import pytest
 
 import stateward
 from stateward import _async, _async_archive, _sync, _sync_archive, errors
-from stateward._channel import resolve_target
+from stateward._target import resolve_target
 from stateward.v1.error_reason_pb2 import ErrorReason
 
 

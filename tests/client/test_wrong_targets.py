@@ -1,0 +1,115 @@
+"""The danger: a target that leads to something else: then a wait for what never comes, and advice that does not fit."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateward import ServerUnavailable, WrongTarget
+from stateward._target import advice, find_fault, resolve_target
+
+Opener = Callable[..., Any]
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def answering(data: bytes) -> type[socketserver.BaseRequestHandler]:
+    """A server that says this, whatever it is asked."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.request.sendall(data)
+
+    return Handler
+
+
+def refused(client: Any) -> str:
+    """What the first call says; it must say it at once, with seconds left to wait for a daemon."""
+    started = time.monotonic()
+    with pytest.raises(WrongTarget) as found:
+        client.server_info()
+    assert time.monotonic() - started < 5
+    assert not found.value.retryable
+    assert "start one with" not in found.value.message
+    return found.value.message
+
+
+def test_other_servers_are_told_apart(open_client: Opener, tmp_path: Path) -> None:
+    """A web server, one with TLS, and one that speaks something else, on a port or a socket."""
+    web, path = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler), f"{tmp_path}/ssh.sock"
+    tls = socketserver.TCPServer(("127.0.0.1", 0), answering(b"\x15\x03\x01\x00\x02\x02\x46" + bytes(20)))
+    with serving(web), serving(tls), serving(socketserver.UnixStreamServer(path, answering(b"SSH-2.0-OpenSSH\r\n"))):
+        for target, told in (
+            (f"127.0.0.1:{web.server_port}", "is a web server"),
+            (f"127.0.0.1:{tls.server_address[1]}", "speaks TLS"),
+            (path, "does not speak gRPC"),
+        ):
+            assert told in refused(open_client(target, timeout=20))
+
+
+def test_paths_without_socket(open_client: Opener, tmp_path: Path) -> None:
+    """A directory and a file are named as such; a path where nothing is may still become a daemon's."""
+    file = tmp_path / "file"
+    file.touch()
+    assert f"{tmp_path} is a directory" in refused(open_client(str(tmp_path), timeout=20))
+    assert f"{file} is a file" in refused(open_client(str(file), timeout=20))
+    with pytest.raises(ServerUnavailable, match="start one with: stateward-sidecar") as found:
+        open_client(str(tmp_path / "none.sock"), timeout=0.1).server_info()
+    assert not isinstance(found.value, WrongTarget)
+
+
+def test_socket_of_somebody_else(tmp_path: Path) -> None:
+    """A socket that this user may not use names its owner, group and mode."""
+    path = tmp_path / "s.sock"
+    with serving(socketserver.UnixStreamServer(str(path), answering(b""))):
+        path.chmod(0o660)
+        said = "connect failed: addr: unix:/s.sock error: Permission denied"
+        fault = find_fault(f"unix://{path}", said)
+    owner = path.stat() if path.exists() else tmp_path.stat()
+    assert f"may not use {path}: it is for user {owner.st_uid} and group" in fault
+    assert "(mode 0660)" in fault
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("http://127.0.0.1:4000", "web address, and a daemon is dialled by .*; give 127.0.0.1:4000"),
+        ("https://agents.example/x", "web address"),
+        ("localhost", "names no port"),
+        (":99", "names no port"),
+        ("localhost:99999", "ports go from 1 to 65535"),
+    ],
+)
+def test_no_target_at_all(open_client: Opener, target: str, told: str) -> None:
+    """A URL and an address without port are refused before anything is dialled."""
+    with pytest.raises(ValueError, match=told):
+        resolve_target(target, {})
+    with pytest.raises(ValueError, match=told):
+        open_client(target)
+
+
+def test_advice_fits() -> None:
+    """To start a daemon is said only where one would listen, and where nothing listens yet."""
+    assert "--listen 127.0.0.1:5" in advice("127.0.0.1:5", "Connection refused")
+    assert "--listen unix:///s" in advice("unix:///s", "No such file or directory")
+    assert advice("far.example:5", "Domain name not found") == ""
+    assert "start one" not in advice("127.0.0.1:5", "connection attempt timed out before receiving SETTINGS frame")
