@@ -249,7 +249,8 @@ class Stage(RuleBasedStateMachine):
         self.backups.append((dict(self.net.bucket.objects), dict(self.truth.heads)))
 
     def set_back(self) -> None:
-        """The bucket's copy takes its place: what was archived since is gone, and who has a copy must notice."""
+        """The bucket's copy takes its place, with nothing on its way: what was archived since is gone, and who has a
+        copy must notice."""
         objects, heads = self.backups[-1]
         self.steps.append("the bucket is set back")
         self.net.under_way.clear()
@@ -257,7 +258,7 @@ class Stage(RuleBasedStateMachine):
         self.net.bucket.objects.update(objects)
         self.era += 1
         self.truth.set_back(heads)
-        for disk in self.disks:
+        for disk in (*self.disks, *self.copies):
             disk.promised.clear()
         self.payments.paid.clear()
         self.payments.done.clear()

@@ -285,7 +285,7 @@ class Rules(Machine):
 
     @rule(now=SELDOM)
     def set_back_bucket(self, now: bool) -> None:
-        if self.backups and now:
+        if self.backups and now and not self.turns.under_way:
             self.guarded(self.set_back)
 
     @rule(seconds=st.sampled_from((1.0, 11.0, 11.0, GRACE_S + 100)))
@@ -322,3 +322,10 @@ def run(examples: int, steps: int = 30) -> None:
 def test_two_sidecars_agree_with_the_truth() -> None:
     """Whatever happens to two sidecars and their bucket, no promise is broken and HEAD names one history."""
     run(40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_two_sidecars_agree_with_the_truth_for_long() -> None:
+    """The same with many and long histories: as many as find each of the mutants that name this test."""
+    run(1000, steps=40)

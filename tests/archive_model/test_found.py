@@ -202,6 +202,15 @@ def test_a_deletion_does_not_wait_for_what_is_gone(history: Rules) -> None:
     assert history.truth.deleted
 
 
+def test_a_thread_that_is_deleted_here_while_it_is_read_is_not_new(history: Rules) -> None:
+    """The copy that a reader has just fetched goes from this disk: the archive is asked again, and has the thread."""
+    history.read(1, "a", "main", (Fault(HELD_AFTER, 1, at_commit=True),))
+    history.delete_here(1, "a", NONE, now=True)
+    history.resume(0)
+    assert not history.turns.under_way
+    assert history.sidecars[1].find("a") is not None
+
+
 # -- the machine is able to find -----------------------------------------------------------------------------------
 
 

@@ -169,13 +169,17 @@ class Holding:
         if archive is None:
             return await verb()
         is_healed = False
-        for _ in range(ROUNDS):
+        for round_number in range(ROUNDS):
             if not archive.is_fresh(namespace, thread):
                 await self.know(namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
                 await self._complete(error)
+            except ThreadNotFound:
+                # Gone from this disk in the middle of the call: whether the archive has it is asked in the next round.
+                if round_number == ROUNDS - 1:
+                    raise
             except Corrupt:
                 # Perhaps for want of what could not be had from the bucket at the time.
                 if is_healed or not await self._heal(namespace, thread):
