@@ -5,6 +5,7 @@ The rules are in test_archive_model.py.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import uuid
 
@@ -141,7 +142,7 @@ class Machine(Looking):
         if version:
             request.version.CopyFrom(VersionRef(version=version))
         key, era = self.key_of(sidecar, name), self.era
-        is_held = sidecar.archive.holds(NAMESPACE, name) is not None
+        is_held = sidecar.archive.holds(NAMESPACE, name) is not None and not self.must_know(sidecar, key)
         head, seen = self.truth.head(key), len(self.truth.log[key])
         try:
             answer = sidecar.hydrate(request)
@@ -155,7 +156,8 @@ class Machine(Looking):
         if known.state is None:
             known = self.truth.versions[digest] = Version(known.version, known.branch, found, known.parent)
         assert (known.version, known.state) == (answer.checkpoint.version, found), "a state is not what was saved"
-        is_held = is_held or sidecar.archive.holds(NAMESPACE, name) is not None
+        if sidecar.disk.number == (sent.disk if (sent := self.truth.heads.get(key)) is not None else 0):
+            is_held = is_held or sidecar.archive.holds(NAMESPACE, name) is not None
         if not version:
             self.beliefs[name, branch] = answer.checkpoint.version, digest
         if is_held or head is None or era != self.era:
@@ -168,6 +170,15 @@ class Machine(Looking):
             newest = [self.truth.branch_head(line, branch) for line in lines]
             assert digest in newest, "a reader got something else than the newest archived version"
         return answer
+
+    def must_know(self, sidecar: Sidecar, key: str) -> bool:
+        """Whether the thread was taken so long ago that who held it must have asked, as nothing hindered it."""
+        call = self.turns.current
+        if call is None or call.op.plan or call.op.was_away or self.era:
+            return False
+        others = itertools.takewhile(lambda sent: sent.disk != sidecar.disk.number, reversed(self.truth.log[key]))
+        first = min((sent.at_s for sent in others), default=self.time.now_s)
+        return self.time.now_s - first > LEASE_S
 
     # -- between two requests or commits of an operation ----------------------------------------------------------
 

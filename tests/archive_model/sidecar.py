@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ class Disk:
 
     number: int
     path: Path
-    owner_id: str  # empty = what a daemon takes that is told none
+    owner_id: str  # its name; not who it is
     origin: int = 0  # the disk that it is a copy of, at last; else its own number
     # Of answers COMMITTED: uid, sequence, digest.
     promised: list[tuple[bytes, int, bytes]] = field(default_factory=list)
@@ -137,7 +136,7 @@ class Sidecar:
             self.store.background = self.store.context.background = inline
         self.archive = Archive(
             self.store, self.wire,
-            Options(url="memory:", owner_id=self.owner_id(), lease_s=LEASE_S, garbage_grace_s=GRACE_S),
+            Options(url="memory:", owner_id=self.disk.owner_id, lease_s=LEASE_S, garbage_grace_s=GRACE_S),
         )  # fmt: skip
         if self.turns is not None:
             self._drive_archive(self.turns)
@@ -155,10 +154,6 @@ class Sidecar:
         calls, feed = DrivenCalls(self.store, none, self.holding), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
-
-    def owner_id(self) -> str:
-        """Who the daemon says it is."""
-        return self.disk.owner_id or socket.gethostname()
 
     def _drive_store(self, turns: Turns, op: Op) -> None:
         context = self.store.context

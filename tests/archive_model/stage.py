@@ -49,7 +49,7 @@ class Stage(RuleBasedStateMachine):
     """Two sidecars, one bucket, one truth."""
 
     def begin(self, *, one_host: bool = False) -> None:
-        """``one_host``: both daemons have their default owner id, on one machine."""
+        """``one_host``: both daemons have the default owner id of one machine."""
         self.turns, self.time, self.net, self.truth = Turns(), FakeClock(), Net(), Truth()
         small.shrink(Waits(self.turns, self.time))
         home = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -77,7 +77,7 @@ class Stage(RuleBasedStateMachine):
 
     def owner(self, number: int) -> str:
         """The owner id that a sidecar is started with."""
-        return "" if self.one_host else f"owner-{number}"
+        return "host" if self.one_host else f"owner-{number}"
 
     # -- operations -----------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ SELDOM = st.sampled_from((False, False, True))
 class Rules(Machine):
     """What users, networks and machines do."""
 
-    @initialize(size=SIZES, archived=st.booleans(), one_host=st.just(False))
+    @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM)
     def first_steps(self, size: int, archived: bool, one_host: bool = False) -> None:
         """Most histories are of a thread that exists."""
         self.begin(one_host=one_host)
