@@ -57,14 +57,14 @@ def test_a_key_that_is_used_again_is_not_destroyed(
         incoming = archived(first)
         delete_and_die(first, monkeypatch, is_erased=is_erased)
     second = make_store(tmp_path)
-    read_names = second.deleter._headless
+    read_names = second.recovery._look
 
-    def come_back(*arguments: Any) -> list[int]:
+    def come_back(*arguments: Any) -> Any:
         found = read_names(*arguments)
         Installer(second.context, second.threads).install(incoming(second))
         return found
 
-    monkeypatch.setattr(second.deleter, "_headless", come_back)
+    monkeypatch.setattr(second.recovery, "_look", come_back)
     second.start()
     settle(second)
     save(second, "after", expected_version=3)

@@ -76,7 +76,7 @@ def test_what_a_crash_left_of_a_snapshot_is_freed(tmp_path: Path, monkeypatch: p
     store.context.writer.start()
     assert pieces(store) == [2, 3]
     assert findings(store) == []  # marked: the start has yet to come to it
-    store.deleter.recover(store.context.next_thread)
+    store.recovery.run(store.context.next_thread)
     assert pieces(store) == []
     assert half_made(store) == 0
     hydrate(store)

@@ -118,6 +118,10 @@ class KeyStore:
         """True when there is a key of a thread that was committed."""
         return any(kind == THREAD and owner not in self._leaving for kind, owner in self._slots)
 
+    def settled_threads(self) -> set[bytes]:
+        """Uids of threads that were committed and are not being deleted."""
+        return {owner for kind, owner in list(self._slots) if kind == THREAD} - self._leaving
+
     def is_leaving(self, uid: bytes) -> bool:
         """Whether a key is marked: at a start it goes unless a name leads to it."""
         return uid in self._leaving

@@ -50,6 +50,7 @@ _UPDATED = struct.Struct(">QI")
 _LABEL = struct.Struct(">QIQ")
 _FUTURE = (1 << 63) - 1
 NUMBER_MAX = (1 << 32) - 1
+SEQUENCE_MAX = (1 << 63) - 1
 ROW_FORMAT = 1
 
 FORMAT_KEY = b"Mformat"

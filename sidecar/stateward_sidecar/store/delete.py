@@ -17,18 +17,15 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
-from stateward_sidecar.errors import Corrupt, ShuttingDown
+from stateward_sidecar.errors import ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
-from stateward_sidecar.store.blobsweep import clear_leftovers
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, head_uid, rows
 from stateward_sidecar.store.threads import Threads, not_found
-from stateward_sidecar.telemetry import log
 
 PURGE_ROWS_MAX = 512
 DELETION_MAGIC = b"SD"
@@ -166,69 +163,6 @@ class Deleter:
 
         with suppress(ShuttingDown):  # the next start goes on
             self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
-
-    def recover(self, below: int) -> None:
-        """At start: finishes deletions that a crash cut short, and removes copies that never were finished.
-
-        Keys that the last process left marked or erased go, unless a name leads to them or somebody has used them since
-        the start. Looks at threads with a number below ``below``: later ones may be copies in the making. Runs on a
-        worker.
-        """
-        try:
-            self._recover(below)
-        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
-            log.exception("finishing deletions failed")
-
-    def _recover(self, below: int) -> None:
-        named: dict[bytes, list[int]] = {}
-        numbers = set()
-        with self._context.engine.read() as txn:
-            for _, value in rows(txn, b"N"):
-                try:
-                    number, uid = layout.unpack_name(value)
-                except Corrupt:
-                    return  # it may lead to any of them: nothing is cleared away; Verify names it
-                numbers.add(number)
-                named.setdefault(uid, []).append(number)
-            # A thread with a name and without head is damaged, not deleted: its journal may be worth everything.
-            headless = [number for number in self._headless(txn, below) if number not in numbers]
-        if unfinished := self._context.keystore.unfinished:
-            log.info("finishing deletions and copies", keys=len(unfinished))
-            with suppress(ShuttingDown):
-                self._context.writer.submit(Write(run=self._settle(set(named)), background=True, frees_space=True))
-        for number in headless:
-            self.purge(number, b"")
-        with suppress(ShuttingDown):
-            clear(self._context)
-        clear_leftovers(self._context, self._threads, named)
-
-    def _settle(self, named: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
-        """Decides in the writer: a thread that came back while names were read is not unfinished any more."""
-
-        def run(txn: lmdb.Transaction, batch: Batch) -> None:
-            del txn, batch
-            keystore = self._context.keystore
-            for uid in keystore.unfinished:
-                if uid in named:
-                    keystore.mark_leaving(uid, is_leaving=False)
-                else:
-                    keystore.release(uid)
-            keystore.sync()
-
-        return run
-
-    @staticmethod
-    def _headless(txn: lmdb.Transaction, below: int) -> list[int]:
-        """Numbers with rows and no head: what is left of deleted threads and unfinished copies."""
-        cursor = txn.cursor()
-        found = cursor.set_range(b"T")
-        headless = []
-        while found and bytes(cursor.key()[:1]) == b"T":
-            number = layout.thread_of(cursor.key())
-            if number < below and txn.get(layout.ThreadKeys(number).head()) is None:
-                headless.append(number)
-            found = cursor.set_range(layout.after(layout.thread_prefix(number)))
-        return headless
 
 
 def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:

@@ -181,7 +181,9 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
             break
         if at in thread.snapshots:
             try:
-                tree = from_snapshot(read_snapshot(txn, identity, at)[0])
+                content, digest = read_snapshot(txn, identity, at)
+                tree = from_snapshot(content)
+                _check_line(txn, thread, at, digest)
             except (Corrupt, DecodeError) as error:
                 raise _unreadable(error, identity.name, at) from None
             base = at
@@ -199,6 +201,16 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
         if chain and at:
             cache.put_state(identity.number, at, tree)
     return tree, base
+
+
+def _check_line(txn: lmdb.Transaction, thread: Versions, version: int, digest: bytes) -> None:
+    """Raises Corrupt for a snapshot of another line, whose version has the same number, as far as the entry is here."""
+    if version in thread.pruned or version <= thread.floor_version:
+        return
+    entry = read_version(txn, thread, version)
+    entry.open_metadata_bytes(thread.identity.cipher, thread.identity.uid)  # proves the digest in its header
+    if entry.header.digest != digest:
+        raise Corrupt("a snapshot belongs to another history", thread.identity.name, version)
 
 
 def _replay(

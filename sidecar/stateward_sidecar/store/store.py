@@ -36,6 +36,7 @@ from stateward_sidecar.store.listing import Lister
 from stateward_sidecar.store.prune import Pruner
 from stateward_sidecar.store.read import Reader
 from stateward_sidecar.store.readlog import LogReader
+from stateward_sidecar.store.recovery import Recovery
 from stateward_sidecar.store.settings import Settings
 from stateward_sidecar.store.signals import Signals
 from stateward_sidecar.store.snapshots import Snapshots
@@ -109,6 +110,7 @@ class Store:
         self.pruner = Pruner(context, self.threads, self.snapshots)
         self.deleter = Deleter(context, self.threads)
         names = Alone()
+        self.recovery = Recovery(context, self.threads, self.deleter)
         self.forker = Forker(context, self.threads, self.deleter, names)
         self.exporter = Exporter(context, self.threads)
         self.importer = Importer(context, self.threads, self.deleter, names)
@@ -151,7 +153,7 @@ class Store:
     def start(self) -> None:
         """Starts the writer, and finishes in the background what a crash left."""
         self.context.writer.start()
-        self.background.submit(self.deleter.recover, self.context.next_thread)
+        self.background.submit(self.recovery.run, self.context.next_thread)
         self.background.submit(self.pruner.resume)
 
     def close(self) -> None:

@@ -177,8 +177,12 @@ class Sweeper:
             return None
 
     def _clear_feed(self) -> None:
-        """Removes feed rows whose entry is gone, and old deletions. The newest row always stays."""
+        """Removes feed rows whose entry is gone, and old deletions. The newest row always stays.
+
+        So does one beyond its thread's newest entry, which says that the thread was set back.
+        """
         gone: list[bytes] = []
+        tips: dict[int, int] = {}
         oldest_us = self._context.clock.now_us() - DELETION_KEPT_S * SECOND_US
         with self._context.engine.read() as txn:
             cursor, looked_at, newest = txn.cursor(), 0, next_place(txn) - 1
@@ -190,7 +194,10 @@ class Sweeper:
                 except Corrupt:
                     number, sequence = 0, place
                 if place < newest and not self._leads_somewhere(txn, number, sequence):
-                    gone.append(bytes(cursor.key()))
+                    if number and number not in tips:
+                        tips[number] = self._tip(txn, number)
+                    if sequence <= tips.get(number, sequence):
+                        gone.append(bytes(cursor.key()))
                 looked_at += 1
                 self._feed_at = place + 1
                 found = cursor.next()
@@ -200,6 +207,14 @@ class Sweeper:
                 if layout.deletion_time_us(value) < oldest_us:
                     gone.append(key)
         self._delete(gone)
+
+    def _tip(self, txn: lmdb.Transaction, number: int) -> int:
+        """The newest entry of a thread: beyond any for one that was deleted or cannot be read."""
+        try:
+            thread = self._threads.head(txn, number)
+        except StatewardError:
+            return 0  # its rows may still be of use to who looks at the damage
+        return thread.head.tip_sequence if thread is not None else layout.SEQUENCE_MAX
 
     def _leads_somewhere(self, txn: lmdb.Transaction, number: int, sequence: int) -> bool:
         if number == 0:

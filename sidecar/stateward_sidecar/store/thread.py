@@ -252,6 +252,15 @@ def load_thread(
     return thread
 
 
+def load_numbered(txn: lmdb.Transaction, keystore: KeyStore, number: int, uid: bytes) -> Thread:
+    """The same where only number and uid are known."""
+    owner = keystore.namespace_of(uid)
+    keys = keystore.namespace_by_id(owner) if owner is not None else None
+    if keys is None:
+        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+    return load_thread(txn, keystore, keys, number, uid)
+
+
 def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | None:
     """What is known of a thread in the archive. Raises Corrupt."""
     key = identity.keys.archive()

@@ -134,6 +134,8 @@ class Threads:
                 if name not in error.message:
                     error.message = f"thread {name!r}: {error.message}"
             raise
+        if name is None and not _is_named(txn, thread):  # whoever has its name would be taken for it
+            raise Corrupt("its name does not lead to it", thread.name)
         if self._context.archive is not None:
             self._context.archive.refresh(thread)
         with self._lock:
@@ -248,6 +250,11 @@ class Threads:
                 hooks.claims.pop((identity.namespace, identity.name), None)
 
             batch.after_commit.append(spend)
+
+
+def _is_named(txn: lmdb.Transaction, thread: Thread) -> bool:
+    key = layout.name_key(thread.identity.namespace_keys.names.thread(thread.name))
+    return txn.get(key) == layout.pack_name(thread.number, thread.identity.uid)
 
 
 def not_found(namespace: str, name: str) -> ThreadNotFound:

@@ -9,7 +9,6 @@ finding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import lmdb
@@ -32,12 +31,12 @@ from stateward_sidecar.store.blobrows import blobs_in_edits
 from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
-from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.effectrows import verify_effects
 from stateward_sidecar.store.journal import expire_second, label_keys, list_keys
 from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.thread import MAIN, Thread, head_uid, load_thread, rows
+from stateward_sidecar.store.storeverify import StoreVerifier
+from stateward_sidecar.store.thread import MAIN, Thread, load_numbered, rows
 from stateward_sidecar.store.threads import not_found
 
 RECORDS_A_STEP = 500
@@ -82,7 +81,7 @@ class Verifier:
                 if finding is not None or checked:
                     yield VerifyResponse(records=records, threads=threads, finding=finding)
         if not request.thread:
-            for finding in self._verify_store():
+            for finding in StoreVerifier(self._context).verify():
                 yield VerifyResponse(records=records, threads=threads, finding=finding)
         yield VerifyResponse(records=records, threads=threads, done=True)
 
@@ -116,7 +115,7 @@ class Verifier:
             with self._context.engine.read() as txn:
                 if txn.get(layout.name_key(name_hash)) is None:
                     return  # deleted meanwhile
-                thread = self._load(txn, number, uid)
+                thread = load_numbered(txn, self._context.keystore, number, uid)
                 finding.namespace, finding.thread = thread.identity.namespace, thread.name
                 names = thread.identity.namespace_keys.names
                 if names.thread(thread.name) != name_hash:
@@ -137,20 +136,12 @@ class Verifier:
         with self._context.engine.read() as txn:
             if txn.get(layout.name_key(name_hash)) is not None:
                 yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
-                now = self._load(txn, number, uid)
+                now = load_numbered(txn, self._context.keystore, number, uid)
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_pieces(txn, now, progress.parts))
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked
-
-    def _load(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Thread:
-        keystore = self._context.keystore
-        owner = keystore.namespace_of(uid)
-        keys = keystore.namespace_by_id(owner) if owner is not None else None
-        if keys is None:
-            raise KeyUnavailable("the thread's data key is missing from the key store")
-        return load_thread(txn, keystore, keys, number, uid)
 
     def _verify_entries(
         self,
@@ -311,85 +302,9 @@ class Verifier:
     def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, version: int) -> bool:
         """True where the version was pruned since the thread's rows were read."""
         try:
-            return version in self._load(txn, thread.number, thread.identity.uid).pruned
+            return version in load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid).pruned
         except StatewardError:
             return True  # reported already, or deleted
-
-    def _verify_store(self) -> Iterator[Finding]:
-        """Rows that lead nowhere, and threads that nothing leads to."""
-        named = set()
-        with self._context.engine.read() as txn:
-            yield from self._verify_feed(txn)
-            yield from self._verify_deletions(txn)
-            for _, row in rows(txn, b"N"):
-                with suppress(Corrupt):  # found already
-                    named.add(layout.unpack_name(row))
-            cursor = txn.cursor()
-            found = cursor.set_range(b"T")
-            while found and bytes(cursor.key()[:1]) == b"T":
-                number = layout.thread_of(cursor.key())
-                head = txn.get(layout.ThreadKeys(number).head())
-                if head is not None and (number, head_uid(head)) not in named:
-                    yield self._unnamed(txn, number, head_uid(head))
-                found = cursor.set_range(layout.after(layout.thread_prefix(number)))
-
-    def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Every entry has its place among all entries, and every thread one place in each list of its namespace."""
-        places: dict[int, set[int]] = {}
-        for key, row in rows(txn, b"W"):
-            try:
-                number, sequence = layout.unpack_feed(row)
-                if number:
-                    places.setdefault(number, set()).add(sequence)
-                elif sequence != layout.tail_number(key):
-                    raise Corrupt("a row of the feed names another deletion")
-            except Corrupt as error:
-                yield Finding(reason=error.reason, message=error.message)
-        listed: dict[int, set[bytes]] = {}
-        for table in (b"U", b"S"):
-            for key, _ in rows(txn, table):
-                listed.setdefault(layout.unpack_updated(key)[1], set()).add(key)
-        unread = 0
-        for _, row in rows(txn, b"N"):
-            unread += 1
-            with suppress(StatewardError):  # found already
-                number, uid = layout.unpack_name(row)
-                thread = self._load(txn, number, uid)
-                unread -= 1
-                listed.setdefault(number, set()).difference_update(list_keys(thread.identity, thread.head))
-                entries = {layout.tail_number(key) for key, _ in rows(txn, thread.identity.keys.all_of(b"J"))}
-                if missing := entries - places.get(number, set()):
-                    yield Finding(
-                        reason="CORRUPT", namespace=thread.identity.namespace, thread=thread.name, uid=uid.hex(),
-                        sequence=min(missing), message="an entry has no place in the feed",
-                    )  # fmt: skip
-        wrong = [number for number, keys in listed.items() if keys]
-        for number in wrong if not unread else ():  # a thread that cannot be read is in its lists all the same
-            message = f"thread number {number} is in a list of its namespace in a wrong place"
-            yield Finding(reason="CORRUPT", message=message)
-
-    def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Every deletion that is still kept can be told of."""
-        for key, row in rows(txn, b"D"):
-            place = layout.tail_number(key)
-            try:
-                owner, _ = layout.unpack_deletion(row)
-                keys = self._context.keystore.namespace_by_id(owner)
-                if keys is None or open_deletion(keys, place, bytes(row)) is None:
-                    raise Corrupt("a deletion belongs to no namespace")
-                if txn.get(layout.feed_key(place)) != layout.pack_feed(0, place):
-                    raise Corrupt("a deletion has no place in the feed")
-            except (Corrupt, KeyUnavailable) as error:
-                yield Finding(reason=error.reason, message=error.message)
-
-    def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Finding:
-        finding = Finding(reason="CORRUPT", uid=uid.hex(), message="no name leads to the thread")
-        try:
-            thread = self._load(txn, number, uid)
-            finding.namespace, finding.thread = thread.identity.namespace, thread.name
-        except StatewardError as error:
-            finding.message += f"; {error.message}"
-        return finding
 
 
 def _found(place: Finding, error: StatewardError, version: int = 0, sequence: int = 0) -> Finding:
