@@ -48,6 +48,7 @@ from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.leases import LeaseService, Leasing
+from stateward_sidecar.service.room import Room, make_room
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.stop import stop as stop_in_order
@@ -59,7 +60,8 @@ from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, fingerprint, read_key_file
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions, default_cache_bytes
+from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
+from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.telemetry import log
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
@@ -114,6 +116,7 @@ class _Parts:
     feed: Feed
     writers: WriterService
     server: Server
+    room: Room
     warnings: tuple[str, ...]
 
 
@@ -133,10 +136,13 @@ def _make_parts(
         expect_archive(wire, settings.archive)
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = fetch_root(wire) if wire is not None and not has_keys else b""
+    memory_bytes = settings.memory_bytes or memory_limit_bytes()
+    cache_bytes = settings.cache_bytes or default_cache_bytes(memory_bytes)
+    room = make_room(memory_bytes, cache_bytes)
     store = Store(
         StoreOptions(
             directory=settings.data_dir, key=key, root=root, map_bytes=settings.map_bytes,
-            cache_bytes=settings.cache_bytes or default_cache_bytes(),
+            cache_bytes=cache_bytes,
             limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
         ),
         deliver, on_fatal,
@@ -145,7 +151,7 @@ def _make_parts(
     store.threads.on_change = feed.note
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
-    calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability))
+    calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability), room.answers)
     warnings = _warnings(settings)
     facts = ServerFacts(
         version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
@@ -172,9 +178,9 @@ def _make_parts(
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
-        settings.max_state_bytes, calls.holding.gate,
+        settings.max_state_bytes, calls.holding.gate, room,
     )  # fmt: skip
-    return _Parts(key, store, bucket, archive, feed, writers, server, warnings)
+    return _Parts(key, store, bucket, archive, feed, writers, server, room, warnings)
 
 
 async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:

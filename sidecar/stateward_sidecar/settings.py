@@ -52,6 +52,7 @@ class Settings:
     owner_id: str
     grace_s: float
     map_bytes: int
+    memory_bytes: int  # 0 = what the control group allows
     cache_bytes: int  # 0 = by the memory there is
     max_state_bytes: int
     sweep_interval_s: float
@@ -135,7 +136,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="how long a stop may take, for running calls and for what is not archived yet (default: 10)",
     )
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
-    add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or a quarter of the memory limit)")
+    add(
+        "--memory-limit",
+        metavar="SIZE",
+        help="what the daemon may need; large requests and answers wait for each other below it "
+        "(default: what the control group allows, at most half of the machine's memory)",
+    )
+    add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or an eighth of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
     add("--sweep-interval", metavar="SECONDS", help="how often retention and expiry are applied (default: 30)")
     add("--log-level", choices=LEVELS, help="(default: info)")
@@ -154,13 +161,13 @@ def version() -> str:
 
 
 _NUMBERS = (
-    "grace", "map_size", "cache_size", "max_state_size", "sweep_interval", "archive_interval", "archive_puts",
-    "archive_lease", "archive_check",
+    "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "archive_interval",
+    "archive_puts", "archive_lease", "archive_check",
 )  # fmt: skip
 NAMES = (
-    "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "cache_size",
-    "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts", "archive_lease",
-    "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
+    "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "memory_limit",
+    "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts",
+    "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
 )  # fmt: skip
 
 
@@ -225,7 +232,8 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
-        grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, cache_bytes=_size(given, "cache_size", 0),
+        grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=_size(given, "memory_limit", 0),
+        cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
         log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,

@@ -18,6 +18,7 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
 from stateward_sidecar.errors import Fenced, InvalidField, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import levels
+from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
@@ -65,7 +66,7 @@ def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableRe
 
     async def ask() -> WaitDurableResponse:
         gather = Gather(sidecar.store.context.writer, asyncio.get_running_loop())
-        calls = Calls(sidecar.store, gather, sidecar.holding)
+        calls = Calls(sidecar.store, gather, sidecar.holding, Budget(1 << 20))
         return await ThreadService(calls, cast("Feed", None)).wait_durable(request, CONTEXT)
 
     return asyncio.run(ask())

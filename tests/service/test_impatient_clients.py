@@ -3,73 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import struct
-import time
 from collections import Counter
 from collections.abc import Iterator
 
 import grpc
 import pytest
 from tests.service.conftest import Place
+from tests.service.rawhttp2 import GOAWAY, PING, RawConnection
 
 from stateward.testing import Daemon
 from stateward.v1 import checkpoint_service_pb2_grpc
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 
-SETTINGS, PING, GOAWAY, ACK = 4, 6, 7, 1
-OPAQUE = b"how long"
 # More than the core lets wait by itself (1,000, and 3,000 at the most).
 BURST = 2500
 
 
-class RawConnection:
-    """HTTP/2 by hand, as far as pings need it: no library would send them as often."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(os.fspath(daemon.socket))
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS))
-        self._pending = b""
-
-    def ping(self) -> None:
-        self._socket.sendall(_frame(PING, payload=OPAQUE))
-
-    def frames(self, seconds: float) -> list[int]:
-        """Kinds of the frames that come in a time: pings are answers to ours. Ends early with the connection."""
-        until, kinds = time.monotonic() + seconds, []
-        while (left := until - time.monotonic()) > 0 and GOAWAY not in kinds:
-            self._socket.settimeout(left)
-            try:
-                got = self._socket.recv(1 << 16)
-            except TimeoutError:
-                break
-            if not got:
-                break
-            self._pending += got
-            kinds += self._take()
-        return kinds
-
-    def _take(self) -> Iterator[int]:
-        while len(self._pending) >= 9 and len(self._pending) >= 9 + (size := int.from_bytes(self._pending[:3])):
-            kind, flags = self._pending[3], self._pending[4]
-            self._pending = self._pending[9 + size :]
-            if kind == SETTINGS and not flags & ACK:
-                self._socket.sendall(_frame(SETTINGS, ACK))
-            yield kind
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3) + struct.pack(">BBI", kind, flags, 0) + payload
-
-
 @pytest.fixture
 def connection(daemon: Daemon) -> Iterator[RawConnection]:
-    opened = RawConnection(daemon)
+    opened = RawConnection(daemon.socket)
     yield opened
     opened.close()
 

@@ -23,6 +23,7 @@ from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.drain import GRACE_S_MAX, Drain
+from stateward_sidecar.service.weigh import ITEMS_MAX
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
 
@@ -60,7 +61,7 @@ class AdminService:
             version=facts.version, format=FORMAT, max_state_bytes=limits.state_bytes,
             max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
-            features=FEATURES,
+            features=FEATURES, max_request_items=ITEMS_MAX,
         )  # fmt: skip
         if self._calls.holding.archive is not None:
             answer.features.append("archive")

@@ -70,8 +70,9 @@ class BlobService:
         steps = await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.blobs.read, request)
         )
-        while (answer := await self._calls.step(steps)) is not None:
-            yield answer
+        for step in steps:
+            async with self._calls.sending(partial(self._calls.look, step)) as answer:
+                yield answer
 
     async def stat_blob(self, request: StatBlobRequest, context: grpc.aio.ServicerContext) -> StatBlobResponse:
         check.check_place(request)

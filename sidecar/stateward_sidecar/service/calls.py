@@ -10,20 +10,26 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc.aio
 import lmdb
+from google.protobuf.message import Message
 
-from stateward_sidecar.errors import DeadlineExceeded
+from stateward_sidecar.errors import DeadlineExceeded, QueueFull
+from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage.writer import Batch, Write
-from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.store import WORKERS, Store
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message | None)
+# A page is a small one after so long without memory for a large one; the checkpoint in it may be as large again.
+SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
 # A larger write is not run on the event loop.
 INLINE_BYTES_MAX = 256 << 10
 
@@ -47,14 +53,21 @@ class Delivery:
 class Calls:
     """Runs verbs for handlers."""
 
-    def __init__(self, store: Store, gather: Gather, holding: Holding) -> None:
+    def __init__(self, store: Store, gather: Gather, holding: Holding, answers: Budget) -> None:
         self.store = store
         self.gather = gather
         self.holding = holding
+        self._answers = answers
+        # Answers of streams that are being made: how large they are is known only then.
+        self._making = asyncio.Semaphore(WORKERS)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
+
+    async def look(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs what reads in steps of its own on a worker."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
 
     async def work(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a verb that takes long, where it holds up no read."""
@@ -63,6 +76,48 @@ class Calls:
     async def step(self, steps: Iterator[T]) -> T | None:
         """Takes the next step of a long read on a worker; None after the last one."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, next, steps, None)
+
+    async def reserve(self, size_bytes: int, make: Callable[[int], Awaitable[bytes]]) -> bytes | Reserved:
+        """Makes a page, the one answer of a call, of about so many bytes, when there is memory for it.
+
+        ``make`` is told how large the page may be; 0 = as asked. Where answers that nobody takes leave no memory, it is
+        a small one: its reader asks for the next anyway.
+        """
+        if size_bytes <= FREE_ANSWER_BYTES:
+            return await make(0)
+        try:
+            share = await self._answers.take(ANSWER_SHARE * size_bytes, SMALLER_AFTER_S)
+        except QueueFull:
+            return await make(SMALLER_BYTES)
+        try:
+            return Reserved(await make(0), share)
+        except BaseException:
+            share.close()
+            raise
+
+    @asynccontextmanager
+    async def sending(self, make: Callable[[], Awaitable[M]]) -> AsyncIterator[M]:
+        """Makes an answer of a stream, and counts the memory of a large one until it is sent.
+
+        What there is no room for is made again when there is. Raises QueueFull, and what ``make`` raises.
+        """
+        answer = await self._make(make)
+        size_bytes = answer.ByteSize() if answer is not None else 0
+        if size_bytes <= FREE_ANSWER_BYTES:
+            yield answer
+            return
+        need_bytes = STREAMED_SHARE * size_bytes
+        if self._answers.has_room(need_bytes):
+            with self._answers.grant(need_bytes):
+                yield answer
+            return
+        del answer
+        with await self._answers.take(need_bytes):
+            yield await self._make(make)
+
+    async def _make(self, make: Callable[[], Awaitable[T]]) -> T:
+        async with self._making:
+            return await make()
 
     async def write(
         self,

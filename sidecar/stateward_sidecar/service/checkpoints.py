@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import grpc.aio
 import lmdb
@@ -27,6 +28,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service import check
+from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_read_log
 from stateward_sidecar.service.feed import Feed
@@ -35,6 +37,7 @@ from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.read import PAGE_BYTES
 from stateward_sidecar.store.save import SaveWrite
 
 
@@ -118,17 +121,26 @@ class CheckpointService:
             self._saving.after(save)
         return answer
 
-    async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes:
+    async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes | Reserved:
         check.check_hydrate(request)
-        holding = self._calls.holding
-        if self._store.reader.is_hot(request) and holding.is_fresh(request.namespace, request.thread):
+        holding, reader = self._calls.holding, self._store.reader
+
+        async def read(max_bytes: int) -> bytes:
+            return await holding.read(
+                request.namespace, request.thread, lambda: self._calls.read(reader.hydrate, request, max_bytes)
+            )
+
+        size_bytes = reader.hot_bytes(request)
+        if size_bytes is None or not holding.is_fresh(request.namespace, request.thread):
+            return await self._calls.reserve(reader.cold_bytes(request), read)
+
+        async def read_hot(max_bytes: int) -> bytes:
             try:
-                return self._store.reader.hydrate(request)
-            except StatewardError:
-                pass  # a worker looks again, and may wait for what is being committed
-        return await holding.read(
-            request.namespace, request.thread, lambda: self._calls.read(self._store.reader.hydrate, request)
-        )
+                return reader.hydrate(request, max_bytes)
+            except StatewardError:  # a worker looks again, and may wait for what is being committed
+                return await read(max_bytes)
+
+        return await self._calls.reserve(min(size_bytes, request.max_bytes or PAGE_BYTES), read_hot)
 
     async def get_checkpoint(
         self, request: GetCheckpointRequest, context: grpc.aio.ServicerContext
@@ -170,23 +182,37 @@ class CheckpointService:
             raise InvalidField("direction", f"{request.direction} is unknown")
         if request.HasField("projection"):
             check.check_projection(request.projection)
-        steps = self._store.reader.history(request, self._store.read)
+        steps: list[Callable[[], ReadHistoryResponse]] = []
+
+        def find_first() -> ReadHistoryResponse | None:
+            steps[:] = self._store.reader.history(request, self._store.read)
+            return steps[0]() if steps else None
 
         async def begin() -> ReadHistoryResponse | None:
-            nonlocal steps
-            steps = self._store.reader.history(request, self._store.read)
-            return await self._calls.step(steps)
+            return await self._calls.holding.read(
+                request.namespace, request.thread, lambda: self._calls.look(find_first)
+            )
 
-        answer = await self._calls.holding.read(request.namespace, request.thread, begin)
-        while answer is not None:
-            yield answer
-            answer = await self._calls.step(steps)
+        async with self._calls.sending(begin) as answer:
+            if answer is not None:
+                yield answer
+        for step in steps[1:]:
+            async with self._calls.sending(partial(self._calls.look, step)) as answer:
+                yield answer
 
-    async def read_log(self, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> bytes:
+    async def read_log(self, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> bytes | Reserved:
         check_read_log(request)
         if request.HasField("wait"):
-            return (await await_page(self._calls, self._feed, request, context)).wire()
-        return (await read_page(self._calls, request)).wire()
+            page = await await_page(self._calls, self._feed, request, context)
+            if page.size_bytes <= FREE_ANSWER_BYTES:
+                return page.wire()
+            request.ClearField("wait")  # there is something: read again when there is memory for it
+
+        async def read(max_bytes: int) -> bytes:
+            request.max_bytes = max_bytes or request.max_bytes
+            return (await read_page(self._calls, request)).wire()
+
+        return await self._calls.reserve(self._store.log_reader.page_bytes(request), read)
 
     async def diff_checkpoints(
         self, request: DiffCheckpointsRequest, context: grpc.aio.ServicerContext

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,8 +22,26 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar.errors import InvalidField, StateTooLarge, StatewardError
+from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
+from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
+from stateward_sidecar.service.weigh import count_items
 from stateward_sidecar.telemetry import log, log_damage
+
+T = TypeVar("T")
+
+
+# A smaller message is parsed at once, and its memory is not counted.
+FREE_BYTES = 4 << 10
+# A larger one is counted before it is parsed; of a smaller one the worst is assumed.
+COUNTED_FROM_BYTES = 64 << 10
+# Parsed beside the event loop.
+ASIDE_BYTES = 1 << 20
+# What working on a request takes, for each byte and item of it, until it is on disk; measured (tests/soak/hostile.py).
+WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
+# A message that is being received: gRPC has three copies of it for a moment. Where memory has not room for this many
+# messages, they come one after another, unless one takes longer than this.
+RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S = 3, 8, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +54,128 @@ class Method:
     bytes_max: int
     # Entered before the message is read; raises what refuses the call.
     door: AbstractContextManager[None]
+    room: Room
+    # Whether messages come one after another, because a few of them would take all memory.
+    is_tight: bool
 
-    async def read(self, context: grpc.aio.ServicerContext) -> Message | None:
-        """The next message of a call; None after the last one. Raises InvalidField, StateTooLarge."""
-        data = await context.read()
-        return None if data is grpc.aio.EOF else self.parse(data)
+    async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
+        """The next message of a call, None after the last one; and the share of memory that a large one has.
 
-    async def read_only(self, context: grpc.aio.ServicerContext) -> Message:
-        """The message of a call that has one. Raises InvalidField, StateTooLarge."""
-        request = await self.read(context)
+        Raises InvalidField, StateTooLarge, QueueFull.
+        """
+        held = await self._make_room() if self.is_tight else None
+        share = None
+        try:
+            data = await context.read()
+            if data is grpc.aio.EOF:
+                return None, None
+            if len(data) <= FREE_BYTES:
+                return self.parse(data), None
+            if len(data) > self.bytes_max:
+                what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
+                raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
+            share = await self._weigh(data, held)
+            return await self._parse_large(data), share
+        except BaseException:
+            if share is not None:
+                share.close()
+            raise
+        finally:
+            if held is not None and held is not share:
+                held.close()
+
+    async def _make_room(self) -> Share:
+        """Where memory is scarce, messages that may be large come one after another. Raises QueueFull.
+
+        A client that announces a message and lets others wait for it loses its place, and not its call.
+        """
+        held = await self.room.requests.take(RECEIVING_SHARE * self.bytes_max)
+        asyncio.get_running_loop().call_later(RECEIVING_S, held.let_pass)
+        return held
+
+    async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
+        """The message of a call that has one. Raises as ``read``."""
+        request, share = await self.read(context)
         if request is None:
             raise InvalidField("request", "no message came")
-        return request
+        return request, share
 
     def parse(self, data: bytes) -> Message:
-        """The message that some bytes hold. Raises InvalidField, StateTooLarge."""
-        if len(data) > self.bytes_max:
-            what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
-            raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
+        """The message that some bytes hold. Raises InvalidField."""
         try:
             return self.request_class.FromString(data)
         except DecodeError:
             raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
 
+    async def _weigh(self, data: bytes, held: Share | None) -> Share:
+        """The share of memory that work on a message takes. Raises QueueFull, and InvalidField for too many items."""
+        size_bytes = WORST_SHARE * len(data)
+        if len(data) > COUNTED_FROM_BYTES:
+            items = await self._aside(data, self._count)
+            size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
+        if held is None:
+            return await self.room.requests.take(size_bytes)
+        held.settle(size_bytes)
+        return held
+
+    async def _parse_large(self, data: bytes) -> Message:
+        return await self._aside(data, self.parse)
+
+    async def _aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+        if len(data) <= ASIDE_BYTES:
+            return verb(data)
+        return await asyncio.get_running_loop().run_in_executor(self.room.parser, verb, data)
+
+    def _count(self, data: bytes) -> int:
+        try:
+            return count_items(self.request_class.DESCRIPTOR, data)
+        except DecodeError:
+            raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
+
+    def hand_out(self, answer: Message | bytes | Reserved, context: grpc.aio.ServicerContext) -> bytes:
+        """An answer as bytes for gRPC; the memory of a large one is counted until its client has taken it."""
+        share = None
+        if isinstance(answer, Reserved):
+            answer, share = answer
+        data = answer if isinstance(answer, bytes) else answer.SerializeToString()
+        if len(data) <= FREE_ANSWER_BYTES:
+            if share is not None:
+                share.close()
+            return data
+        share = share or self.room.answers.grant(0)
+        share.settle(ANSWER_SHARE * len(data))
+        context.add_done_callback(share.close)
+        return data
+
 
 def make_handler(
-    descriptor: MethodDescriptor, verb: Callable[..., Any], bytes_max: int, door: AbstractContextManager[None]
+    descriptor: MethodDescriptor,
+    verb: Callable[..., Any],
+    bytes_max: int,
+    door: AbstractContextManager[None],
+    room: Room,
 ) -> grpc.RpcMethodHandler:
     """The handler that gRPC calls for a method."""
-    method = Method(descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door)
+    is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
+    method = Method(
+        descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room,
+        is_tight=is_tight and bytes_max > ASIDE_BYTES and not descriptor.client_streaming,
+    )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
         return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
     handle = _taking(verb, method) if descriptor.client_streaming else _unary(verb, method)
-    return grpc.stream_unary_rpc_method_handler(handle, response_serializer=_serialize)
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
-def _unary(verb: Callable[..., Awaitable[Message | bytes]], method: Method) -> Callable[..., Any]:
-    async def handle(_: object, context: grpc.aio.ServicerContext) -> Message | bytes:
+def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
+    async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
             with method.door:  # until the refusal has left, too: a stop waits for it
                 try:
-                    return await verb(await method.read_only(context), context)
+                    request, share = await method.read_only(context)
+                    work = verb(request, context)
+                    return method.hand_out(await (_to_its_end(work, share, method.room) if share else work), context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door)
@@ -86,16 +184,34 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes]], method: Method) -> C
     return handle
 
 
+async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
+    """Works on a large request to its end, also where its caller leaves: what holds its memory stops for nobody."""
+    working = asyncio.ensure_future(work)
+
+    def end(_: object) -> None:
+        freed_bytes = share.size_bytes
+        share.close()
+        room.tidy(freed_bytes)
+
+    working.add_done_callback(end)
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody is there to hear it
+    return await asyncio.shield(working)
+
+
 def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable[..., Any]:
     async def read_all(context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
-        while (request := await method.read(context)) is not None:
-            yield request
+        while True:
+            request, share = await method.read(context)
+            if request is None:
+                return
+            with share or nullcontext():
+                yield request
 
-    async def handle(_: object, context: grpc.aio.ServicerContext) -> Message:
+    async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
             with method.door:
                 try:
-                    return await verb(read_all(context), context)
+                    return method.hand_out(await verb(read_all(context), context), context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door)
@@ -109,8 +225,10 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
         try:
             with method.door:
                 try:
-                    async for answer in verb(await method.read_only(context), context):
-                        yield answer
+                    request, share = await method.read_only(context)
+                    with share or nullcontext():
+                        async for answer in verb(request, context):
+                            yield answer
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door)
@@ -125,10 +243,19 @@ class Exchange:
     def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
         self._method = method
         self._context = context
+        self._share: Share | None = None
 
     async def read(self) -> Message | None:
-        """The next message; None after the last one."""
-        return await self._method.read(self._context)
+        """The next message; None after the last one. A large one has its memory until the next is asked for."""
+        self.close()
+        request, self._share = await self._method.read(self._context)
+        return request
+
+    def close(self) -> None:
+        """Gives the memory of the last message back."""
+        if self._share is not None:
+            self._share.close()
+            self._share = None
 
     async def write(self, answer: Message) -> None:
         """Sends a message."""
@@ -140,7 +267,8 @@ def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callabl
         try:
             with method.door:
                 try:
-                    await verb(Exchange(method, context), context)
+                    with closing(Exchange(method, context)) as exchange:
+                        await verb(exchange, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door)
@@ -149,8 +277,9 @@ def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callabl
     return handle
 
 
-def _serialize(answer: Message | bytes) -> bytes:
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+def _serialize(answer: Message) -> bytes:
+    data: bytes = answer.SerializeToString()
+    return data
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str) -> NoReturn:
@@ -164,6 +293,8 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
     elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
         log_damage("a call was refused", error, method=name)
     code, message, details = to_status(error)
+    # Its frames hold the request, and who aborts a call is held by the call until garbage is looked for.
+    error.__traceback__ = error.__context__ = None
     try:
         await context.abort(code, message, trailing_metadata=((DETAILS_KEY, details),))
     except grpc.aio.InternalError as gone:  # refused by the core already, or its client left

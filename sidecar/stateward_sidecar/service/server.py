@@ -21,6 +21,7 @@ from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.service import transport
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.service.handlers import make_handler
+from stateward_sidecar.service.room import Room
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
@@ -30,6 +31,9 @@ LAST_ANSWERS_S = 0.02
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What a message may have beyond the largest state: names, metadata, labels.
 MESSAGE_SLACK_BYTES = 1 << 20
+# Methods whose messages may hold states, values or bytes of blobs, and how large those of all others may be.
+LARGE = frozenset(("Save", "BatchSave", "Write", "PutEffects", "CompleteEffect", "WriteBlob"))
+SMALL_BYTES_MAX = 1 << 20
 # Names that health is asked by whoever wants to send work here.
 READINESS = ("", "readiness")
 
@@ -37,7 +41,9 @@ READINESS = ("", "readiness")
 class Server:
     """Listens, and serves the given services."""
 
-    def __init__(self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate) -> None:
+    def __init__(
+        self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate, room: Room
+    ) -> None:
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=transport.options(message_bytes_max))
         self._gate = gate
@@ -45,7 +51,9 @@ class Server:
         for descriptor, service in services.items():
             handlers = {
                 method.name: make_handler(
-                    method, getattr(service, _verb(method)), message_bytes_max, self._admission(method)
+                    method, getattr(service, _verb(method)),
+                    message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
+                    self._admission(method), room,
                 )
                 for method in descriptor.methods
                 if hasattr(service, _verb(method))

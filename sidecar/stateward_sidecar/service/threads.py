@@ -220,14 +220,20 @@ class ThreadService:
                 raise InvalidField("after_sequence", "counts in one thread; use after_cursor with all threads")
         with self._feed.listen(request.namespace, request.thread, request.labels) as listener:
             watch = await self._open_watch(request)
+
+            async def read() -> WatchResponse | None:
+                watch.cursor, watch.is_over = before, False  # it may be made again
+                events = await self._calls.read(self._store.watcher.read, watch)
+                return WatchResponse(events=events, cursor=watch.position) if events else None
+
             yield WatchResponse(cursor=watch.position)
             while not watch.is_over:
                 seen = listener.changes
                 before = watch.cursor
-                events = await self._calls.read(self._store.watcher.read, watch)
-                if events:
-                    yield WatchResponse(events=events, cursor=watch.position)
-                elif watch.cursor == before and not watch.is_over:
+                async with self._calls.sending(read) as answer:
+                    if answer is not None:
+                        yield answer
+                if answer is None and watch.cursor == before and not watch.is_over:
                     await listener.wait_beyond(seen)
 
     async def wait_durable(self, request: WaitDurableRequest, context: grpc.aio.ServicerContext) -> WaitDurableResponse:

@@ -180,16 +180,24 @@ class Writer:
             self._thread.join()
 
     def _loop(self) -> None:
-        while (batch := self._take()) is not None:
-            with self._turn:
-                try:
-                    if self._failed is not None:
-                        raise self._failed
-                    self._commit(batch)
-                except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
-                    self._fail(batch, error)
-                    return
-                self._has_taken = False
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Takes a batch and commits it; False: it was the last. A function of its own: what waits holds no batch."""
+        batch = self._take()
+        if batch is None:
+            return False
+        with self._turn:
+            try:
+                if self._failed is not None:
+                    raise self._failed
+                self._commit(batch)
+            except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
+                self._fail(batch, error)
+                return False
+            self._has_taken = False
+        return True
 
     def _take(self) -> list[Write] | None:
         with self._condition:

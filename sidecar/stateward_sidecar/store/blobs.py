@@ -7,6 +7,7 @@ be in the archive only; then HistoryElsewhere says which one has to be fetched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import lmdb
@@ -122,8 +123,8 @@ class Blobs:
         answer.write_time.FromMicroseconds(row.write_time_us)
         return answer
 
-    def read(self, request: ReadBlobRequest) -> Iterator[ReadBlobResponse]:
-        """Finds a blob and the segments of a range; what is returned reads them one by one.
+    def read(self, request: ReadBlobRequest) -> Iterator[Callable[[], ReadBlobResponse]]:
+        """Finds a blob and the segments of a range; each step that is returned reads one, and can be taken again.
 
         Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt, or HistoryElsewhere.
         """
@@ -138,13 +139,19 @@ class Blobs:
         return _answers(reader, request.offset, end)
 
 
-def _answers(reader: BlobReader, start: int, end: int) -> Iterator[ReadBlobResponse]:
-    yield ReadBlobResponse(blob=view_blob(reader.record), media_type=reader.record.media_type, offset=start)
+def _answers(reader: BlobReader, start: int, end: int) -> Iterator[Callable[[], ReadBlobResponse]]:
+    first = ReadBlobResponse(blob=view_blob(reader.record), media_type=reader.record.media_type, offset=start)
+    yield lambda: first
     while start < end:
-        index, skipped = divmod(start, SEGMENT_BYTES)
-        data = reader.segment(index)[skipped : skipped + end - start]
-        yield ReadBlobResponse(offset=start, data=data)
-        start += len(data)
+        stop = min(end, (start // SEGMENT_BYTES + 1) * SEGMENT_BYTES)
+        yield partial(_read_range, reader, start, stop)
+        start = stop
+
+
+def _read_range(reader: BlobReader, start: int, stop: int) -> ReadBlobResponse:
+    """Bytes of one segment."""
+    index, skipped = divmod(start, SEGMENT_BYTES)
+    return ReadBlobResponse(offset=start, data=reader.segment(index)[skipped : skipped + stop - start])
 
 
 class SealedBlobs:

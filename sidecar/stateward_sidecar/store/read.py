@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
@@ -49,17 +50,27 @@ class Reader:
         self._context = context
         self._threads = threads
 
-    def is_hot(self, request: HydrateRequest) -> bool:
-        """True where a hydrate needs no replay: small enough work for the event loop."""
+    def hot_bytes(self, request: HydrateRequest) -> int | None:
+        """How large a state is that needs no replay and is small enough work for the event loop; None for others."""
         thread = self._threads.cached(request.namespace, request.thread)
         if thread is None or request.HasField("version") or request.page_token:
-            return False
+            return None
         branch = thread.branches.get(request.branch or MAIN)
         tree = self._context.cache.state(thread.number, branch.version) if branch is not None else None
-        return tree is not None and tree.size_bytes <= HOT_BYTES_MAX
+        return tree.size_bytes if tree is not None and tree.size_bytes <= HOT_BYTES_MAX else None
 
-    def hydrate(self, request: HydrateRequest) -> bytes:
-        """Answers a hydrate, serialized: the state on the wire is joined from stored bytes, never parsed again."""
+    def cold_bytes(self, request: HydrateRequest) -> int:
+        """About what another hydrate needs: its page, and the snapshot and edits that its state is made from."""
+        page_bytes = request.max_bytes or PAGE_BYTES
+        thread = self._threads.cached(request.namespace, request.thread)
+        branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
+        return page_bytes + (branch.snapshot_stored_bytes + branch.weight if branch is not None else 0)
+
+    def hydrate(self, request: HydrateRequest, max_bytes: int = 0) -> bytes:
+        """Answers a hydrate, serialized: the state on the wire is joined from stored bytes, never parsed again.
+
+        ``max_bytes``: a smaller page than was asked for.
+        """
         context = self._context
         binding = b""
         with context.engine.read() as txn:
@@ -81,7 +92,7 @@ class Reader:
             checkpoint = view_entry(thread, entry)
             row, archived = thread.archive, thread.archived_sequence
         selection = selection_of(request.projection if request.HasField("projection") else None)
-        found = page(tree, selection, position, request.max_bytes or PAGE_BYTES)
+        found = page(tree, selection, position, max_bytes or request.max_bytes or PAGE_BYTES)
         token = ""
         if found.next is not None:
             pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
@@ -100,15 +111,17 @@ class Reader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             return view_entry(thread, replay.read_version(txn, thread, version))
 
-    def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> Iterator[ReadHistoryResponse]:
-        """Yields a line of versions; each step is a read of its own, run by ``read``."""
+    def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> list[Callable[[], ReadHistoryResponse]]:
+        """A line of versions. Each step is a read of its own, run by ``read``, and can be taken again."""
         selection = selection_of(request.projection if request.HasField("projection") else None)
         thread, line = read(self._line, request)
         newest_first = request.direction == DIRECTION_NEWEST_FIRST
         if not newest_first:
             line.reverse()
-        for number, version in enumerate(line):
-            yield read(self._step, thread, version, selection, number == 0, number > 0 or newest_first)
+        return [
+            partial(read, self._step, thread, version, selection, number == 0, number > 0 or newest_first)
+            for number, version in enumerate(line)
+        ]
 
     def _step(
         self, thread: Thread, version: int, selection: Selection, with_state: bool, with_diff: bool

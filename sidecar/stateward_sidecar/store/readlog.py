@@ -35,6 +35,11 @@ class LogPage:
     frames: list[bytes]
     answer: ReadLogResponse
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the entries."""
+        return sum(map(len, self.frames))
+
     def wire(self) -> bytes:
         """The answer, serialized."""
         return b"".join((*self.frames, self.answer.SerializeToString()))
@@ -59,6 +64,18 @@ class LogReader:
         if thread is None or request.HasField("version") or request.max_bytes > PAGE_BYTES:
             return False
         return self._context.cache.state(thread.number, self.head(request)) is not None
+
+    def page_bytes(self, request: ReadLogRequest) -> int:
+        """At most how large a page is: as was asked, or as the log is where it is in memory."""
+        asked_bytes = request.max_bytes or PAGE_BYTES
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or request.HasField("version"):
+            return asked_bytes
+        tree = self._context.cache.state(thread.number, self.head(request))
+        if tree is None:
+            return asked_bytes
+        log = tree.logs.get(request.log)
+        return min(asked_bytes, log.entries.size_bytes) if log is not None else 0
 
     def read(self, request: ReadLogRequest) -> LogPage:
         """The page that a checked request asks for. Raises StateTooLarge for an entry that no message can hold."""

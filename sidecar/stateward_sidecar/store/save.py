@@ -281,6 +281,7 @@ class SaveWrite:
         sent_bytes = len(edits)
         if has_state or stored is not diff:
             sent_bytes = request.state.ByteSize() if has_state else diff.ByteSize()
+        del diff, stored  # as large as the state, perhaps, and compressing needs room
         is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=sent_bytes)
         body = metadata.checkpoint

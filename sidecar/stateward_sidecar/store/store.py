@@ -6,7 +6,6 @@ thread. Nothing here knows gRPC.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -179,15 +178,3 @@ class Store:
                         break
                     count += 1
             return count
-
-
-def default_cache_bytes(limit: int = 64 << 20) -> int:
-    """64 MiB, or a quarter of the memory the control group allows, if that is less."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limit = min(limit, int(text) // 4)
-    return max(limit, 1 << 20, os.sysconf("SC_PAGE_SIZE"))

@@ -1,0 +1,114 @@
+"""Answers that nobody takes, and requests that wait for memory: they cost their own callers, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.service.inside import Inside, daemon_inside
+from tests.service.rawhttp2 import DATA, RawConnection
+
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest
+from stateward.v1.state_pb2 import State, Value
+from stateward_sidecar.errors import QueueFull
+from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget
+
+MIB = 1 << 20
+CONTENT = bytes(range(256)) * 24576  # 6 MiB
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[Inside]:
+    """Of so little memory that one unread answer leaves none for the next."""
+    with daemon_inside(tmp_path, memory_limit="96MiB", sweep_interval="0") as running:
+        running.wire.save(SaveRequest(thread="t", expected_version=0, state=State(slots={"s": Value(data=CONTENT)})))
+        yield running
+
+
+def test_an_unread_answer_makes_the_pages_of_others_small(inside: Inside) -> None:
+    """Who reads gets the whole state all the same, and in one page again when the other has gone."""
+    request = HydrateRequest(thread="t", max_bytes=8 * MIB)
+    stalled = RawConnection(inside.settings.listen[0].removeprefix("unix://"))
+    stalled.call("/stateward.v1.CheckpointService/Hydrate", request)
+    assert DATA in stalled.frames(20, until=DATA)
+    page: HydrateResponse = inside.wire.checkpoints.Hydrate(request, timeout=20)
+    assert page.ByteSize() <= FREE_ANSWER_BYTES
+    assert page.next_page_token
+    stalled.close()
+    answers = inside.parts.room.answers  # type: ignore[attr-defined]
+    while answers.used_bytes:
+        inside.wire.thread("default", "t")
+    whole: HydrateResponse = inside.wire.checkpoints.Hydrate(request, timeout=20)
+    assert whole.state.slots["s"].data == CONTENT
+    assert not whole.next_page_token
+
+
+def test_small_pages_are_the_whole_state(inside: Inside) -> None:
+    """Pages that are smaller than asked for go on where the last one ended, without a gap."""
+    answers = inside.parts.room.answers  # type: ignore[attr-defined]
+    answers.used_bytes = answers.total_bytes
+    slots = {"s": Value(data=CONTENT[:100_000])}
+    inside.wire.save(SaveRequest(thread="u", expected_version=0, state=State(slots=slots)))
+    found = inside.wire.hydrate(HydrateRequest(thread="u", max_bytes=MIB))
+    assert found.slots["s"].data == CONTENT[:100_000]
+
+
+async def test_shares_are_given_in_the_order_of_asking() -> None:
+    """A small one does not overtake a large one, which would wait for ever."""
+    budget = Budget(100)
+    first, given = await budget.take(60), list[str]()
+
+    async def ask(name: str, size_bytes: int) -> None:
+        share = await budget.take(size_bytes)
+        given.append(name)
+        share.close()
+
+    waiting = [asyncio.ensure_future(ask(name, size)) for name, size in (("large", 80), ("small", 10))]
+    await asyncio.sleep(0)
+    assert not budget.has_room(1)
+    first.close()
+    await asyncio.gather(*waiting)
+    assert given == ["large", "small"]
+    assert budget.used_bytes == 0
+
+
+async def test_who_waits_too_long_hears_when_to_try_again() -> None:
+    """QUEUE_FULL, and the place in the line is given up, so that the next one gets its share."""
+    budget = Budget(100)
+    first = await budget.take(60)
+    with pytest.raises(QueueFull):
+        await budget.take(50, wait_s=0.01)
+    left = asyncio.ensure_future(budget.take(50))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert budget.has_room(40)
+    first.close()
+    assert budget.used_bytes == 0
+
+
+async def test_more_than_there_is_goes_alone() -> None:
+    """What is larger than the budget gets all of it when nobody has any: little memory refuses nothing for good."""
+    budget = Budget(100)
+    first = await budget.take(1)
+    alone = asyncio.ensure_future(budget.take(1000))
+    await asyncio.sleep(0)
+    assert not alone.done()
+    first.close()
+    (await alone).close()
+    assert budget.used_bytes == 0
+
+
+async def test_who_announces_and_does_not_send_lets_others_pass() -> None:
+    """A place that is held for a message to come is given up after a moment, and is not counted twice later."""
+    budget = Budget(100)
+    held = await budget.take(100)
+    held.let_pass()
+    assert budget.used_bytes == 0
+    held.settle(30)
+    held.let_pass()
+    assert budget.used_bytes == 30
+    held.close()
+    assert budget.used_bytes == 0
