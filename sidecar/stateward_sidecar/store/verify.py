@@ -3,12 +3,13 @@
 Per thread: the rows as they are on disk (never what is in memory), every entry opened and digested again, every state
 replayed, every snapshot compared with the replay, every index row compared with what the journal implies. Works
 beside normal operation, a bounded number of records in one transaction; what is pruned or deleted meanwhile is no
-finding.
+finding. Neither is what a copy lacks because only the archive has it: everything up to its floor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import lmdb
@@ -24,7 +25,7 @@ from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.codec.state import EMPTY, StateTree, to_snapshot
-from stateward_sidecar.errors import Corrupt, EditConflict, KeyUnavailable, StatewardError
+from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import blobs_in_edits
@@ -194,18 +195,20 @@ class Verifier:
             raise Corrupt("the entry does not follow the one before it")
         # Pruning takes whole entries only where no retry can ask for them any more.
         in_window = header.sequence - 1 > thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
-        if not is_next and (in_window or not len(thread.pruned)):
+        is_hole = not is_next and header.sequence - 1 > thread.floor_sequence
+        if is_hole and (in_window or not len(thread.pruned)):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before it are missing")
         self._verify_index(txn, thread, entry, metadata)
-        if header.version and header.version in thread.pruned:
-            return  # its edits are gone
+        if header.version and (header.version in thread.pruned or header.version <= thread.floor_version):
+            return  # its edits are gone, or what they need is in the archive
         edits = (
             replay.read_edits(txn, identity, entry, self._context.cache, progress.held) if header.edit_bytes else b""
         )
         if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
             raise Corrupt("the entry's digest does not match its content")
         if header.kind == ENTRY_KIND_CHECKPOINT:
-            self._verify_state(txn, progress, entry, edits)
+            with suppress(HistoryElsewhere):  # between the floor and the first snapshot after it
+                self._verify_state(txn, progress, entry, edits)
 
     def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
         header = entry.header
@@ -224,7 +227,8 @@ class Verifier:
                 raise Corrupt("the index row of the entry's request id is missing or foreign")
         if not header.version:
             return
-        if header.version not in thread.pruned and replay.sequence_of(txn, thread, header.version) != header.sequence:
+        is_here = header.version not in thread.pruned and header.version > thread.floor_version
+        if is_here and replay.sequence_of(txn, thread, header.version) != header.sequence:
             raise Corrupt("the index of versions leads elsewhere")
         if body.checkpoint_id:
             id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
@@ -245,7 +249,8 @@ class Verifier:
         if head.options.HasField("retention") and txn.get(layout.retention_key(number)) is None:
             yield Corrupt("the row of the thread's retention is missing", thread.name)
         for branch in thread.branches.values():
-            if branch.snapshot_version and branch.snapshot_version not in thread.snapshots:
+            is_here = branch.version > thread.floor_version
+            if is_here and branch.snapshot_version and branch.snapshot_version not in thread.snapshots:
                 yield Corrupt("a snapshot is missing", thread.name, branch.snapshot_version)
 
     def _verify_state(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, edits: bytes) -> None:
@@ -258,7 +263,8 @@ class Verifier:
             if digest != header.digest:
                 raise Corrupt("a snapshot belongs to another history")
             stored = content
-        is_base = parent in thread.pruned or (stored is not None and not header.edit_bytes and parent == 0)
+        is_cut = parent in thread.pruned or (stored is not None and 0 < parent <= thread.floor_version)
+        is_base = is_cut or (stored is not None and not header.edit_bytes and parent == 0)
         if is_base:
             tree = replay.state_at(txn, thread, version, fresh)
         else:
@@ -283,17 +289,19 @@ class Verifier:
         """What the journal implies against the rows that were read first."""
         thread = progress.thread
         name = thread.name
-        for version in range(1, thread.head.last_version + 1):
+        for version in range(thread.floor_version + 1, thread.head.last_version + 1):
             is_missing = version not in progress.versions and version not in thread.pruned
             if is_missing and not self._was_pruned(txn, thread, version):
                 yield Corrupt("the version's journal entry is missing", name, version)
         for branch in thread.branches.values():
+            if branch.version <= thread.floor_version:
+                continue
             version, digest = progress.branches.get(branch.name, (0, b""))
             if (version, digest) != (branch.version, branch.digest):
                 yield Corrupt("a branch's head is not its newest version", name, branch.version)
         if set(progress.branches) - set(thread.branches):
             yield Corrupt("a branch's head is missing", name)
-        if not len(thread.pruned) and progress.tags != thread.tags:
+        if not len(thread.pruned) and not thread.floor_sequence and progress.tags != thread.tags:
             yield Corrupt("the tags are not those that the journal set", name)
         counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
         if counts[b"B"] < len(thread.branches) or counts[b"G"] < len(thread.tags):
