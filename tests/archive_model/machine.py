@@ -142,7 +142,7 @@ class Machine(Looking):
         if version:
             request.version.CopyFrom(VersionRef(version=version))
         key, era = self.key_of(sidecar, name), self.era
-        is_held = sidecar.archive.holds(NAMESPACE, name) is not None and not self.must_know(sidecar, key)
+        is_held = sidecar.holds(name) and not self.must_know(sidecar, key)
         head, seen = self.truth.head(key), len(self.truth.log[key])
         try:
             answer = sidecar.hydrate(request)
@@ -157,7 +157,7 @@ class Machine(Looking):
             known = self.truth.versions[digest] = Version(known.version, known.branch, found, known.parent)
         assert (known.version, known.state) == (answer.checkpoint.version, found), "a state is not what was saved"
         if sidecar.disk.number == (sent.disk if (sent := self.truth.heads.get(key)) is not None else 0):
-            is_held = is_held or sidecar.archive.holds(NAMESPACE, name) is not None
+            is_held = is_held or sidecar.holds(name)
         if not version:
             self.beliefs[name, branch] = answer.checkpoint.version, digest
         if is_held or head is None or era != self.era:

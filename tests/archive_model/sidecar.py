@@ -330,6 +330,11 @@ class Sidecar:
                     found.append(thread)
         return found
 
+    def holds(self, name: str) -> bool:
+        """Whether this process believes itself the owner of a thread, also of one that is not in memory."""
+        thread = self.find(name)
+        return thread is not None and thread.number in self.archive.desk.holds
+
     def outbox(self) -> set[int]:
         """Numbers of the threads that the next start would ship."""
         with self.store.context.engine.read() as txn:
