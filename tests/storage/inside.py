@@ -34,16 +34,18 @@ def _fail(error: BaseException) -> None:
     raise error
 
 
-def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30) -> Store:
+def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b"") -> Store:
     """Opens a directory; its writer has not started yet."""
-    options = StoreOptions(directory, b"k" * 32, map_bytes, 64 << 20, Limits())
+    options = StoreOptions(directory, b"k" * 32, map_bytes, 64 << 20, Limits(), root)
     return Store(options, lambda writes: None, _fail, clock)
 
 
 @contextmanager
-def opened(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30) -> Iterator[Store]:
+def opened(
+    directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b""
+) -> Iterator[Store]:
     """A running store, whose background work is over when it was closed."""
-    store = make_store(directory, clock, map_bytes=map_bytes)
+    store = make_store(directory, clock, map_bytes=map_bytes, root=root)
     store.start()
     try:
         yield store
