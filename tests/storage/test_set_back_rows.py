@@ -10,6 +10,7 @@ import pytest
 from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
 from tests.storage.test_slow_prunes import line
 
+from stateward.v1.blob_service_pb2 import BlobBegin
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.state import to_snapshot
 from stateward_sidecar.errors import Corrupt
@@ -64,16 +65,24 @@ def test_a_removed_name_is_put_again(tmp_path: Path) -> None:
         save(store, "1", expected_version=0)
         identity = get(store).identity
         name = layout.name_key(identity.namespace_keys.names.thread("t"))
-        kept = store.context.blob_files.directory / identity.uid.hex() / ("ab" * 16)
-        kept.parent.mkdir(parents=True)
-        kept.touch()
+        put_blob(store, b"a blob")
     change(tmp_path, [name], {})
     with opened(tmp_path) as store:
         settle(store)
         assert hydrate(store).checkpoint.version == 1
         assert get(store).identity.uid == identity.uid
         assert save(store, "2", expected_version=1).version == 2
-        assert findings(store) == []
+        assert findings(store) == []  # its blob among them
+
+
+def put_blob(store: Store, data: bytes) -> None:
+    """A blob of the thread, as BlobService writes it."""
+    begin = BlobBegin(namespace="default", thread="t")
+    found = store.blobs.find_thread(begin)
+    assert found is not None
+    blob = store.blobs.begin_write(found, begin)
+    blob.finish(data)
+    write(store, lambda txn, batch: blob.commit(store.threads, txn, batch))
 
 
 def test_a_name_that_another_thread_has_by_now_is_left_to_it(tmp_path: Path) -> None:

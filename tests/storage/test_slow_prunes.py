@@ -16,13 +16,14 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse, SetTagRequest
 from stateward_sidecar.codec.state import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, VersionPruned
-from stateward_sidecar.store import clear, lineage, replay
+from stateward_sidecar.store import clear, lineage, replay, snapshots
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.pruneplan import Plan
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
 LINE = 300
+BLOCKS = [random.Random(number).randbytes(2000) for number in range(3)]
 
 
 def entry(data: bytes, **fields: Any) -> SaveRequest:
@@ -248,9 +249,10 @@ def reference(store: Store, keep_last: int, older_than: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_stays_reads_as_before(tmp_path: Path, seed: int) -> None:
-    """Histories with branches, parents, tags and snapshots, pruned again and again by count, age and number."""
-    dice, clock = random.Random(seed), MovedClock()
+def test_what_stays_reads_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Histories with branches, parents, tags and dictionaries, pruned again and again by count, age and number."""
+    dice, clock, used = random.Random(seed), MovedClock(), set[int]()
+    monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1500)
     with opened(tmp_path, clock) as store:
         save_many(store, [entry(b"0")])
         for round_number in range(6):
@@ -258,6 +260,7 @@ def test_what_stays_reads_as_before(tmp_path: Path, seed: int) -> None:
                 grow(store, dice)
                 clock.ahead_s += dice.choice((0, 10))
             expected = states(store)
+            used |= dictionaries(store)
             doomed = shrink(store, dice, clock)
             now = states(store)
             assert sorted(now) == sorted(set(expected) - set(doomed)), (seed, round_number)
@@ -266,16 +269,30 @@ def test_what_stays_reads_as_before(tmp_path: Path, seed: int) -> None:
             thread = get(store)
             assert all(branch.snapshot_version not in thread.pruned for branch in thread.branches.values())
             assert left_over(store) == 0
+        assert len(used) > 2
+
+
+def dictionaries(store: Store) -> set[int]:
+    """Snapshots that retained versions are compressed with."""
+    thread = get(store)
+    with store.context.engine.read() as txn:
+        retained = thread.pruned.rest(thread.head.last_version)
+        return {replay.read_version(txn, thread, version).header.dictionary_version for version in retained} - {0}
+
+
+def words(dice: random.Random) -> bytes:
+    """Data that is much like what was there before: worth a dictionary."""
+    return dice.choice(BLOCKS) + dice.randbytes(300)
 
 
 def grow(store: Store, dice: random.Random) -> None:
     """One to five versions on a branch, from its head or from any version; sometimes a snapshot or a tag."""
     thread, branch = get(store), dice.choice(["main", "main", "a", "b"])
     retained = list(thread.pruned.rest(thread.head.last_version))
-    request = entry(dice.randbytes(3000), branch=branch)
+    request = entry(words(dice), branch=branch)
     if branch not in thread.branches or dice.random() < 0.2:
         request.parent.version = dice.choice(retained)
-    save_many(store, [request, *(entry(dice.randbytes(3000), branch=branch) for _ in range(dice.randrange(5)))])
+    save_many(store, [request, *(entry(words(dice), branch=branch) for _ in range(dice.randrange(5)))])
     if dice.random() < 0.7:
         hydrate(store, version=get(store).branches[branch].version)
         store.snapshots.consider(get(store), branch)
