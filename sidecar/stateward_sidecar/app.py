@@ -152,7 +152,7 @@ def _make_parts(
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability), room.answers)
-    warnings = _warnings(settings)
+    warnings = warnings_of(settings)
     facts = ServerFacts(
         version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(),
@@ -279,13 +279,20 @@ def _keep_keys_out_of_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _warnings(settings: Settings) -> tuple[str, ...]:
+def warnings_of(settings: Settings) -> tuple[str, ...]:
+    """What an operator should know of these settings."""
+    found = [
+        f"every user and container that reaches {url} can read, change and delete all threads: a port asks nobody who "
+        "they are; a unix socket lets in only its owner and group"
+        for url in settings.listen
+        if not url.startswith("unix:")
+    ]
     kind = _file_system(settings.data_dir)
     if kind in VOLATILE and not settings.archive:
-        return (
-            f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive",
+        found.append(
+            f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive"
         )
-    return ()
+    return tuple(found)
 
 
 def _file_system(directory: Path) -> str:

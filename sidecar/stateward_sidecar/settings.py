@@ -22,7 +22,7 @@ from stateward_sidecar.errors import StartError
 DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "text", "json")
 _LISTEN_HELP = (
-    "unix:///path or 127.0.0.1:port; may be given several times "
+    "unix:///path or 127.0.0.1:port, where every user of this machine may read and delete; may be given several times "
     "(default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
 )
 _ARCHIVE_HELP = (

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.start.launch import start
 
 from stateward.testing import run_daemon
+from stateward_sidecar.app import warnings_of
+from stateward_sidecar.settings import load_settings
 
 
 def test_the_socket_of_a_living_daemon_is_refused(short: Path) -> None:
@@ -67,3 +69,10 @@ def test_the_socket_is_for_owner_and_group_only(short: Path) -> None:
         assert stat.S_IMODE((short / "data").stat().st_mode) == 0o700
         for path in (short / "data").iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_port_is_open_to_every_user(short: Path) -> None:
+    """A TCP listener says so when it starts; a socket of the file system says nothing."""
+    for listen, said in (("127.0.0.1:0", True), (f"unix://{short}/s.sock", False)):
+        settings, _ = load_settings(["--data-dir", str(short / "data"), "--listen", listen], {"HOME": str(short)})
+        assert any("every user" in warning and listen in warning for warning in warnings_of(settings)) is said

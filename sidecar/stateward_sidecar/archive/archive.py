@@ -52,7 +52,7 @@ class Archive:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
-        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self._drop_blob, self._expire, self._is_away)
+        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self._drop_blob, self._expire, self._is_away, boot_id)
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),

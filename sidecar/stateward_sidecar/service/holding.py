@@ -25,6 +25,7 @@ from stateward_sidecar.errors import (
     NotOwner,
     StatewardError,
     ThreadNotFound,
+    VersionMismatch,
 )
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.check import in_item
@@ -111,6 +112,7 @@ class Holding:
         """One loop however many threads there are: the rounds of one do not multiply with those of another."""
         archive = self.need()
         rounds: dict[str, int] = {}
+        confirmed = set[str]()
         asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
         while True:
             for place in asked:
@@ -121,6 +123,14 @@ class Holding:
                     self._check_place(place)
             try:
                 return await verb()
+            except VersionMismatch as error:
+                name = error.metadata["thread"]
+                if name in confirmed or not _expects_more(error):
+                    raise
+                confirmed.add(name)
+                asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
+                if not asked:
+                    raise
             except (HistoryElsewhere, NotOwner, ThreadNotFound) as error:
                 name = error.metadata.get("thread", "")
                 rounds[name] = rounds.get(name, 0) + 1
@@ -137,6 +147,13 @@ class Holding:
                     place for place in places
                     if place.thread == name or archive.holds(place.namespace, place.thread) is None
                 ]  # fmt: skip
+
+    async def _is_ours_still(self, place: Place) -> bool:
+        name = place.namespace, place.thread
+        try:
+            return await self.block(name, self.need().confirm, *name)
+        except StatewardError as error:
+            raise in_item(error, place.item) from None
 
     async def _own_place(self, place: Place) -> None:
         try:
@@ -235,6 +252,12 @@ class Holding:
     async def archived(self, written: Written, context: grpc.aio.ServicerContext) -> tuple[Durability, int]:
         """See ``levels.archived``."""
         return await levels.archived(self._store, self.need(), written, context)
+
+
+def _expects_more(error: VersionMismatch) -> bool:
+    """Whether a caller expects what this disk has not: it may have saved through the sidecar that replaced this one."""
+    facts = error.metadata
+    return int(facts.get("expected_version", 0)) >= int(facts.get("current_version", 0))
 
 
 def _unfetched(thread: str) -> ArchiveUnavailable:

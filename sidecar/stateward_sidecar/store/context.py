@@ -70,6 +70,7 @@ class ArchiveHooks:
     expire: Callable[[tuple[str, str], bytes, int], bool]
     # Whether the bucket does not answer at present. Asks nobody.
     is_away: Callable[[], bool]
+    boot_id: bytes = b""  # of this process, as it stands in HEADs
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
 from stateward.v1.checkpoint_service_pb2 import (
     DIRECTION_NEWEST_FIRST,
@@ -97,11 +98,18 @@ class Reader:
         if found.next is not None:
             pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
             token = context.tokens.pack(binding or bare(request), pinned)
-        owner = row.head.owner_id if row is not None and row.access == ACCESS_REMOTE else ""
+        owner = self._other_owner(row)
         answer = _hydrate_wire(checkpoint, found, token, archived, owner)
         if request.include_signals and not request.page_token:
             answer += HydrateResponse(signals=list_signals(thread)).SerializeToString()
         return answer
+
+    def _other_owner(self, row: ArchiveRow | None) -> str:
+        """Name of the sidecar that writes a thread; empty = this one, which may be giving it up, or none."""
+        if row is None or row.access != ACCESS_REMOTE or row.head.detached:
+            return ""
+        hooks = self._context.archive
+        return "" if hooks is not None and row.head.boot_id == hooks.boot_id else row.head.owner_id
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
         """What is known about a version."""

@@ -1,0 +1,88 @@
+"""The danger: a replaced owner judges a retry by its old head, or names itself as another sidecar."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, VersionMismatch
+
+
+@pytest.fixture
+def replaced(driven: Town) -> tuple[Driven, Driven, SaveRequest]:
+    """An owner that was replaced a moment ago, the one that did it, and the save that was made there."""
+    first, second = driven.machine("first"), driven.machine("second")
+    for version in range(3):
+        first.put(append(after=version))
+    first.ship_now()
+    second.archive.own("default", "job", take_over=True)
+    second.put(append(after=3))
+    saved = append(b"once", after=4, request_id="once")
+    second.put(saved)
+    second.ship_now()
+    return first, second, saved
+
+
+def test_a_retry_of_what_was_applied_elsewhere(replaced: tuple[Driven, Driven, SaveRequest]) -> None:
+    """It expects a version that this disk lacks: HEAD is asked, and the thread is another's, or its own again."""
+    first, second, saved = replaced
+    with pytest.raises(NotOwner):
+        first.put(saved)
+    first.archive.own("default", "job", take_over=True)
+    answer = first.put(saved)
+    assert (answer.version, answer.replayed) == (5, True)
+    assert second.thread().head.last_version == 5
+
+
+def test_a_retry_of_what_was_given_up_elsewhere(replaced: tuple[Driven, Driven, SaveRequest]) -> None:
+    """The thread is free again: the retry is answered as the first time."""
+    first, second, saved = replaced
+    second.archive.detach("default", "job")
+    answer = first.put(saved)
+    assert (answer.version, answer.replayed) == (5, True)
+
+
+def test_a_plain_conflict_asks_nobody(replaced: tuple[Driven, Driven, SaveRequest]) -> None:
+    """Who expects less than there is has lost a race here; who expects more costs one request."""
+    first, second, _ = replaced
+    before = first.requests
+    with pytest.raises(VersionMismatch):
+        first.put(append(after=1))
+    assert first.requests == before
+    before = second.requests
+    with pytest.raises(VersionMismatch):
+        second.put(append(after=9))
+    assert second.requests == before + 1
+
+
+def test_unknown_is_no_conflict(replaced: tuple[Driven, Driven, SaveRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While HEAD cannot be asked nobody can say what the thread's version is."""
+    first, _, saved = replaced
+    monkeypatch.setattr(first.archive.fetcher, "look", _away)
+    with pytest.raises(ArchiveUnavailable):
+        first.put(saved)
+
+
+def _away(*_: object, **__: object) -> None:
+    raise ArchiveUnavailable("away")
+
+
+def test_who_gives_a_thread_up_is_nobody_else(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While HEAD is on its way, after it landed and after a restart, no other sidecar is named."""
+    first = driven.machine("first")
+    first.put(append(after=0))
+    first.ship_now()
+    put, seen = first.wire.replace, list[str]()
+
+    def replace(*arguments: object) -> str:
+        seen.append(first.state().owner_id)
+        return put(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(first.wire, "replace", replace)
+    first.archive.detach("default", "job")
+    seen.append(first.state().owner_id)
+    seen.append(driven.restart(first).state().owner_id)
+    second = driven.machine("second")
+    seen.append(second.state().owner_id)
+    assert seen == [""] * 4
