@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
-from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, follow, tombstone, wrote
+from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 
 UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
 BOOTS = frozenset((KILLED, BOOT))
+FOREIGN = b"?" * 16
 
 
 def digest(sequence: int) -> bytes:
@@ -26,7 +27,16 @@ def head(
     made.write_id = b"w" * 16
     made.lineage.append(EpochStart(epoch=1))
     if lineage is not None:
-        made.lineage.append(EpochStart(epoch=epoch, sequence=lineage, digest=digest(lineage)))
+        made.lineage.append(epoch_start(epoch, boot, lineage, digest(lineage)))
+    return made
+
+
+def taken_again(before: ArchiveHead, tip: int, begun: int) -> ArchiveHead:
+    """The HEAD of the next owner, on a line that is not ours."""
+    made = ArchiveHead()
+    made.CopyFrom(before)
+    made.epoch, made.boot_id, made.tip_sequence, made.tip_digest = before.epoch + 1, OTHER, tip, FOREIGN
+    made.lineage.append(epoch_start(made.epoch, OTHER, begun, FOREIGN))
     return made
 
 
@@ -36,7 +46,6 @@ def local(tip: int = 12, known: int = 10, floor: int = 0) -> Local:
     return Local(UID, head(known), tip, floor, lambda sequence: digest(sequence) if sequence in here else b"", BOOTS)
 
 
-FOREIGN = b"?" * 16
 CASES = {
     "equal": (local(tip=10), head(10), Verdict.OURS, 0),
     "ours is ahead": (local(tip=12), head(10), Verdict.OURS, 0),
@@ -64,6 +73,25 @@ CASES = {
     "a cloned disk": (local(tip=12), head(11, epoch=3, boot=OTHER, digest_of=FOREIGN), Verdict.FENCED, 10),
     "fenced so often that the lineage begins after us": (
         local(tip=12), head(50, epoch=40, boot=OTHER, digest_of=FOREIGN), Verdict.FENCED, 10,
+    ),
+    "set back, and our epoch taken by another": (
+        replace(local(tip=10), known=head(10, lineage=8)), head(10, boot=OTHER, digest_of=FOREIGN, lineage=8),
+        Verdict.FENCED, 8,
+    ),
+    "set back, and our epoch taken by another, who wrote more": (
+        replace(local(tip=10), known=head(10, lineage=8)), head(12, boot=OTHER, digest_of=FOREIGN, lineage=8),
+        Verdict.FENCED, 8,
+    ),
+    "set back, our epoch taken by another, and taken again": (
+        replace(local(tip=10), known=head(10, lineage=8)), taken_again(head(boot=OTHER, lineage=8), 14, 12),
+        Verdict.FENCED, 8,
+    ),
+    "set back, and an epoch began where we have another entry": (
+        replace(local(tip=10), known=head(10)), taken_again(head(8), 14, 9), Verdict.FENCED, 0,
+    ),
+    "set back below our floor, and taken": (
+        replace(local(tip=12, floor=11), known=head(12, lineage=8)), head(9, boot=OTHER, digest_of=FOREIGN, lineage=8),
+        Verdict.FENCED, 8,
     ),
     "set back to an older epoch": (local(), head(5, epoch=2), Verdict.ROLLED_BACK, 0),
     "set back within our epoch": (local(), head(9), Verdict.ROLLED_BACK, 0),

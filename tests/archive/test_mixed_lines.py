@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import Pair, replacing, twins
+from tests.archive.twins import NAME, Pair, Twin, replacing, twins
+from tests.archive_model import small
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.storage.v1.archive_pb2 import EpochStart, PackedRow
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward_sidecar.archive import attach, heads
+from stateward_sidecar.archive.desk import row_of
+from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.store import requests
 
 
 @pytest.fixture
@@ -33,3 +43,255 @@ def test_a_state_that_was_prepared_on_another_line_is_prepared_anew(pair: Pair) 
     pair.a.write(save.run)
     pair.a.restart()
     assert pair.a.words() == whole
+
+
+# -- copies of a line that the bucket lost ----------------------------------------------------------------------------
+
+
+def lose_line(pair: Pair, words: int) -> Twin:
+    """``b`` reads two versions that the bucket loses; a third machine goes on from there with so many of its own."""
+    pair.a.stop_and_start()
+    pair.back_up()
+    pair.a.put("lost three")
+    pair.a.put("lost four")
+    pair.a.archive_all()
+    assert pair.b.words() == ["one", "two", "lost three", "lost four"]
+    pair.a.stop_and_start()
+    pair.set_back()
+    third = pair.start("c")
+    for number in range(words):
+        third.put(f"c {number}")
+    third.archive_all()
+    return third
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("words", [1, 2, 3])
+def test_a_copy_of_a_lost_line(pair: Pair, words: int, restarts: bool) -> None:
+    """The first read shows what HEAD has, be it shorter, as long, or longer; the lost versions are in an orphan."""
+    third = lose_line(pair, words)
+    if restarts:
+        pair.b.restart()
+    expected = ["one", "two", *(f"c {number}" for number in range(words))]
+    assert pair.b.words() == expected
+    (orphan,) = pair.b.orphans()
+    assert pair.b.words(orphan) == ["one", "two", "lost three", "lost four"]
+    pair.b.restart()
+    assert pair.b.words() == expected
+    pair.b.take()
+    pair.b.put("b")
+    pair.b.archive_all()
+    assert pair.b.words() == [*expected, "b"]
+    third.archive_all()
+    third.restart()
+    assert third.words() == [*expected, "b"]
+
+
+def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Pair) -> None:
+    """It takes the thread without a read before: what it goes on from is what HEAD has."""
+    lose_line(pair, 2)
+    pair.b.take()
+    pair.b.put("b")
+    pair.b.restart()
+    assert pair.b.words() == ["one", "two", "c 0", "c 1", "b"]
+    assert len(pair.b.orphans()) == 1
+
+
+@pytest.mark.parametrize("says_who", [False, True])
+def test_a_copy_of_a_line_that_was_lost_long_ago(
+    pair: Pair, says_who: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HEAD's newest epochs began after the end of the copy: it tells by who began the older ones, or entries do."""
+    if not says_who:  # as earlier versions wrote it
+        for module in (heads, attach):
+            monkeypatch.setattr(module, "epoch_start", _start_by_nobody)
+    lose_line(pair, 4)
+    fourth = pair.start("d")
+    fourth.take()
+    fourth.put("d")
+    fourth.archive_all()
+    expected = ["one", "two", "c 0", "c 1", "c 2", "c 3", "d"]
+    assert pair.b.words() == expected
+    (orphan,) = pair.b.orphans()
+    assert pair.b.words(orphan) == ["one", "two", "lost three", "lost four"]
+    thread = next(each for each in pair.b.threads() if each.access == ACCESS_ORPHAN)
+    assert thread.archive is not None
+    assert thread.archive.common_sequence == 2
+    pair.b.restart()
+    assert pair.b.words() == expected
+
+
+def _start_by_nobody(epoch: int, _boot_id: bytes, sequence: int = 0, digest: bytes = b"") -> EpochStart:
+    return EpochStart(epoch=epoch, sequence=sequence, digest=digest)
+
+
+def test_an_owner_whose_line_was_lost(pair: Pair) -> None:
+    """Another process took the same epoch in the bucket that was set back: what is here is no history any more."""
+    lose_line(pair, 3)
+    assert pair.a.words() == ["one", "two", "c 0", "c 1", "c 2"]
+    (orphan,) = pair.a.orphans()
+    assert pair.a.words(orphan) == ["one", "two", "lost three", "lost four"]
+
+
+def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> None:
+    """Nobody went on from there: reads are refused by name, and nothing is set aside."""
+    pair.a.stop_and_start()
+    pair.back_up()
+    pair.a.put("lost three")
+    pair.a.archive_all()
+    assert pair.b.words() == ["one", "two", "lost three"]
+    pair.set_back()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="somebody set the bucket back"):
+            pair.b.words()
+        pair.b.restart()
+    assert pair.b.orphans() == []
+
+
+# -- copies that are ahead of HEAD, as earlier versions left them -----------------------------------------------------
+
+
+def strand(twin: Twin, word: str) -> None:
+    """Has a version acknowledged in a copy: what could happen while a thread was being given up."""
+    twin.put(word)
+    thread = twin.find(NAME)
+    assert thread is not None
+    hold = twin.archive.desk.holds.pop(thread.number)
+    twin.archive.settler.write_row(thread, row_of(hold.head, ACCESS_REMOTE))
+
+
+def let_go(twin: Twin) -> None:
+    """Gives the thread up in HEAD, whatever this disk says."""
+    twin.archive.detach(NAMESPACE, NAME)
+
+
+def give_up(pair: Pair) -> None:
+    """``a`` has given the thread up, and one more version of it was acknowledged there."""
+    let_go(pair.a)
+    pair.a.take()
+    strand(pair.a, "a three")
+
+
+def test_a_stranded_version_that_nobody_went_past(pair: Pair) -> None:
+    """HEAD is still our own: the version goes on into history."""
+    give_up(pair)
+    assert pair.a.words() == ["one", "two", "a three"]
+    pair.a.archive_all()
+    assert pair.b.words() == ["one", "two", "a three"]
+    assert pair.a.orphans() == []
+
+
+@pytest.mark.parametrize("words", [0, 1, 2])
+@pytest.mark.parametrize("touch", [Twin.words, Twin.take])
+def test_a_stranded_version_and_another_of_its_number(
+    pair: Pair, words: int, touch: Callable[[Twin], object]
+) -> None:
+    """HEAD may be older, as long or longer by now: the stranded version becomes an orphan, and none is mixed."""
+    give_up(pair)
+    pair.b.take()
+    for number in range(words):
+        pair.b.put(f"b {number}")
+    pair.b.archive_all()
+    touch(pair.a)
+    expected = ["one", "two", *(f"b {number}" for number in range(words))]
+    assert pair.a.words() == expected
+    (orphan,) = pair.a.orphans()
+    assert pair.a.words(orphan) == ["one", "two", "a three"]
+    pair.a.restart()
+    assert pair.a.words() == expected
+
+
+# -- what is fetched for an orphan ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """``b`` took a thread of which it has the newest part only, and has an orphan; ``a`` went on, with snapshots. There
+    is a backup of the bucket with the first version."""
+    small.shrink()
+    monkeypatch.setattr(requests, "REQUEST_WINDOW_ENTRIES", 2)
+    try:
+        with twins(tmp_path) as made:
+            for number in range(24):
+                made.a.put(noise(number))
+                made.a.archive_all()
+                made.a.wire.background()
+                if not number:
+                    made.back_up()
+            made.b.words()
+            made.b.take()
+            made.b.put("shipped")
+            made.b.archive_all()
+            for number in range(4):
+                made.b.put(f"b {number}")
+            made.a.take()
+            for number in range(8):
+                made.a.put(f"a {number}" + noise(number) + noise(100 + number))
+                made.a.archive_all()
+                made.a.wire.background()
+            made.b.archive_all()
+            assert len(made.b.orphans()) == 1
+            yield made
+    finally:
+        small.restore()
+
+
+def noise(seed: int) -> str:
+    """Words that hardly compress, so that they weigh enough for a snapshot."""
+    return random.Random(seed).randbytes(200).hex()
+
+
+def own_words(twin: Twin, orphan: str) -> list[list[str]]:
+    """What each of the orphan's own versions adds to the common history."""
+    return [twin.words(orphan, version)[24:] for version in range(25, 30)]
+
+
+def test_the_old_history_of_an_orphan_brings_nothing_of_its_successor(parted: Pair) -> None:
+    """Snapshots have versions for names: only those of the common history are the orphan's."""
+    b = parted.b
+    (orphan,) = b.orphans()
+    thread = next(each for each in b.threads() if each.access == ACCESS_ORPHAN)
+    assert thread.floor_sequence > 0
+    before = own_words(b, orphan)
+    assert before[-1] == ["shipped", "b 0", "b 1", "b 2", "b 3"]
+    assert b.words(orphan, 1) == [noise(0)]
+    b.restart()
+    assert own_words(b, orphan) == before
+
+
+def test_the_old_history_of_an_orphan_is_taken_from_its_own_line(parted: Pair) -> None:
+    """The archive may be of a third line by now: then the old history is gone, and said to be."""
+    b = parted.b
+    (orphan,) = b.orphans()
+    before = own_words(b, orphan)
+    parted.set_back()
+    c = parted.start("c")
+    c.take()
+    for number in range(40):
+        c.put(f"c {number}")
+        c.archive_all()
+        c.wire.background()
+    with pytest.raises(VersionPruned, match="went with thread"):
+        b.words(orphan, 1)
+    assert own_words(b, orphan) == before
+
+
+def test_a_snapshot_of_another_line_is_left_out(parted: Pair) -> None:
+    """Whoever brings it: a snapshot carries the digest of its version."""
+    a, b = parted.a, parted.b
+    there = a.find(NAME)
+    orphan = next(each for each in b.threads() if each.access == ACCESS_ORPHAN)
+    assert there is not None
+    version = max(version for version in there.snapshots - orphan.snapshots if 25 < version < 30)
+    pieces = a.archive.desk.outbox.snapshot(there, version)
+    found = [PackedRow(snapshot_version=version, index=at, record=piece) for at, piece in enumerate(pieces)]
+    before = own_words(b, orphan.name)
+    floor = orphan.floor_sequence, orphan.floor_version
+    b.archive.desk.installer.add_history(orphan, found)
+    b.archive.desk.installer.finish_history(orphan, {version}, floor)
+    b.restart()
+    assert own_words(b, orphan.name) == before
+    b.archive.desk.installer.add_history(orphan, found)  # and a crash, before it could be looked at
+    b.restart()
+    with pytest.raises(Corrupt, match="another history"):
+        b.words(orphan.name, version)

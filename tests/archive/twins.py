@@ -55,6 +55,16 @@ class Twin(Sidecar):
         self.crash()
         self.open()
 
+    def stop_and_start(self) -> None:
+        """A stop in order, which archives everything and gives it up, and a start on the same disk."""
+        self.stop()
+        self.restart()
+
+    def load(self) -> None:
+        """Reads the thread into memory, as any call does."""
+        with self.store.context.engine.read() as txn:
+            self.store.threads.find(txn, NAMESPACE, NAME)
+
     def save_held(self, request: SaveRequest) -> SaveResponse | None:
         """A save by another call, in the middle of something else; None where it would have to wait."""
         if self.archive.holds(NAMESPACE, request.thread) is None:
@@ -75,6 +85,7 @@ class Pair:
 
     def __init__(self, directory: Path) -> None:
         self.bucket, self.time = MemoryBucket(), FakeClock()
+        self._backup: dict[str, bytes] = {}
         self._directory = directory
         self._sidecars: list[Twin] = []
         self.a, self.b = self.start("a"), self.start("b")
@@ -101,6 +112,14 @@ class Pair:
 
         self.bucket.before = look
 
+    def back_up(self) -> None:
+        """Remembers what is in the bucket."""
+        self._backup = dict(self.bucket.objects)
+
+    def set_back(self) -> None:
+        """Puts the bucket back to what was remembered."""
+        self.bucket.objects = dict(self._backup)
+
     def mend(self) -> None:
         """Requests are answered again."""
         self.bucket.before = self.bucket.after = lambda _method, _key: None
@@ -123,7 +142,7 @@ def twins(directory: Path) -> Iterator[Pair]:
 
 def appending(word: str, *, after: int | None = None, status: Status = STATUS_RUNNING) -> SaveRequest:
     """A save that appends one word to the log."""
-    request = SaveRequest(namespace=NAMESPACE, thread=NAME, status=status, request_id=f"{word}-{after}")
+    request = SaveRequest(namespace=NAMESPACE, thread=NAME, status=status, request_id=f"{word[:40]}-{after}")
     if after is not None:
         request.expected_version = after
     edit = request.diff.edits.add().append

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, EpochStart
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
-from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, follow, seal_head
+from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -24,7 +24,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
-from stateward_sidecar.store.install import Incoming, entries_here
+from stateward_sidecar.store.install import Incoming, continues, entries_here
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -192,7 +192,7 @@ class Attacher:
         head = ArchiveHead(
             min_reader=FORMAT, min_writer=FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
             boot_id=desk.boot_id, owner_id=desk.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
-            lineage=[EpochStart(epoch=epoch)], update_time_us=desk.now_us(),
+            lineage=[epoch_start(epoch, desk.boot_id)], update_time_us=desk.now_us(),
         )  # fmt: skip
         if seen is not None:
             head.previous_write_ids.append(seen.head.write_id)
@@ -220,6 +220,8 @@ class Attacher:
         desk = self._desk
         if seen.key is None:
             seen = self._settler.with_key(thread, seen) if thread is not None else seen
+        if thread is not None and thread.archive is not None and not self._settler.follows(thread, place, seen):
+            return False
         have = entries_here(thread) if thread is not None else 0
         if thread is not None and have:
             self.window.fill(thread, place, seen.head)  # what is here was fetched for a reader
@@ -227,6 +229,9 @@ class Attacher:
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
         except Corrupt:  # perhaps an object that only retries ask for
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
+        if thread is not None and not continues(thread, fetched.rows):
+            self._settler.part(thread, place, seen)
+            return False
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
             etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
@@ -317,12 +322,19 @@ class Attacher:
         """Brings a copy up to HEAD, without taking the thread."""
         desk = self._desk
         if thread is not None and thread.archive is not None:
-            known = thread.archive.head
-            if (known.write_id, entries_here(thread)) == (seen.head.write_id, seen.head.tip_sequence):
+            here = thread.archive.head.write_id, entries_here(thread), thread.head.tip_digest
+            if here == (seen.head.write_id, seen.head.tip_sequence, seen.head.tip_digest):
                 return thread
             seen = self._settler.with_key(thread, seen)
+            if not self._settler.follows(thread, place, seen):
+                thread = self._local((thread.identity.namespace, thread.name))
+                if thread is not None and self.resume(thread):
+                    return thread
         have = entries_here(thread) if thread is not None else 0
         seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
+        if thread is not None and not continues(thread, fetched.rows):
+            self._settler.part(thread, place, seen)
+            seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
         assert seen.key is not None
         row = row_of(seen.head, ACCESS_REMOTE)
         return desk.installer.install(

@@ -82,7 +82,7 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
     following.CopyFrom(head)
     if head.boot_id != boot_id:
         following.epoch = head.epoch + 1
-        following.lineage.append(EpochStart(epoch=following.epoch, sequence=head.tip_sequence, digest=head.tip_digest))
+        following.lineage.append(epoch_start(following.epoch, boot_id, head.tip_sequence, head.tip_digest))
         del following.lineage[:-LINEAGE_KEPT]
     following.boot_id, following.owner_id = boot_id, owner_id
     following.write_id = os.urandom(WRITE_ID_BYTES)
@@ -93,6 +93,11 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
     following.detached = False
     following.min_reader = following.min_writer = FORMAT
     return following
+
+
+def epoch_start(epoch: int, boot_id: bytes, sequence: int = 0, digest: bytes = b"") -> EpochStart:
+    """Where this process begins an epoch."""
+    return EpochStart(epoch=epoch, sequence=sequence, digest=digest, boot=_U64.unpack(boot_id[:8])[0])
 
 
 def wrote(head: ArchiveHead, write_id: bytes) -> bool:

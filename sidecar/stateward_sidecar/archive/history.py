@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_INDEX,
     OBJECT_KIND_PACK,
@@ -10,14 +12,16 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectRef,
     PackedRow,
 )
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Name
-from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.fetch import Fetcher, headers_of
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.lines import digest_before
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
@@ -76,30 +80,25 @@ class History:
                 hole.add(head.index, error)
         found = [ref for ref in (*older, *head.objects) if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
         floor, here = thread.floor_sequence, thread.snapshots
+        # An orphan shares with HEAD what lies below its floor, and HEAD may have gone on since a copy was made.
+        last = thread.floor_version if thread.access == ACCESS_ORPHAN else thread.head.last_version
         lacking = [
             ref for ref in found
             if (ref.first_sequence <= floor if is_pack(ref) else ref.first_version not in here)
+            and (is_pack(ref) or ref.first_version <= last)
         ]  # fmt: skip
         return lacking, hole
 
     def _complete(self, thread: Thread) -> int:
-        desk, identity = self._desk, thread.identity
-        orphan = thread.archive if thread.access == ACCESS_ORPHAN else None
-        # What an orphan shares with the thread it comes from is kept there.
-        place = desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
-        seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
-        is_there = seen is not None and seen.head.uid == identity.uid
-        if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
-            raise VersionPruned(
-                f"the older history of orphan {thread.name!r} went with thread {orphan.orphan_of!r}",
-                thread=thread.name, version=thread.floor_version,
-            )  # fmt: skip
-        if seen is None or not is_there:
-            raise not_found(identity.namespace, thread.name)
-        snapshots, last, digest, count = set[int](), 0, b"", 0
+        desk = self._desk
+        place, head = self._source(thread)
+        refs, hole = self._missing(place, head, thread)
+        chain = _Chain(thread, self._following(thread))
+        if thread.access == ACCESS_ORPHAN and not self._leads_to(place, refs, chain):
+            raise _gone(thread)
+        snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
         size = 0
-        refs, hole = self._missing(place, seen.head, thread)
         for ref, found in self._fetcher.history(place, refs):
             if isinstance(found, Corrupt):
                 hole.add(ref, found)
@@ -108,16 +107,11 @@ class History:
                 if is_snapshot(row):
                     snapshots.add(row.snapshot_version)
                 elif is_entry(row):
-                    header = unpack(row.record, row.sequence).header
-                    if header.sequence == last + 1 and digest and header.previous_digest != digest:
-                        raise Corrupt(
-                            f"object {place.object(ref)}: entry {header.sequence} does not continue the one before it",
-                            thread.name,
-                        )
-                    last, digest = header.sequence, header.digest
-                    if header.sequence > thread.floor_sequence:
+                    if not chain.take(unpack(row.record, row.sequence).header, place.object(ref)):
                         continue
                     count += 1
+                elif row.parts_id not in chain.parts:
+                    continue
                 pending.append(row)
                 size += len(row.record)
             if size >= BYTES_AT_ONCE:
@@ -128,6 +122,69 @@ class History:
             raise hole.error
         desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version))
         return count
+
+    def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
+        """The HEAD that leads to what is missing. What an orphan shares with the thread it comes from is kept there."""
+        identity, row = thread.identity, thread.archive
+        orphan = row if thread.access == ACCESS_ORPHAN else None
+        place = self._desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
+        seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+        is_there = seen is not None and seen.head.uid == identity.uid
+        if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
+            raise _gone(thread)
+        if seen is None or not is_there:
+            raise not_found(identity.namespace, thread.name)
+        return place, seen.head
+
+    def _leads_to(self, place: Place, refs: Sequence[ObjectRef], chain: _Chain) -> bool:
+        """Whether the archive's entry at the floor is the one that goes on here: HEAD may be of a third line by now."""
+        wanted = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= chain.floor <= ref.last_sequence]
+        return all(
+            chain.is_ours(header)
+            for _, found in self._fetcher.history(place, wanted) if not isinstance(found, Corrupt)
+            for header in headers_of(found)
+        )  # fmt: skip
+
+    def _following(self, thread: Thread) -> bytes:
+        """The digest of the entry at the floor, as the first one above it says."""
+        with self._desk.context.engine.read() as txn:
+            return digest_before(txn, thread.identity, thread.floor_sequence + 1)
+
+
+class _Chain:
+    """Entries that come one after the other: each continues the one before it, and the last one is continued here."""
+
+    def __init__(self, thread: Thread, following: bytes) -> None:
+        """``following``: the digest of the entry at the floor, as the first one above it says; empty = not said."""
+        self.floor = thread.floor_sequence
+        self._name = thread.name
+        self._following = following
+        self._last, self._digest = 0, b""
+        self.parts = set[int]()  # of what was taken: their pieces come right after them
+
+    def is_ours(self, header: EntryHeader) -> bool:
+        """False for what stands in the place of the entry that is continued here."""
+        return header.sequence != self.floor or self._following in (b"", header.digest)
+
+    def take(self, header: EntryHeader, key: str) -> bool:
+        """Whether it is missing here. Raises Corrupt, naming the object."""
+        if header.sequence == self._last + 1 and self._digest and header.previous_digest != self._digest:
+            raise Corrupt(f"object {key}: entry {header.sequence} does not continue the one before it", self._name)
+        if not self.is_ours(header):
+            raise Corrupt(f"object {key}: entry {header.sequence} is of another line", self._name)
+        self._last, self._digest = header.sequence, header.digest
+        if header.sequence > self.floor:
+            return False
+        self.parts.add(header.parts_id)
+        return True
+
+
+def _gone(orphan: Thread) -> VersionPruned:
+    assert orphan.archive is not None
+    return VersionPruned(
+        f"the older history of orphan {orphan.name!r} went with thread {orphan.archive.orphan_of!r}",
+        thread=orphan.name, version=orphan.floor_version,
+    )  # fmt: skip
 
 
 class _Hole:

@@ -90,19 +90,35 @@ def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
 
 
 def _common(local: Local, head: ArchiveHead) -> int:
-    """The newest place both share: where the first epoch after ours began, or the newest before that which agrees."""
-    if head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest):
+    """The newest place both share: where HEAD's line left what was known, or the newest before that which agrees."""
+    if head.tip_sequence <= local.tip_sequence and local.digest_at(head.tip_sequence) == head.tip_digest:
         return head.tip_sequence
     known = local.known
-    # Who wrote HEAD anew from a copy, or took a thread whose HEAD was rolled back, had less than was archived.
-    parted = min((start.sequence for start in head.lineage if start.epoch > known.epoch), default=local.tip_sequence)
-    places = [(known.tip_sequence, known.tip_digest)]
-    places += [(start.sequence, start.digest) for start in head.lineage]
-    agreed = [
-        sequence for sequence, digest in places
-        if sequence <= min(parted, local.tip_sequence) and _agrees(local, sequence, digest)
+    theirs = [(head.tip_sequence, head.tip_digest), *((start.sequence, start.digest) for start in head.lineage)]
+    # One place that differs is enough: HEAD's line had parted before it.
+    differing = [
+        sequence - 1 for sequence, digest in theirs
+        if sequence <= local.tip_sequence and not _agrees(local, sequence, digest)
     ]  # fmt: skip
+    until = min([local.tip_sequence, *_parted(known, head), *differing])
+    places = [(known.tip_sequence, known.tip_digest), *theirs]
+    agreed = [sequence for sequence, digest in places if sequence <= until and _agrees(local, sequence, digest)]
     return max(agreed, default=0)
+
+
+def _parted(known: ArchiveHead, head: ArchiveHead) -> list[int]:
+    """Places where HEAD's line may have left the one of the HEAD that was known; what was known need not be in it.
+
+    Who wrote HEAD anew from a copy, or took a thread whose HEAD was set back, had less than was archived.
+    """
+    places = [start.sequence for start in head.lineage if start.epoch > known.epoch]
+    begun = {start.epoch: start.boot for start in known.lineage}
+    for start in head.lineage:
+        ours = begun.get(start.epoch, 0)
+        is_same_epoch_of_another = start.epoch == known.epoch == head.epoch and head.boot_id != known.boot_id
+        if is_same_epoch_of_another or (ours and start.boot and ours != start.boot):
+            places.append(start.sequence)
+    return places
 
 
 def _agrees(local: Local, sequence: int, digest: bytes) -> bool:

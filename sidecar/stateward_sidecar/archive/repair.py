@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, EpochStart, Garbage, KeyObject, KeyWrap
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, Garbage, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.attach import Attacher
@@ -26,7 +26,15 @@ from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fleet import Fleet, object_refs
 from stateward_sidecar.archive.fold import GARBAGE_MAX
-from stateward_sidecar.archive.heads import FORMAT, HEAD_MAGIC, LINEAGE_KEPT, WRITE_ID_BYTES, open_head, seal_head
+from stateward_sidecar.archive.heads import (
+    FORMAT,
+    HEAD_MAGIC,
+    LINEAGE_KEPT,
+    WRITE_ID_BYTES,
+    epoch_start,
+    open_head,
+    seal_head,
+)
 from stateward_sidecar.archive.inspect import flaws_of
 from stateward_sidecar.archive.judge import Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
@@ -235,7 +243,7 @@ class Repairer:
             lineage=known.lineage, update_time_us=max(desk.now_us(), last.update_time_us),
         )  # fmt: skip
         tip = thread.head
-        base.lineage.append(EpochStart(epoch=epoch, sequence=tip.tip_sequence, digest=tip.tip_digest))
+        base.lineage.append(epoch_start(epoch, desk.boot_id, tip.tip_sequence, tip.tip_digest))
         del base.lineage[:-LINEAGE_KEPT]
         if found is not None:  # whoever follows the old HEAD may still do so for a while
             refs = [*object_refs(found), *(item.object for item in found.garbage)]

@@ -35,14 +35,7 @@ class Settler:
         Raises ArchiveUnavailable where more had to be read and could not be.
         """
         desk, identity = self._desk, thread.identity
-        head = self._tip(thread)
-        local = Local(
-            identity.uid, known, head, thread.floor_sequence,
-            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots,
-        )  # fmt: skip
-        judgement = judge(local, seen.head if seen is not None else None)
-        if seen is not None and judgement.verdict in (Verdict.BEHIND, Verdict.FENCED):
-            judgement = self._look_closer(thread, judgement, place, seen)
+        judgement = self._judge(thread, known, place, seen)
         verdict = judgement.verdict
         if verdict is not Verdict.OURS:
             log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
@@ -71,6 +64,49 @@ class Settler:
         else:
             self._lose(thread, judgement, seen.head)
         return None
+
+    def follows(self, thread: Thread, place: Place, seen: Seen) -> bool:
+        """Whether a HEAD that was read continues the copy that is here, or is the same. Else what is here stands aside:
+        as an orphan if HEAD has another line; as ours if it is HEAD's line, and nobody took it since we wrote HEAD.
+
+        Raises Corrupt where the bucket was set back, and nobody has gone on from there.
+        """
+        assert thread.archive is not None
+        head, tip = seen.head, thread.head
+        judgement = self._judge(thread, thread.archive.head, place, seen)
+        verdict = judgement.verdict
+        is_same = (head.tip_sequence, head.tip_digest) == (tip.tip_sequence, tip.tip_digest)
+        if is_same or verdict in (Verdict.BEHIND, Verdict.TAKEN):
+            return True
+        if verdict is Verdict.OURS:
+            self.write_row(thread, row_of(head, ACCESS_OWNED))
+            return False
+        if verdict is Verdict.FENCED:
+            self._lose(thread, judgement, head)
+            return False
+        raise Corrupt(
+            "its HEAD is older than the copy on this disk: somebody set the bucket back; to go on from HEAD, delete "
+            "this copy alone (local_only)", thread.name,
+        )  # fmt: skip
+
+    def part(self, thread: Thread, place: Place, seen: Seen) -> None:
+        """Sets a copy aside whose newest entry is not the one that HEAD's next entry continues."""
+        try:
+            common = self._newest_shared(thread, place, seen.head, 0, self._tip(thread) - 1)
+        except Corrupt:
+            common = 0
+        self._lose(thread, Judgement(Verdict.FENCED, common), seen.head)
+
+    def _judge(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Judgement:
+        desk, identity = self._desk, thread.identity
+        local = Local(
+            identity.uid, known, self._tip(thread), thread.floor_sequence,
+            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots,
+        )  # fmt: skip
+        judgement = judge(local, seen.head if seen is not None else None)
+        if seen is not None and judgement.verdict in (Verdict.BEHIND, Verdict.FENCED):
+            return self._look_closer(thread, judgement, place, seen)
+        return judgement
 
     def _look_closer(self, thread: Thread, judgement: Judgement, place: Place, seen: Seen) -> Judgement:
         """Compares entry by entry: HEAD itself says only where epochs began.
@@ -156,12 +192,13 @@ class Settler:
         row = row_of(head, ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
         # What is here reaches to here, whatever HEAD says; a refresh brings the rest.
         row.head.tip_sequence = judgement.common_sequence
+        row.head.tip_digest = desk.outbox.digest_at(identity, judgement.common_sequence)
         orphan, tip = desk.orphans.set_aside(thread, judgement.common_sequence, row)
         error = fenced(thread.name, head, judgement.common_sequence, orphan)
         if orphan:
             desk.fenced[identity.namespace, thread.name] = error
             log.error(
-                "a thread was taken over: entries that were not archived are set aside", uid=identity.uid_text,
+                "a thread went on elsewhere: entries that are no history are set aside", uid=identity.uid_text,
                 first=judgement.common_sequence + 1, last=tip,
             )  # fmt: skip
         desk.waiters.archived(thread.number, judgement.common_sequence)

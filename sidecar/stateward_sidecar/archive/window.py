@@ -13,7 +13,7 @@ from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.lines import digest_before
 from stateward_sidecar.store.requests import window_start
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
@@ -89,7 +89,4 @@ class Window:
     def _digest_before(self, thread: Thread, sequence: int) -> bytes:
         """The digest that an entry on this disk continues; empty where the entry was pruned."""
         with self._desk.context.engine.read() as txn:
-            try:
-                return bytes(replay.read_entry(txn, thread.identity, sequence).header.previous_digest)
-            except Corrupt:
-                return b""
+            return digest_before(txn, thread.identity, sequence)

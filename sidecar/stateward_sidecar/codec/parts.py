@@ -54,6 +54,12 @@ def seal_piece(cipher: Cipher, magic: bytes, content: Content, index: int, diges
     return seal_record(cipher, magic, head + content.pieces[index], _INDEX.pack(index), *place)
 
 
+def piece_digest(cipher: Cipher, magic: bytes, first: Bytes, *place: Bytes) -> bytes:
+    """The digest that the first piece carries. Raises Corrupt."""
+    digest: bytes = _HEAD.unpack_from(open_record(cipher, magic, first, _INDEX.pack(0), *place))[3]
+    return digest
+
+
 def open_pieces(
     cipher: Cipher, magic: bytes, rows: Iterator[Bytes], *place: Bytes, dictionary: Dictionary | None = None
 ) -> tuple[bytes, bytes]:

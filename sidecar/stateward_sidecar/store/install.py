@@ -15,6 +15,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveRow, PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
@@ -29,8 +30,18 @@ from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expi
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.signals import drop_signals, put_signals
-from stateward_sidecar.store.thread import MAIN, Draft, Thread, delete_row, write_archive_row, write_head, write_row
+from stateward_sidecar.store.thread import (
+    MAIN,
+    Draft,
+    Thread,
+    delete_row,
+    rows,
+    write_archive_row,
+    write_head,
+    write_row,
+)
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.telemetry import log_damage
 
 HISTORY_BYTES = 1 << 20
 
@@ -78,13 +89,16 @@ class Installer:
             raise Corrupt("the archive has another thread of this name", name)
         if old is not None and old.head.tip_sequence > image.head.tip_sequence:
             raise Corrupt("HEAD is older than the copy on this disk", name)
+        is_equal = old is not None and old.head.tip_sequence == image.head.tip_sequence
+        if old is not None and is_equal and old.head.tip_digest != image.head.tip_digest:
+            raise Corrupt("HEAD ends another line than the copy on this disk", name)
         draft = self._begin(txn, batch, incoming) if old is None else old
         identity, before = draft.identity, draft.head
         have = entries_here(draft)
         entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest if have else b"")
         first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
         row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
-        put_rows(txn, identity, incoming.rows)
+        put_rows(txn, draft, incoming.rows)
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         self._put_rows_of_image(txn, draft, image, row, before)
@@ -205,7 +219,7 @@ class Installer:
                 draft = self._of(txn, batch, thread)
                 if draft is None:
                     return
-                put_rows(txn, thread.identity, some)
+                put_rows(txn, draft, some)
                 for item in some:
                     if is_snapshot(item):
                         mark(txn, thread.number, item.snapshot_version, item.index)
@@ -224,7 +238,7 @@ class Installer:
             row.CopyFrom(draft.archive)
             row.floor_sequence, row.floor_version = floor
             write_archive_row(txn, draft, row)
-            draft.snapshots |= snapshots
+            draft.snapshots |= {version for version in snapshots if _is_of_line(txn, draft, version)}
             self._threads.keep_draft(batch, draft)
 
         self._submit(Write(run=run, size_bytes=8192))
@@ -241,6 +255,16 @@ def entries_here(thread: Thread | Draft) -> int:
     """Up to which entry this disk can go on from; 0 where it has a thread's rows and none of its entries."""
     tip = thread.head.tip_sequence
     return tip if thread.floor_sequence < tip else 0
+
+
+def continues(thread: Thread, found: Sequence[PackedRow]) -> bool:
+    """Whether entries that came can stand after what is here: where the next one is among them, it must name ours."""
+    following = entries_here(thread) + 1
+    for item in found:
+        if following > 1 and is_entry(item) and item.sequence == following:
+            previous: bytes = unpack(item.record, item.sequence).header.previous_digest
+            return previous == thread.head.tip_digest
+    return True
 
 
 def check_chain(
@@ -272,9 +296,9 @@ def check_chain(
     return entries
 
 
-def put_rows(txn: lmdb.Transaction, identity: Identity, found: Sequence[PackedRow]) -> None:
-    """Puts entries and pieces under their keys."""
-    keys = identity.keys
+def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
+    """Puts entries and pieces under their keys. Entries and snapshots that are here stay as they are."""
+    keys = draft.identity.keys
     for item in found:
         place = item.WhichOneof("place")
         if place == "sequence":
@@ -282,8 +306,27 @@ def put_rows(txn: lmdb.Transaction, identity: Identity, found: Sequence[PackedRo
             txn.put(keys.entry(item.sequence), item.record, overwrite=False)
         elif place == "parts_id":
             txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
-        elif place == "snapshot_version":
+        elif place == "snapshot_version" and item.snapshot_version not in draft.snapshots:
             txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
+
+
+def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
+    """Whether a snapshot that came is of this line; one that is not is removed."""
+    if version in draft.snapshots:
+        return True
+    identity = draft.identity
+    first = txn.get(identity.keys.snapshot_piece(version, 0))
+    if first is None:
+        return False
+    try:
+        digest = piece_digest(identity.cipher, SNAPSHOT_MAGIC, first, identity.uid, layout.u64(version))
+        replay.check_line(txn, draft, version, digest)
+    except Corrupt as error:
+        log_damage("a snapshot from the archive is left out", error, uid=identity.uid_text)
+        for key, _ in list(rows(txn, identity.keys.snapshot_pieces(version))):
+            txn.delete(key)
+        return False
+    return True
 
 
 def is_entry(item: PackedRow) -> bool:

@@ -76,6 +76,12 @@ def digest_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes
     return bytes(unpack(record, sequence).header.digest) if record is not None else b""
 
 
+def digest_before(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
+    """The digest that an entry continues; empty where the entry is not on this disk."""
+    record = txn.get(identity.keys.entry(sequence))
+    return bytes(unpack(record, sequence).header.previous_digest) if record is not None else b""
+
+
 def digest_of(txn: lmdb.Transaction, draft: Draft, sequence: int) -> bytes:
     """The same in a write, where it is the newest entry as a rule."""
     if sequence == draft.head.tip_sequence:

@@ -183,7 +183,7 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
             try:
                 content, digest = read_snapshot(txn, identity, at)
                 tree = from_snapshot(content)
-                _check_line(txn, thread, at, digest)
+                check_line(txn, thread, at, digest)
             except (Corrupt, DecodeError) as error:
                 raise _unreadable(error, identity.name, at) from None
             base = at
@@ -203,7 +203,7 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
     return tree, base
 
 
-def _check_line(txn: lmdb.Transaction, thread: Versions, version: int, digest: bytes) -> None:
+def check_line(txn: lmdb.Transaction, thread: Versions, version: int, digest: bytes) -> None:
     """Raises Corrupt for a snapshot of another line, whose version has the same number, as far as the entry is here."""
     if version in thread.pruned or version <= thread.floor_version:
         return

@@ -28,37 +28,37 @@ from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/storage/v1/archive.proto\x12\x14stateward.storage.v1\x1a\x1fstateward/storage/v1/head.proto\x1a\"stateward/storage/v1/journal.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/thread.proto\"\xd6\x05\n\x0b\x41rchiveHead\x12\x12\n\nmin_reader\x18\x01 \x01(\x05\x12\x12\n\nmin_writer\x18\x02 \x01(\x05\x12\x0b\n\x03uid\x18\x03 \x01(\x0c\x12\x15\n\rcreated_epoch\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x06 \x01(\x0c\x12\x10\n\x08owner_id\x18\x07 \x01(\t\x12\x10\n\x08write_id\x18\x08 \x01(\x0c\x12\x1a\n\x12previous_write_ids\x18\t \x03(\x0c\x12\x31\n\x07lineage\x18\n \x03(\x0b\x32 .stateward.storage.v1.EpochStart\x12\x10\n\x08\x64\x65tached\x18\x0b \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18\x0c \x01(\x08\x12\x14\n\x0ctip_sequence\x18\r \x01(\x03\x12\x12\n\ntip_digest\x18\x0e \x01(\x0c\x12\x14\n\x0clast_version\x18\x0f \x01(\x03\x12\x16\n\x0eupdate_time_us\x18\x10 \x01(\x03\x12$\n\x06status\x18\x11 \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rexpire_second\x18\x12 \x01(\x03\x12\x17\n\x0fpacked_sequence\x18\x13 \x01(\x03\x12\x30\n\x07objects\x18\x14 \x03(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12.\n\x05index\x18\x15 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\r\n\x05image\x18\x16 \x01(\x0c\x12\x35\n\x0cimage_object\x18\x17 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x18\n\x10snapshot_version\x18\x18 \x01(\x03\x12\x17\n\x0fsnapshot_pieces\x18\x19 \x03(\x0c\x12\x0c\n\x04tail\x18\x1a \x03(\x0c\x12.\n\x07garbage\x18\x1b \x03(\x0b\x32\x1d.stateward.storage.v1.Garbage\"=\n\nEpochStart\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\"\xff\x01\n\tObjectRef\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .stateward.storage.v1.ObjectKind\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0c\n\x04\x62oot\x18\x03 \x01(\x06\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x03\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x03\x12\x15\n\rlast_sequence\x18\x08 \x01(\x03\x12\x15\n\rfirst_version\x18\t \x01(\x03\x12\x14\n\x0clast_version\x18\n \x01(\x03\x12\x14\n\x0c\x64ictionaries\x18\x0b \x03(\x03\"K\n\x07Garbage\x12/\n\x06object\x18\x01 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\"\xa8\x02\n\x0bThreadImage\x12.\n\x04head\x18\x01 \x01(\x0b\x32 .stateward.storage.v1.ThreadHead\x12\x32\n\x08\x62ranches\x18\x02 \x03(\x0b\x32 .stateward.storage.v1.BranchHead\x12\x1f\n\x04tags\x18\x03 \x03(\x0b\x32\x11.stateward.v1.Tag\x12\x34\n\x06pruned\x18\x04 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersions\x12,\n\x05\x62lobs\x18\x05 \x03(\x0b\x32\x1d.stateward.storage.v1.BlobRow\x12\x30\n\x07signals\x18\x06 \x03(\x0b\x32\x1f.stateward.storage.v1.SignalRow\"<\n\x0b\x41rchivePack\x12-\n\x04rows\x18\x01 \x03(\x0b\x32\x1f.stateward.storage.v1.PackedRow\"w\n\tPackedRow\x12\x12\n\x08sequence\x18\x01 \x01(\x03H\x00\x12\x12\n\x08parts_id\x18\x02 \x01(\x06H\x00\x12\x1a\n\x10snapshot_version\x18\x03 \x01(\x03H\x00\x12\r\n\x05index\x18\x04 \x01(\x05\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x42\x07\n\x05place\"s\n\x0c\x41rchiveIndex\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x31\n\x08previous\x18\x02 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\"\xd3\x01\n\nArchiveRow\x12$\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\x0e\x32\x14.stateward.v1.Access\x12/\n\x04head\x18\x02 \x01(\x0b\x32!.stateward.storage.v1.ArchiveHead\x12\x16\n\x0e\x66loor_sequence\x18\x03 \x01(\x03\x12\x15\n\rfloor_version\x18\x04 \x01(\x03\x12\x13\n\x0brolled_back\x18\x05 \x01(\x08\x12\x11\n\torphan_of\x18\x06 \x01(\t\x12\x17\n\x0f\x63ommon_sequence\x18\x07 \x01(\x03\"9\n\tKeyObject\x12,\n\x05wraps\x18\x01 \x03(\x0b\x32\x1d.stateward.storage.v1.KeyWrap\"/\n\x07KeyWrap\x12\x13\n\x0bwrapping_id\x18\x01 \x01(\x0c\x12\x0f\n\x07wrapped\x18\x02 \x01(\x0c\"s\n\rArchiveFormat\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x12\n\nmin_reader\x18\x02 \x01(\x05\x12\x12\n\nmin_writer\x18\x03 \x01(\x05\x12\x16\n\x0e\x63reate_time_us\x18\x04 \x01(\x03\x12\x12\n\narchive_id\x18\x05 \x01(\x0c*\x87\x01\n\nObjectKind\x12\x1b\n\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OBJECT_KIND_PACK\x10\x01\x12\x18\n\x14OBJECT_KIND_SNAPSHOT\x10\x02\x12\x15\n\x11OBJECT_KIND_INDEX\x10\x03\x12\x15\n\x11OBJECT_KIND_IMAGE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/storage/v1/archive.proto\x12\x14stateward.storage.v1\x1a\x1fstateward/storage/v1/head.proto\x1a\"stateward/storage/v1/journal.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/thread.proto\"\xd6\x05\n\x0b\x41rchiveHead\x12\x12\n\nmin_reader\x18\x01 \x01(\x05\x12\x12\n\nmin_writer\x18\x02 \x01(\x05\x12\x0b\n\x03uid\x18\x03 \x01(\x0c\x12\x15\n\rcreated_epoch\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x06 \x01(\x0c\x12\x10\n\x08owner_id\x18\x07 \x01(\t\x12\x10\n\x08write_id\x18\x08 \x01(\x0c\x12\x1a\n\x12previous_write_ids\x18\t \x03(\x0c\x12\x31\n\x07lineage\x18\n \x03(\x0b\x32 .stateward.storage.v1.EpochStart\x12\x10\n\x08\x64\x65tached\x18\x0b \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18\x0c \x01(\x08\x12\x14\n\x0ctip_sequence\x18\r \x01(\x03\x12\x12\n\ntip_digest\x18\x0e \x01(\x0c\x12\x14\n\x0clast_version\x18\x0f \x01(\x03\x12\x16\n\x0eupdate_time_us\x18\x10 \x01(\x03\x12$\n\x06status\x18\x11 \x01(\x0e\x32\x14.stateward.v1.Status\x12\x15\n\rexpire_second\x18\x12 \x01(\x03\x12\x17\n\x0fpacked_sequence\x18\x13 \x01(\x03\x12\x30\n\x07objects\x18\x14 \x03(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12.\n\x05index\x18\x15 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\r\n\x05image\x18\x16 \x01(\x0c\x12\x35\n\x0cimage_object\x18\x17 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x18\n\x10snapshot_version\x18\x18 \x01(\x03\x12\x17\n\x0fsnapshot_pieces\x18\x19 \x03(\x0c\x12\x0c\n\x04tail\x18\x1a \x03(\x0c\x12.\n\x07garbage\x18\x1b \x03(\x0b\x32\x1d.stateward.storage.v1.Garbage\"K\n\nEpochStart\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0c\n\x04\x62oot\x18\x04 \x01(\x06\"\xff\x01\n\tObjectRef\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .stateward.storage.v1.ObjectKind\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0c\n\x04\x62oot\x18\x03 \x01(\x06\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x03\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x03\x12\x15\n\rlast_sequence\x18\x08 \x01(\x03\x12\x15\n\rfirst_version\x18\t \x01(\x03\x12\x14\n\x0clast_version\x18\n \x01(\x03\x12\x14\n\x0c\x64ictionaries\x18\x0b \x03(\x03\"K\n\x07Garbage\x12/\n\x06object\x18\x01 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\"\xa8\x02\n\x0bThreadImage\x12.\n\x04head\x18\x01 \x01(\x0b\x32 .stateward.storage.v1.ThreadHead\x12\x32\n\x08\x62ranches\x18\x02 \x03(\x0b\x32 .stateward.storage.v1.BranchHead\x12\x1f\n\x04tags\x18\x03 \x03(\x0b\x32\x11.stateward.v1.Tag\x12\x34\n\x06pruned\x18\x04 \x01(\x0b\x32$.stateward.storage.v1.PrunedVersions\x12,\n\x05\x62lobs\x18\x05 \x03(\x0b\x32\x1d.stateward.storage.v1.BlobRow\x12\x30\n\x07signals\x18\x06 \x03(\x0b\x32\x1f.stateward.storage.v1.SignalRow\"<\n\x0b\x41rchivePack\x12-\n\x04rows\x18\x01 \x03(\x0b\x32\x1f.stateward.storage.v1.PackedRow\"w\n\tPackedRow\x12\x12\n\x08sequence\x18\x01 \x01(\x03H\x00\x12\x12\n\x08parts_id\x18\x02 \x01(\x06H\x00\x12\x1a\n\x10snapshot_version\x18\x03 \x01(\x03H\x00\x12\r\n\x05index\x18\x04 \x01(\x05\x12\x0e\n\x06record\x18\x05 \x01(\x0c\x42\x07\n\x05place\"s\n\x0c\x41rchiveIndex\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\x12\x31\n\x08previous\x18\x02 \x01(\x0b\x32\x1f.stateward.storage.v1.ObjectRef\"\xd3\x01\n\nArchiveRow\x12$\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\x0e\x32\x14.stateward.v1.Access\x12/\n\x04head\x18\x02 \x01(\x0b\x32!.stateward.storage.v1.ArchiveHead\x12\x16\n\x0e\x66loor_sequence\x18\x03 \x01(\x03\x12\x15\n\rfloor_version\x18\x04 \x01(\x03\x12\x13\n\x0brolled_back\x18\x05 \x01(\x08\x12\x11\n\torphan_of\x18\x06 \x01(\t\x12\x17\n\x0f\x63ommon_sequence\x18\x07 \x01(\x03\"9\n\tKeyObject\x12,\n\x05wraps\x18\x01 \x03(\x0b\x32\x1d.stateward.storage.v1.KeyWrap\"/\n\x07KeyWrap\x12\x13\n\x0bwrapping_id\x18\x01 \x01(\x0c\x12\x0f\n\x07wrapped\x18\x02 \x01(\x0c\"s\n\rArchiveFormat\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x12\n\nmin_reader\x18\x02 \x01(\x05\x12\x12\n\nmin_writer\x18\x03 \x01(\x05\x12\x16\n\x0e\x63reate_time_us\x18\x04 \x01(\x03\x12\x12\n\narchive_id\x18\x05 \x01(\x0c*\x87\x01\n\nObjectKind\x12\x1b\n\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OBJECT_KIND_PACK\x10\x01\x12\x18\n\x14OBJECT_KIND_SNAPSHOT\x10\x02\x12\x15\n\x11OBJECT_KIND_INDEX\x10\x03\x12\x15\n\x11OBJECT_KIND_IMAGE\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.storage.v1.archive_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTKIND']._serialized_start=2353
-  _globals['_OBJECTKIND']._serialized_end=2488
+  _globals['_OBJECTKIND']._serialized_start=2367
+  _globals['_OBJECTKIND']._serialized_end=2502
   _globals['_ARCHIVEHEAD']._serialized_start=188
   _globals['_ARCHIVEHEAD']._serialized_end=914
   _globals['_EPOCHSTART']._serialized_start=916
-  _globals['_EPOCHSTART']._serialized_end=977
-  _globals['_OBJECTREF']._serialized_start=980
-  _globals['_OBJECTREF']._serialized_end=1235
-  _globals['_GARBAGE']._serialized_start=1237
-  _globals['_GARBAGE']._serialized_end=1312
-  _globals['_THREADIMAGE']._serialized_start=1315
-  _globals['_THREADIMAGE']._serialized_end=1611
-  _globals['_ARCHIVEPACK']._serialized_start=1613
-  _globals['_ARCHIVEPACK']._serialized_end=1673
-  _globals['_PACKEDROW']._serialized_start=1675
-  _globals['_PACKEDROW']._serialized_end=1794
-  _globals['_ARCHIVEINDEX']._serialized_start=1796
-  _globals['_ARCHIVEINDEX']._serialized_end=1911
-  _globals['_ARCHIVEROW']._serialized_start=1914
-  _globals['_ARCHIVEROW']._serialized_end=2125
-  _globals['_KEYOBJECT']._serialized_start=2127
-  _globals['_KEYOBJECT']._serialized_end=2184
-  _globals['_KEYWRAP']._serialized_start=2186
-  _globals['_KEYWRAP']._serialized_end=2233
-  _globals['_ARCHIVEFORMAT']._serialized_start=2235
-  _globals['_ARCHIVEFORMAT']._serialized_end=2350
+  _globals['_EPOCHSTART']._serialized_end=991
+  _globals['_OBJECTREF']._serialized_start=994
+  _globals['_OBJECTREF']._serialized_end=1249
+  _globals['_GARBAGE']._serialized_start=1251
+  _globals['_GARBAGE']._serialized_end=1326
+  _globals['_THREADIMAGE']._serialized_start=1329
+  _globals['_THREADIMAGE']._serialized_end=1625
+  _globals['_ARCHIVEPACK']._serialized_start=1627
+  _globals['_ARCHIVEPACK']._serialized_end=1687
+  _globals['_PACKEDROW']._serialized_start=1689
+  _globals['_PACKEDROW']._serialized_end=1808
+  _globals['_ARCHIVEINDEX']._serialized_start=1810
+  _globals['_ARCHIVEINDEX']._serialized_end=1925
+  _globals['_ARCHIVEROW']._serialized_start=1928
+  _globals['_ARCHIVEROW']._serialized_end=2139
+  _globals['_KEYOBJECT']._serialized_start=2141
+  _globals['_KEYOBJECT']._serialized_end=2198
+  _globals['_KEYWRAP']._serialized_start=2200
+  _globals['_KEYWRAP']._serialized_end=2247
+  _globals['_ARCHIVEFORMAT']._serialized_start=2249
+  _globals['_ARCHIVEFORMAT']._serialized_end=2364
 # @@protoc_insertion_point(module_scope)

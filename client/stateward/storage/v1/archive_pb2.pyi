@@ -83,14 +83,16 @@ class ArchiveHead(_message.Message):
     def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., image_object: _Optional[_Union[ObjectRef, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ...) -> None: ...
 
 class EpochStart(_message.Message):
-    __slots__ = ("epoch", "sequence", "digest")
+    __slots__ = ("epoch", "sequence", "digest", "boot")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     digest: bytes
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    boot: int
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., boot: _Optional[int] = ...) -> None: ...
 
 class ObjectRef(_message.Message):
     __slots__ = ("kind", "epoch", "boot", "counter", "size_bytes", "sha256", "first_sequence", "last_sequence", "first_version", "last_version", "dictionaries")
