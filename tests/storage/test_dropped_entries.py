@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.service.wire import appends
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest, WatchRequest
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import VersionMismatch, VersionPruned
 from stateward_sidecar.storage.writer import Write
@@ -19,7 +18,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WIND
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions
 
-OLD = 20
+OLD, TAGGED = 20, 10
 
 
 class MovedClock(Clock):
@@ -45,18 +44,27 @@ def save(store: Store, version: int) -> Any:
     return write(store, prepared.run)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A thread whose oldest versions are pruned and whose entries have left the window of request ids."""
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """No test changes it: a thread with pruned versions, whose entries have left the window of request ids."""
 
     def fail(error: BaseException) -> None:
         raise error
 
     clock = MovedClock()
-    made = Store(StoreOptions(tmp_path, b"k" * 32, 1 << 30, 8 << 20, Limits()), lambda writes: None, fail, clock)
+    made = Store(
+        StoreOptions(tmp_path_factory.mktemp("data"), b"k" * 32, 1 << 30, 8 << 20, Limits()),
+        lambda writes: None,
+        fail,
+        clock,
+    )
     made.start()
     for version in range(OLD):
         save(made, version)
+    write(
+        made,
+        made.settings.set_tag(SetTagRequest(namespace="default", thread="t", tag="kept", version={"version": TAGGED})),
+    )
     prune = PruneThreadRequest(namespace="default", thread="t", keep_latest_per_branch=1)
     made.pruner.prune(prune)
     for version in range(OLD, OLD + REQUEST_WINDOW_ENTRIES + 10):
@@ -89,6 +97,14 @@ def test_a_watch_never_passes_over_removed_entries(store: Store) -> None:
             read_all(store, after_sequence=after)
     assert read_all(store, after_sequence=0) == sorted(kept)  # the beginning is what is left of it
     assert read_all(store, after_sequence=max(gone)) == list(range(max(gone) + 1, tip + 1))
+
+
+def test_a_hole_in_the_middle_ends_a_watch(store: Store) -> None:
+    """An entry that stayed between removed ones is told, and then what is missing; nothing is passed over."""
+    watch = store.watcher.open(WatchRequest(namespace="default", thread="t", after_sequence=TAGGED - 1))
+    assert [event.sequence for event in store.watcher.read(watch)] == [TAGGED]
+    with pytest.raises(VersionPruned):
+        store.watcher.read(watch)
 
 
 def test_verify_takes_removed_entries_for_what_they_are(store: Store) -> None:

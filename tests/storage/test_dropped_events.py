@@ -63,6 +63,27 @@ def test_what_a_second_look_cures_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         assert [event.sequence for event in read_all(store)] == [1, 2, 3, 5, 6]
 
 
+@pytest.mark.parametrize("thread", ["t", "-"])
+def test_a_read_that_fails_is_made_again_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+    """What was read before the failure is told by the next read."""
+    with opened(tmp_path) as store:
+        line(store, 5)
+        read_entry, calls = replay.read_entry, [0]
+
+        def failing(*arguments: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == 3:
+                raise OSError("the disk could not be read")
+            return read_entry(*arguments)
+
+        fields = {"after_cursor": "n.0"} if thread == "-" else {"after_sequence": 0}
+        watch = store.watcher.open(WatchRequest(namespace="default", thread=thread, **fields))
+        monkeypatch.setattr(replay, "read_entry", failing)
+        with pytest.raises(OSError, match="could not be read"):
+            store.watcher.read(watch)
+        assert [event.sequence for event in store.watcher.read(watch)] == [1, 2, 3, 4, 5]
+
+
 def test_between_commit_and_memory_no_event_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads what is committed before memory says so finds every version with its edits, pruned or not."""
     with opened(tmp_path) as store:
