@@ -9,7 +9,9 @@ import pytest
 from tests.storage.inside import findings, get, hydrate, make_store, opened, rest, save, settle, write
 
 from stateward.v1.diff_pb2 import Diff
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
@@ -149,3 +151,16 @@ def test_a_large_save_that_fails_leaves_no_piece(tmp_path: Path, monkeypatch: py
         with store.context.engine.read() as txn:
             assert list(rows(txn, get(store).identity.keys.all_of(b"P"))) == []
         assert save(store, "3", expected_version=1).version == 2
+
+
+def test_pruned_edits_that_are_still_here_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large edits of a pruned version lie here until they are cleared away, or came so from the archive."""
+    with opened(tmp_path) as store:
+        for number in range(4):
+            save(store, f"{number}", diff=large(), expected_version=number)
+        with monkeypatch.context() as dying:
+            dying.setattr(store.pruner._clearer, "clear", lambda *_: None)
+            store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", keep_latest_per_branch=1))
+        assert findings(store) == []
+        write(store, lambda txn, batch: txn.delete(layout.uncleared_key(get(store).number)))
+        assert findings(store) == []

@@ -245,10 +245,11 @@ class Settler:
             draft = threads.draft(txn, batch, thread.identity.namespace, thread.name)  # type: ignore[arg-type]
             if draft is not None and draft.identity.number == thread.number:
                 row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
-                write_archive_row(txn, draft, row)  # type: ignore[arg-type]
                 if row.access == ACCESS_REMOTE and draft.head.tip_sequence <= row.head.tip_sequence:
                     txn.delete(layout.outbox_key(thread.number))  # type: ignore[attr-defined]
-                    draft.thread.in_outbox = False
+                    draft.thread.in_outbox = False  # at worst the row is put once more
+                # Last, as it changes the draft that others of the batch share: a full map may refuse any row.
+                write_archive_row(txn, draft, row)  # type: ignore[arg-type]
                 threads.keep_draft(batch, draft)
 
         self._desk.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()

@@ -84,10 +84,11 @@ class Clearer:
 
     def clear(self, number: int, lineage: Lineage) -> None:
         """Does all that is to be done for a thread. Only one call a thread at a time. Raises ShuttingDown, DiskFull."""
-        while self._context.writer.submit(
-            Write(run=self._step(number, lineage), background=True, frees_space=True), wait=True
-        ).wait():
-            pass
+        more = True
+        while more:
+            # Not in the background: under load that would never end, and a step is as short as a save.
+            write = Write(run=self._step(number, lineage), is_alone=True, frees_space=True)
+            more = self._context.writer.submit(write, wait=True).wait()
 
     def _step(self, number: int, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
         """True: there is more to do."""

@@ -20,14 +20,12 @@ def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Ite
         is_whole = txn.get(keys.snapshot_piece(version, 0)) is not None
         if not is_whole and txn.get(layout.half_key(number, version)) is None:
             yield Corrupt("pieces of a snapshot that was never finished take room", thread.name, version)
-    if thread.floor_sequence or txn.get(layout.uncleared_key(number)) is not None:
-        return  # history that is on its way brings pieces before their entries; what was pruned has its own for a while
+    if thread.floor_sequence:
+        return  # history that is on its way brings pieces before their entries
     loose = set(_numbers(txn, keys.all_of(b"P"))) - known
     if loose:  # of entries that came while the journal was read
         for key, record in rows_from(txn, keys.entry(1), keys.all_of(b"J")):
-            header = unpack(record, layout.tail_number(key)).header
-            if header.version not in thread.pruned:
-                loose.discard(header.parts_id)
+            loose.discard(unpack(record, layout.tail_number(key)).header.parts_id)
     for _ in loose:
         yield Corrupt("pieces of edits that no entry names take room", thread.name)
 

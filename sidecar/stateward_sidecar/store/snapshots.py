@@ -77,7 +77,7 @@ class Snapshots:
     ) -> None:
         """Writes a snapshot and waits until it is committed. Not for the event loop or the writer.
 
-        ``frees_space``: what it is written for makes more room than it takes.
+        ``frees_space``: somebody waits for it, and what it is written for makes more room than it takes.
         """
         content = parts.pack_snapshot(snapshot)
         with under_way(self._context, thread.number, version):
@@ -104,7 +104,10 @@ class Snapshots:
         )
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes, frees_space: bool) -> None:
-        write = Write(run=run, size_bytes=len(row) + 8192, background=True, frees_space=frees_space)
+        write = Write(
+            run=run, size_bytes=len(row) + 8192, background=not frees_space, is_alone=frees_space,
+            frees_space=frees_space,
+        )  # fmt: skip
         self._context.writer.submit(write, wait=True).wait()
 
     def _finish(

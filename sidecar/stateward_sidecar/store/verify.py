@@ -182,8 +182,7 @@ class Verifier:
     def _verify_entry(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
         thread, header = progress.thread, entry.header
         identity = thread.identity
-        if header.version not in thread.pruned:
-            progress.parts.add(header.parts_id)
+        progress.parts.add(header.parts_id)
         is_next = header.sequence == progress.sequence + 1
         previous, progress.digest = progress.digest, header.digest
         if header.version:
