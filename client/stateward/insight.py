@@ -3,18 +3,20 @@
 Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
 
     {"role": "assistant", "tool_calls": [{"id", "function": {"name"}}]}       OpenAI; {"name", "args"} as in LangChain
-    {"role" | "type": "tool", "tool_call_id", "status": "error"}              their results
+    {"role" | "type": "tool", "tool_call_id" | "id", "status": "error"}       their results
     {"type": "function_call", "name", "call_id"}                              OpenAI, responses
     {"content": [{"type": "tool_use", "id", "name"}]}                         Anthropic
     {"content": [{"type": "tool_result", "tool_use_id", "is_error": true}]}   their results
     {"name" | "tool": "search", "error": "…"}                                 an entry of "tool_calls"
     stateward.agent.v1.ToolCall                                               the same, in the typed schema
 
+A result says that its call failed by a status, an "error", "is_error", or a text that begins with the word Error.
 One call often stands in two of these places, so of each thread and tool the place that has most of them counts.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +35,9 @@ MESSAGES, TOOL_CALLS = "messages", "tool_calls"
 LOGS = (MESSAGES, TOOL_CALLS)
 EFFECT_FAILED = effect_pb2.EFFECT_STATE_FAILED
 FAILED_WORDS = {"error", "failed", "failure"}
+FAILED_TEXT = re.compile(r"[\s\[<(*#`]*(?:(?:Error|ERROR)\b|error:|Traceback \(most recent call last\))")
+RESULT_ROLES = ("tool", "function")
+RESULT_TYPES = ("tool", "tool_result", "function_call_output")
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,7 @@ def _in_calls(entries: Iterable[dict[str, Any]]) -> Calls:
     for entry in entries:
         if name := _name(entry):
             found.calls[name] += 1
-            found.errors[name] += _says_error(entry)
+            found.errors[name] += _says_error(entry) or _begins_with_error(entry)
             found.last = name
     return found
 
@@ -211,11 +216,12 @@ def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _failed(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Name (as far as it is said) and id of each call that a message tells to have failed."""
     results = [part for part in _dicts(message.get("content")) if part.get("type") == "tool_result"]
-    if message.get("role") == "tool" or message.get("type") in ("tool", "function_call_output"):
+    if message.get("role") in RESULT_ROLES or message.get("type") in RESULT_TYPES:
         results.append(message)
     for result in results:
-        if _says_error(result):
-            call_id = result.get("tool_use_id") or result.get("tool_call_id") or result.get("call_id")
+        if _says_error(result) or _begins_with_error(result):
+            names = ("tool_use_id", "tool_call_id", "call_id", "id")
+            call_id = next((result[name] for name in names if result.get(name)), "")
             yield str(result.get("name") or ""), str(call_id or "")
 
 
@@ -231,6 +237,14 @@ def _says_error(entry: Mapping[str, Any]) -> bool:
     # As a ToolCall says it: its result has what went wrong, and its status is the name of an enum's member.
     has_failed = word.endswith("_failed") or (isinstance(result, dict) and result.get("error"))
     return bool(entry.get("is_error") or entry.get("error") or word in FAILED_WORDS or has_failed)
+
+
+def _begins_with_error(result: Mapping[str, Any]) -> bool:
+    """Whether the text of a result begins so: many tools have no other way to say it."""
+    content = next((result[name] for name in ("content", "output", "result") if result.get(name)), "")
+    if isinstance(content, list):
+        content = next((part.get("text") for part in _dicts(content)), "")
+    return isinstance(content, str) and bool(FAILED_TEXT.match(content))
 
 
 def _dicts(found: Any) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings, version
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.files import sync_path
-from stateward_sidecar.storage.keyfile import create_key_file, fingerprint, read_key_file
+from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
@@ -292,6 +292,8 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
         found.append(
             f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive"
         )
+    if exposed := find_exposure(settings.key_file):
+        found.append(exposed)
     return tuple(found)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +128,40 @@ def test_impatient_supervisors_get_a_good_exit_code() -> None:
             process.send_signal(signal.SIGTERM)
             time.sleep(0.005)
         assert process.returncode == 0
+
+
+BUSY = """
+import sys, threading, grpc
+from stateward.v1 import admin_service_pb2 as admin, admin_service_pb2_grpc as services
+
+def work():
+    stub = services.AdminServiceStub(grpc.insecure_channel(sys.argv[1], [("grpc.use_local_subchannel_pool", 1)]))
+    is_there = True
+    while is_there:
+        try:
+            stub.GetServerInfo(admin.GetServerInfoRequest())
+            if workers:
+                print("at work", flush=True)
+                workers.clear()
+        except grpc.RpcError as error:
+            is_there = "the daemon is stopping" in error.details()
+
+workers = [threading.Thread(target=work) for _ in range(8)]
+for each in list(workers):
+    each.start()
+"""
+
+
+def test_a_stop_writes_nothing_to_its_clients() -> None:
+    """A Python program that is at work as the daemon stops finds no line of gRPC's on its stderr."""
+    with run_daemon() as daemon:
+        command = [sys.executable, "-c", BUSY, daemon.target]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "at work\n"
+            assert daemon.stop() == 0
+            _, said = client.communicate(timeout=30)
+    assert said == ""
 
 
 def test_an_idle_daemon_stops_at_once() -> None:

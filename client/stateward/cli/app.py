@@ -142,7 +142,7 @@ def _advise(error: StatewardError) -> str:
             )
         case Fenced():
             advice = "`stateward show THREAD` has the history as it is now"
-        case NoArchive():
+        case NoArchive() if "--archive" not in error.message:
             advice = "start it with: stateward-sidecar --archive URL"
         case ArchiveUnavailable():
             advice = "`stateward archive status` says how it does; what is on this disk can be read meanwhile"

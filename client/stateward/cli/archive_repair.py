@@ -61,7 +61,7 @@ def gc(
     grace: Annotated[
         str | None,
         typer.Option(
-            "--grace", metavar="TIME", help="Keep what was let go since: 1h, 2d; default: an hour, for stalled writers."
+            "--grace", metavar="TIME", help="Keep what was let go since: 1h, 2d, 0s; default: 1h, for stalled writers."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -78,7 +78,7 @@ def gc(
       stateward archive gc --dry-run
       stateward archive gc
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    keep = None if grace is None else read_length(grace, "--grace")
+    keep = None if grace is None else read_length(grace, "--grace", zero_allowed=True)
     keys: list[str] = []
     last: GarbageProgress | None = None
     with (

@@ -162,6 +162,21 @@ def summarize(entry: Any, width: int) -> str:
     return shorten("  ".join(filter(None, parts)), width)
 
 
+def whole(value: Any) -> list[str]:
+    """A value in full, as lines: for messages the role, the text as it is, and whatever else they say as JSON."""
+    rest, lines = value, list[str]()
+    if isinstance(value, str):
+        return value.splitlines()
+    if isinstance(value, dict) and isinstance(value.get("role"), str):
+        lines.append(value["role"])
+        rest = {key: each for key, each in value.items() if key != "role"}
+        if isinstance(value.get("content"), str):
+            lines += rest.pop("content").splitlines()
+    if rest or rest == value:
+        lines += json.dumps(plain(rest), ensure_ascii=False, indent=2).splitlines()
+    return lines
+
+
 def compact(value: Any, width: int) -> str:
     """A value as JSON on one line."""
     return shorten(json.dumps(plain(value), ensure_ascii=False), width if not is_terminal() else min(width, 500))

@@ -17,7 +17,7 @@ from stateward.importing import Totals
 
 
 class Lines:
-    """A line for each run that is done."""
+    """A line for each run of which something was saved. The summary counts those that were there already."""
 
     def __enter__(self) -> Self:
         return self
@@ -34,15 +34,13 @@ class Lines:
         """Prints what became of a run."""
         if result.problem is not None:
             fail(result.problem)
-        elif result.task.run is not None:
+        elif result.task.run is not None and result.totals.steps:
             say(f"{result.task.run.thread}: {_outcome(result.totals)}, {size(result.totals.message_bytes)}")
 
 
 def _outcome(totals: Totals) -> str:
     if not totals.steps_done_before:
         return f"{totals.steps:,} steps saved"
-    if not totals.steps:
-        return f"all {totals.steps_done_before:,} steps were there already"
     return f"{totals.steps:,} steps saved after the {totals.steps_done_before:,} that were there"
 
 

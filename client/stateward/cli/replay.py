@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +14,10 @@ from stateward.cli.compare import compare_logs, compare_slots
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
 from stateward.cli.diff import print_differences
-from stateward.cli.output import clean, is_terminal, print_facts, print_line_of_json, say, size
+from stateward.cli.output import CommandError, clean, is_terminal, print_facts, print_line_of_json, say, size
 from stateward.cli.times import clock_time
 from stateward.cli.where import FORMS, find_version, looking_at
+from stateward.errors import InvalidField
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, State, Thread
@@ -49,7 +52,8 @@ def replay(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         begin, end = find_version(handle, first, "--from"), find_version(handle, last, "--to")
-        with looking_at(handle), handle.history(begin or 0, end, slots=None if as_json else []) as line:
+        slots: list[str] | None = None if as_json else []
+        with looking_at(handle), _on_one_line(thread), handle.history(begin or 0, end, slots=slots) as line:
             if as_json:
                 for at, (checkpoint, state, changes) in enumerate(line):
                     print_line_of_json(_as_json(checkpoint, None if at else state, changes))
@@ -61,6 +65,18 @@ def replay(
         else:
             for at in range(len(steps)):
                 walk.show(at)
+
+
+@contextmanager
+def _on_one_line(thread: str) -> Iterator[None]:
+    """Says of two versions of which one was not made from the other what was asked for, and where they are drawn."""
+    try:
+        yield
+    except InvalidField as error:
+        if error.field != "from_version":
+            raise
+        what = error.message.partition(": ")[2]
+        raise CommandError(f"--from: {what}; `stateward history {thread} --all` draws which came from which") from None
 
 
 class _Walk:
@@ -75,17 +91,27 @@ class _Walk:
         at, end = 0, len(self._steps) - 1
         while True:
             self.show(at)
+            found = self._ask(at, end)
+            if found is None:
+                return
+            at = found
+
+    @staticmethod
+    def _ask(at: int, end: int) -> int | None:
+        """Where to go, once somebody has typed it; None = to the end."""
+        while True:
             print(f"[{at + 1}/{end + 1}] Enter next, b back, number, q quit: ", end="", flush=True)
             typed = sys.stdin.readline()
             word = typed.strip().lower()
             if not typed or word == "q" or (not word and at == end):
-                return
+                return None
+            if not word:
+                return at + 1
             if word == "b":
-                at = max(at - 1, 0)
-            elif re.fullmatch(r"\d{1,9}", word):
-                at = min(max(int(word) - 1, 0), end)
-            else:
-                at = min(at + 1, end)
+                return max(at - 1, 0)
+            if re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= end + 1:
+                return int(word) - 1
+            say(f"{clean(word)!r} is none of Enter, b, q, and a number from 1 to {end + 1}")
 
     def show(self, at: int) -> None:
         """Prints a step."""

@@ -18,6 +18,7 @@ from stateward.cli.describe import (
     slot_of,
     status_word,
     summarize,
+    whole,
 )
 from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
 from stateward.cli.times import clock_time
@@ -44,6 +45,7 @@ def show(
         ),
     ] = None,
     slot: Annotated[str | None, typer.Option("--slot", metavar="NAME", help="Only this slot.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Slots and entries in full, on lines of their own.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="With --slot: its bytes as they are stored.")] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -55,9 +57,12 @@ def show(
     Examples:
       stateward show booking-42
       stateward show booking-42 --at 12 --log messages --last 3
+      stateward show booking-42 --log messages --last 1 --full
       stateward show booking-42 --at before-dates --json | jq .slots
       stateward show booking-42 --slot photo --raw > photo.png
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if full and (raw or as_json):
+        raise typer.BadParameter("it goes without --raw and --json, which are whole anyway", param_hint="--full")
     if raw and (slot is None or as_json):
         raise typer.BadParameter("it goes with --slot NAME, and not with --json", param_hint="--raw")
     with connect(context, target, namespace) as client:
@@ -72,18 +77,29 @@ def show(
         elif as_json:
             print_json(state_as_json(state, last))
         else:
-            _print_state(state, last)
+            _print_state(state, last, full=full)
 
 
-def _print_state(state: State, last: int | None) -> None:
+def _print_state(state: State, last: int | None, *, full: bool) -> None:
     assert state.checkpoint is not None
     _print_checkpoint(state.checkpoint, state.owner_id)
     if len(state.slots):
         say()
         say("slots", style="bold")
-        print_facts((f"  {name}", compact(slot_of(state, name), SLOT_WIDTH)) for name in sorted(state.slots))
+        if full:
+            for name in sorted(state.slots):
+                _print_whole(clean(name), slot_of(state, name))
+        else:
+            print_facts((f"  {name}", compact(slot_of(state, name), SLOT_WIDTH)) for name in sorted(state.slots))
     for name in state.logs:
-        _print_log(state, name, DEFAULT_LAST if last is None else last, is_projected=state.partial)
+        _print_log(state, name, DEFAULT_LAST if last is None else last, is_projected=state.partial, full=full)
+
+
+def _print_whole(name: str, value: Any) -> None:
+    """A slot or an entry, with its lines below its name."""
+    say(f"  {name}", style="bold")
+    for line in whole(value):
+        say(f"    {clean(line)}")
 
 
 def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, slot: str | None) -> State:
@@ -147,7 +163,7 @@ def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
     )
 
 
-def _print_log(state: State, name: str, last: int, *, is_projected: bool) -> None:
+def _print_log(state: State, name: str, last: int, *, is_projected: bool, full: bool) -> None:
     log = state.logs[name]
     shown = _end(log, last)
     first_shown = log.next_index - len(shown)
@@ -159,4 +175,7 @@ def _print_log(state: State, name: str, last: int, *, is_projected: bool) -> Non
         say(f"  … {hidden} more before; --last {len(log)} shows all", style="dim")
     width = len(str(log.next_index))
     for index, entry in enumerate(shown, first_shown):
+        if full:
+            _print_whole(str(index), entry)
+            continue
         say(f"  {index:>{width}}  {summarize(entry, ENTRY_WIDTH)}")

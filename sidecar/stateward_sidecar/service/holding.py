@@ -68,7 +68,7 @@ class Holding:
     def need(self) -> Archive:
         """The archive. Raises NoArchive."""
         if self.archive is None:
-            raise NoArchive("this daemon has no archive; start it with --archive")
+            raise NoArchive("this daemon has no archive; start it with: stateward-sidecar --archive URL")
         return self.archive
 
     # -- before and around a verb ---------------------------------------------------------------------------------

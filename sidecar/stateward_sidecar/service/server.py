@@ -114,10 +114,11 @@ class Server:
         """Takes no new calls; running ones may finish within the grace time."""
         self._gate.is_ended = True
         await self._health.enter_graceful_shutdown()
-        # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel.
+        # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel. A
+        # moment of it is needed: without, clients are told of an error, and print a line on their stderr.
         await self._calls.drain(grace_s)
         await asyncio.sleep(LAST_ANSWERS_S)  # what was answered last is on its way
-        await self._server.stop(None)
+        await self._server.stop(LAST_ANSWERS_S)
 
     async def set_ready(self, is_ready: bool) -> None:
         """What probes are told. Liveness is none of its business."""

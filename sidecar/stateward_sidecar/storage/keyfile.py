@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from stateward_sidecar.errors import StartError
@@ -40,6 +41,22 @@ def create_key_file(path: Path) -> bytes:
     except OSError as error:
         raise StartError(f"cannot write the key file {path}: {error.strerror}") from None
     return read_key_file(path)
+
+
+def find_exposure(path: Path) -> str:
+    """What is wrong with who may use the key file; empty if nothing is. A group may read it: an orchestrator's secret
+    reaches a process that is not root in no other way."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:  # gone since it was read
+        return ""
+    if mode & stat.S_IRWXO:
+        who = "every user of this machine can use it"
+    elif mode & stat.S_IWGRP:
+        who = "its group can change it"
+    else:
+        return ""
+    return f"the key file {path} has mode {mode:04o}: {who}, and whoever has key and disk reads everything; chmod 600"
 
 
 def fingerprint(key: bytes) -> str:
