@@ -12,14 +12,17 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
 from tests.histories.run import Verdict, run_many
 from tests.histories.scenarios import SCENARIOS
+from tests.processes import MARK
 
 
 def main() -> int:
@@ -35,7 +38,9 @@ def main() -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="histories-"))
     directory.mkdir(parents=True, exist_ok=True)
     seeds = range(options.seed, options.seed + options.count * options.step, options.step)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of all processes: daemons are killed on purpose
+    os.environ[MARK] = uuid.uuid4().hex  # by which all processes of this run are found
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # daemons are killed on purpose
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun = time.monotonic()
     verdicts, reason = run_many(seeds, directory, options.jobs, say)
     if reason:

@@ -36,7 +36,8 @@ def attempt(machine: Machine, thread: str, call: Callable[[], Attempt]) -> Attem
     ended = time.monotonic_ns()
     is_same = disk == (machine.disk(thread), machine.is_losing(thread)) and disk[0] == disk[1]
     return {
-        "machine": machine.name, "disk": disk[0] if is_same else -1, "call": begun, "return": ended, **answer,
+        "machine": machine.name, "disk": disk[0] if is_same else -1, "stormy": machine.is_stormy(begun / 1e9),
+        "call": begun, "return": ended, **answer,
     }  # fmt: skip
 
 

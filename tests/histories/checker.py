@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("checker")
-MODULES_WITHIN_S = 60.0
+MODULES_WITHIN_S = 30.0
 CHECK_WITHIN_S = 300.0
 
 

@@ -51,6 +51,10 @@ class Ending:
                 self.final(machine, thread)
         if is_whole:
             self.verify()
+        for machine in self._all:
+            machine.stop()
+            for complaint in machine.complaints:
+                self._recorder.write("finding", machine=machine.name, thread="", text=complaint)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from stateward.v1 import (
     thread_service_pb2_grpc,
 )
 
+STORM_LASTS_S = 5.0
 _CHANNEL = [
     ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
@@ -51,6 +52,7 @@ class Machine:
         self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s)}
         if weather is not None:
             self._environment |= s3_environment(weather.url)
+        self.complaints: list[str] = []  # what its processes did that they should not
         self._lock = threading.RLock()
         self._disks = 0
         self._losses: Counter[str] = Counter()  # by thread; "" = of all
@@ -81,15 +83,27 @@ class Machine:
     def kill(self) -> None:
         """SIGKILL."""
         with self._lock:
+            self._look()
             self._daemon.kill()
             self.is_running = False
 
     def stop(self) -> None:
-        """SIGTERM, and waits for the end; killed if it does not end."""
+        """SIGTERM, and waits for the end."""
         with self._lock:
-            with suppress(RuntimeError):
-                self._daemon.stop()
+            self._look()
+            try:
+                code = self._daemon.stop()
+            except RuntimeError:  # killed now
+                self.complaints.append("did not end on SIGTERM")
+            else:
+                if code:
+                    self.complaints.append(f"ended on SIGTERM with exit code {code}")
             self.is_running = False
+
+    def _look(self) -> None:
+        process = self._daemon._process
+        if process is not None and process.poll() is not None:
+            self.complaints.append(f"ended by itself with exit code {process.returncode}")
 
     def pause(self) -> None:
         """It stands still, as a process that is swapped out."""
@@ -110,6 +124,10 @@ class Machine:
     def log(self) -> str:
         """What its processes said."""
         return self._daemon.stderr
+
+    def is_stormy(self, since: float) -> bool:
+        """Whether a request to the bucket met something bad since then, or a little before."""
+        return self.weather is not None and self.weather.last_evil > since - STORM_LASTS_S
 
     # -- its disk -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 from collections import Counter
@@ -16,6 +17,7 @@ from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed
 from tests.histories.checker import NoChecker, build_checker, check_history
 from tests.histories.play import BUCKET, play
 from tests.histories.scenarios import scenario_of
+from tests.processes import MARK, end_marked
 
 TELL_EVERY_S = 60.0
 
@@ -49,6 +51,12 @@ def run_one(seed: int, directory: Path, program: Path, server: str | None) -> Ve
     return verdict
 
 
+def end_everything(pool: ProcessPoolExecutor) -> None:
+    """Somebody interrupts the run: all processes that it started are killed."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    end_marked(os.environ[MARK], patience_s=0)
+
+
 @contextmanager
 def running_server(directory: Path) -> Iterator[str]:
     """An S3 server with the bucket of the histories. Raises WeedMissing."""
@@ -77,6 +85,7 @@ def run_many(
             chosen = [seed for seed in chosen if scenario_of(seed).archive != "s3"]
         pool = stack.enter_context(ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")))
         waiting: list[Future[Verdict]] = [pool.submit(run_one, seed, directory, program, server) for seed in chosen]
+        stack.push(lambda kind, *_: end_everything(pool) if kind is not None else None)
         told = time.monotonic()
         for done in as_completed(waiting):
             verdict = done.result()

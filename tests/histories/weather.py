@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class Weather:
     badness: float = 0.0
     is_cut: bool = False
     slow_head_s: float = 0.0
+    # When a request last met something bad, on the monotonic clock.
+    last_evil: float = 0.0
     stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -66,7 +69,9 @@ class _Handler(proxy._Handler):
         weather, kind = self.weather, kind_of(self.command, self.path, self.headers)
         if weather.slow_head_s and kind == "replace HEAD":
             weather.stopped.wait(weather.slow_head_s)
+            weather.last_evil = time.monotonic()
         if weather.is_cut:
+            weather.last_evil = time.monotonic()
             self.spoil("reset", 0, {}, b"")
             return
         with suppress(OSError):
@@ -76,6 +81,8 @@ class _Handler(proxy._Handler):
 
     def meet(self, fate: str, body: bytes) -> None:
         weather = self.weather
+        if fate:
+            weather.last_evil = time.monotonic()
         if fate == "lost":
             self.spoil("reset", 0, {}, b"")
         elif fate == "refused":

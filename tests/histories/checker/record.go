@@ -18,8 +18,9 @@ type Setup struct {
 	// "archived": several daemons on one bucket; only ARCHIVED saves survive a takeover.
 	// "set back": somebody put an older copy of the bucket in its place; versions are lost, and none is mixed.
 	Promise string `json:"promise"`
-	// How old a state the daemon may show that was replaced as owner and has not noticed.
-	StalenessNs int64 `json:"staleness_ns"`
+	// How old a state the daemon may show that was replaced as owner and has not noticed; also while its bucket is away.
+	StalenessNs        int64 `json:"staleness_ns"`
+	StalenessInStormNs int64 `json:"staleness_in_storm_ns"`
 	// True if nothing happens that allows a takeover: then no save is fenced, and no thread has an orphan.
 	Calm bool `json:"calm"`
 }
@@ -31,6 +32,8 @@ type Attempt struct {
 	Disk   int   `json:"disk"`
 	Call   int64 `json:"call"`
 	Return int64 `json:"return"`
+	// True if the machine's requests to its bucket met something bad in this call or shortly before.
+	Stormy bool `json:"stormy"`
 	// "ok", "mismatch", "absent", "fenced", "refused" (nothing was written), "unknown" or "broken".
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason"`

@@ -30,16 +30,16 @@ func Views(setup Setup, line *Line, ops []Op) []View {
 	switch setup.Promise {
 	case "committed":
 		all := func(Attempt) bool { return true }
-		return []View{{"one daemon", events(line, ops, all, all, 0)}}
+		return []View{{"one daemon", events(line, ops, all, all, Setup{})}}
 	case "archived":
 		isArchived := func(a Attempt) bool { return a.Durability == "archived" }
 		inArchive := func(a Attempt) bool {
 			return a.Outcome == "absent" || a.Outcome == "ok" && a.Sequence <= a.ArchivedSequence
 		}
-		views := []View{{"the archive", events(line, ops, isArchived, inArchive, setup.StalenessNs)}}
+		views := []View{{"the archive", events(line, ops, isArchived, inArchive, setup)}}
 		for _, machine := range machines(ops) {
 			isHere := func(a Attempt) bool { return place(a) == machine }
-			views = append(views, View{"machine " + machine, events(line, ops, isHere, isHere, 0)})
+			views = append(views, View{"machine " + machine, events(line, ops, isHere, isHere, Setup{})})
 		}
 		return views
 	}
@@ -67,8 +67,9 @@ func machines(ops []Op) []string {
 	return names
 }
 
-// events makes the operations of a view: `ends` says which answers end a write, `counts` which readings are in it.
-func events(line *Line, ops []Op, ends, counts func(Attempt) bool, stalenessNs int64) []porcupine.Operation {
+// events makes the operations of a view: `ends` says which answers end a write, `counts` which readings are in it, and
+// `bounds` how old they may be.
+func events(line *Line, ops []Op, ends, counts func(Attempt) bool, bounds Setup) []porcupine.Operation {
 	var found []porcupine.Operation
 	add := func(op Op, event Event, call, end int64) {
 		event.Number = len(found)
@@ -87,12 +88,19 @@ func events(line *Line, ops []Op, ends, counts func(Attempt) bool, stalenessNs i
 			}
 			call := attempt.Call
 			if attempt.Outcome == "ok" && (attempt.Owner == "" || attempt.Owner == attempt.Machine) {
-				call -= stalenessNs
+				call -= bounds.staleness(attempt)
 			}
 			add(op, event, call, attempt.Return)
 		}
 	}
 	return found
+}
+
+func (s Setup) staleness(attempt Attempt) int64 {
+	if attempt.Stormy {
+		return max(s.StalenessNs, s.StalenessInStormNs)
+	}
+	return s.StalenessNs
 }
 
 func write(op Op, made State) Event {
