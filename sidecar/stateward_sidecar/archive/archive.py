@@ -39,6 +39,7 @@ from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
 
 # From then on a call that needs the archive is refused before anything is committed.
@@ -52,7 +53,9 @@ class Archive:
         context = store.context
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
-        hooks = ArchiveHooks({}, self._on_entry, self._refresh, self._drop_blob, self._expire, self._is_away, boot_id)
+        hooks = ArchiveHooks(
+            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._is_away, boot_id
+        )
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
@@ -250,6 +253,11 @@ class Archive:
         if hold is not None:  # else a collection of garbage finds it
             hold.dropped_blobs.add(blob_id)
             self.schedule.add(thread.number)
+
+    def _gone(self, thread: Thread) -> None:
+        """Nothing of it is archived any more, and nobody waits for that."""
+        self.desk.holds.pop(thread.number, None)
+        self.desk.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
 
     # -- shipping -------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,10 @@ class Shipper:
                 return
             if not hold.is_verified and not self._verify(hold):
                 return
-            hold = self._desk.holds[hold.number]
+            current = self._desk.holds.get(hold.number)
+            if current is None:  # deleted on this disk just now
+                return
+            hold = current
             moment = self._desk.outbox.moment(hold.thread.identity)
             if moment is None or moment.tip_sequence == 0:
                 return

@@ -65,6 +65,8 @@ class ArchiveHooks:
     refresh: Callable[[Any], None]
     # After a blob that nothing names was removed from this disk: thread and blob id.
     drop_blob: Callable[[Any, bytes], None]
+    # After a thread was deleted on this disk.
+    gone: Callable[[Any], None]
     # For the sweep. Deletes a thread in the archive, by namespace and name, uid, and the second at which it expires.
     # False: it is not to be deleted, or not now. Blocks for the bucket.
     expire: Callable[[tuple[str, str], bytes, int], bool]

@@ -99,6 +99,8 @@ class Deleter:
         def forget() -> None:
             thread.is_deleted = True
             self._threads.forget(thread)
+            if context.archive is not None:
+                context.archive.gone(thread)
 
         is_orphan = draft.thread.access == ACCESS_ORPHAN
         if _has_orphans(txn, uid) or (is_orphan and _is_shared(txn, uid)):

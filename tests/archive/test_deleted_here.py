@@ -1,0 +1,33 @@
+"""The danger: a thread that was deleted on this disk alone counts as dirty, and is waited for, until the next start."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import ThreadNotFound
+
+
+def delete_here(machine: Driven) -> None:
+    """What DeleteThread with ``local_only`` does."""
+    request = DeleteThreadRequest(namespace="default", thread="job")
+    machine.write(machine.store.deleter.delete(request), frees_space=True)
+
+
+def test_nothing_of_it_is_dirty(driven: Town) -> None:
+    """What was not archived is gone: a drain ends, and whoever waits for the archive is told at once."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    sequence = machine.put(append(after=1)).sequence
+    waiting = machine.archive.wait(machine.thread(), sequence)
+    assert waiting is not None
+    assert machine.archive.stats().dirty_threads == 1
+    delete_here(machine)
+    stats = machine.archive.stats()
+    assert (stats.dirty_threads, stats.owned_threads) == (0, 0)
+    with pytest.raises(ThreadNotFound):
+        waiting.result(0)
+    assert machine.archive.leaver.count_dirty() == 0
+    assert machine.state().checkpoint.version == 1
