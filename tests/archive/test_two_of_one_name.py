@@ -108,6 +108,17 @@ def test_an_owner_reads_on_while_the_bucket_is_away(driven: Town, monkeypatch: p
     assert version(first) == 2
 
 
+def test_a_failure_long_past_is_no_excuse(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that did nothing since its bucket failed asks it again before it reads."""
+    first, _ = replaced(driven)
+    driven.time.sleep(LEASE_S)
+    go_away(first, monkeypatch)
+    assert version(first) == 1
+    monkeypatch.undo()
+    driven.time.sleep(LEASE_S)
+    assert version(first) == 2
+
+
 def test_what_is_only_a_copy_is_never_read_blindly(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who never owned a thread says that the archive is away."""
     first, second = replaced(driven)

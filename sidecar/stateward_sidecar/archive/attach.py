@@ -59,8 +59,9 @@ class Attacher:
         """One round; False: somebody changed HEAD meanwhile."""
         desk = self._desk
         thread = self._local(name)
-        if thread is not None and thread.number in desk.holds:
-            return not take_over or self._look_again(desk.holds[thread.number])
+        hold = desk.holds.get(thread.number) if thread is not None else None
+        if hold is not None:
+            return not take_over or self._look_again(hold)
         if thread is None and name in desk.hooks.claims:
             if must_exist:
                 raise not_found(*name)
@@ -307,16 +308,22 @@ class Attacher:
         self.refresh(namespace, place, seen, thread)
 
     def _is_ours_still(self, hold: Hold) -> bool:
-        """Asks for a reader. While the bucket is away, what was ours stays ours: writes of it are committed, too."""
+        """Asks for a reader. While the bucket is away, what was ours stays ours: writes of it are committed, too.
+
+        A request that failed some time ago says nothing of now: this one asks again, and its reader waits.
+        """
         wire = self._desk.wire
-        if wire.away_s:
+        if wire.away_s and wire.now() - wire.failed_at < self._desk.options.check_s:
             wire.ask_again()
             return True
         try:
             seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
         except (ArchiveUnavailable, Corrupt):
             return True
-        return self._confirm(hold, seen)
+        try:
+            return self._confirm(hold, seen)
+        except ArchiveUnavailable:  # HEAD is gone, and so is all of the archive: it is not mounted
+            return self._desk.holds.get(hold.number) is hold
 
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
         """Brings a copy up to HEAD, without taking the thread."""

@@ -59,6 +59,7 @@ class Wire:
         # Full, or not ours to write: reads that are answered do not end that, a write that is does.
         self._refusal = ""
         self._away_since: float | None = None
+        self.failed_at = float("-inf")  # when a request was last not answered, on the monotonic clock
         self._is_asking = False
 
     def now(self) -> float:
@@ -142,7 +143,7 @@ class Wire:
         """Raises ArchiveUnavailable where nothing of the archive is there: a wrong bucket, a directory not mounted."""
         if self.find(FORMAT_KEY) is None:
             self._error = "the archive is empty: is this the right bucket, and is its directory mounted?"
-            self._away_since = self._clock.monotonic()
+            self._away_since = self.failed_at = self._clock.monotonic()
             raise ArchiveUnavailable(self._error)
 
     def ask_again(self) -> None:
@@ -200,8 +201,9 @@ class Wire:
                 self._refusal = error.message
             else:
                 self._error = error.message
+            self.failed_at = self._clock.monotonic()
             if self._away_since is None:
-                self._away_since = self._clock.monotonic()
+                self._away_since = self.failed_at
             kind = Unclear if error.is_unclear else ArchiveUnavailable
             raise kind(f"the archive cannot be reached: {error.message}") from error
         self._answered()
