@@ -105,6 +105,35 @@ class Rules(Machine):
             if request.thread == name:
                 self.act(who, f"retry {name}", lambda it, r=request: self.save(it, r, archived=archived))
 
+    @rule(who=WHO, name=NAMES, own=st.integers(1, 4), count=st.integers(1, 4), size=SIZES, plan=PLANS)
+    def part(self, who: int, name: str, own: int, count: int, size: int, plan: tuple[Fault, ...]) -> None:
+        """One goes on, and does not archive all of it; the other takes the thread, goes on otherwise, and archives."""
+        other = (who + 1) % SIDECARS
+        self.read(who, name, "main", ())
+        self.take_over(who, name)
+        self.work(who, name, 1, 10, archived=True)
+        self.work(who, name, own, 10, archived=False)
+        self.take_over(other, name)
+        self.work(other, name, count, size, archived=True)
+        self.ship(who, plan)
+
+    @rule(who=WHO, name=NAMES, lost=st.integers(1, 3), count=st.integers(1, 3), size=SIZES, now=SELDOM)
+    def lose_line(self, who: int, name: str, lost: int, count: int, size: int, now: bool) -> None:
+        """The bucket is set back to before what one machine has read; the thread goes on from there elsewhere."""
+        reader = (who + 1) % SIDECARS
+        if not now or self.turns.under_way:
+            return
+        self.take_over(who, name)
+        self.work(who, name, 1, 10, archived=True)
+        self.back_up()
+        self.work(who, name, lost, size, archived=True)
+        self.read(reader, name, "main", ())
+        self.lose(who, now=True)
+        self.set_back_bucket(now=True)
+        self.take_over(who, name)
+        self.work(who, name, count, size, archived=True)
+        self.read(reader, name, "main", ())
+
     @rule(who=WHO, back=st.integers(1, 6), plan=PLANS)
     def wait_durable_of(self, who: int, back: int, plan: tuple[Fault, ...]) -> None:
         """A client asks whether what it was answered is archived."""
