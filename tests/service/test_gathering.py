@@ -62,7 +62,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 async def test_those_who_come_together_share_commits(rig: Rig) -> None:
-    """Fifty at once take few commits, on the loop; each gets its own answer, and an error is one caller's alone."""
+    """Fifty at once take few commits, run on the loop; each gets its own answer, and an error is one caller's alone."""
     calls = [rig.put(b"%d" % number) for number in range(50)]
     bad = rig.put(b"bad", InvalidField("x", "is wrong"))
     *good, failed = await asyncio.gather(*calls, bad, return_exceptions=True)

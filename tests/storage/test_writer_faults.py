@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import lmdb
 import pytest
@@ -108,64 +110,126 @@ def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: Rig) -> N
         rig.put(b"late")
 
 
-class LateLock:
-    """A lock that whoever waits for it gets a moment later than whoever only tries."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.waits, self.may_enter = threading.Event(), threading.Event()
-
-    def __enter__(self) -> None:
-        self.waits.set()
-        assert self.may_enter.wait(WAIT_S)
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
+def applied(rig: Rig, run: Callable[[lmdb.Transaction, Batch], Any]) -> Write:
+    """A write that this thread runs once the writer is free; only its commit is the writer's."""
+    done, write = threading.Event(), Write(run=run)
+    write._done = done
+    free = threading.Event()
+    while not rig.writer.apply([write]):
+        assert rig.writer.call_when_free(free.set)
+        assert free.wait(WAIT_S)
+        free.clear()
+    return write
 
 
 def test_nothing_goes_before_what_was_taken(rig: Rig) -> None:
-    """The thread has taken a batch and not yet its turn, the queue looks empty: a caller's own batch must wait."""
-    lock = rig.writer._turn = LateLock()  # type: ignore[assignment]
+    """The thread has taken a batch and the queue looks empty: a caller's own batch must wait, and is told when to."""
+    begun, go_on, free = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(txn: lmdb.Transaction, batch: Batch) -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        txn.put(b"1", b"x")
+
     rig.writer.start()
-    first = rig.put(b"first")
-    assert lock.waits.wait(WAIT_S)
+    first = rig.write(hold)
+    assert begun.wait(WAIT_S)
     assert rig.writer.queued == 0
     assert not rig.writer.is_free
-    assert not rig.writer.run_now([Write(run=lambda txn, batch: txn.put(b"second", b"x"))])
-    lock.may_enter.set()
+    assert not rig.writer.apply([Write(run=lambda txn, batch: txn.put(b"2", b"x"))])
+    assert rig.writer.call_when_free(free.set)
+    assert not free.is_set()
+    go_on.set()
+    first.wait()
+    assert free.wait(WAIT_S)
+    order: list[bytes | None] = []
+
+    def look(txn: lmdb.Transaction, batch: Batch) -> None:
+        order.append(txn.get(b"1") and bytes(txn.get(b"1")))
+        txn.put(b"2", b"x")
+
+    applied(rig, look).wait()
+    assert order == [b"x"]
+    assert rig.stored() == [b"1", b"2"]
+
+
+def test_a_callers_batch_is_seen_by_nobody_before_its_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its puts are done, its sync takes long: readers see the old state, nobody is told, and the next write waits."""
+    slow = SlowSync(rig, monkeypatch)
+    rig.writer.start()
+    with slow:
+        first = applied(rig, lambda txn, batch: txn.put(b"1", b"x"))
+        assert slow.begun.wait(WAIT_S)
+        assert not first._done.is_set()  # type: ignore[union-attr]
+        assert rig.stored() == []
+        assert not rig.writer.apply([Write(run=lambda txn, batch: txn.put(b"2", b"x"))])
+        second = rig.put(b"3")
     assert first.wait()
-    assert rig.stored() == [b"first"]
-    for _ in range(100):
-        if rig.writer.is_free:
-            break
-        threading.Event().wait(0.01)
-    assert rig.writer.run_now([Write(run=lambda txn, batch: txn.put(b"second", b"x"))])
-    assert rig.stored() == [b"first", b"second"]
+    assert second.wait()
+    assert rig.stored() == [b"1", b"3"]
+
+
+def test_a_callers_batch_shares_the_fate_of_its_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk error under a batch that was run elsewhere: OUTCOME_UNKNOWN, and nothing is taken any more."""
+    begin_failing(rig, monkeypatch)
+    rig.writer.start()
+    write = applied(rig, lambda txn, batch: txn.put(b"1", b"x"))
+    with pytest.raises(OutcomeUnknown):
+        write.wait()
+    assert rig.ended.wait(WAIT_S)
+    assert not rig.writer.apply([Write(run=lambda txn, batch: txn.put(b"2", b"x"))])
+    assert not rig.writer.call_when_free(lambda: None)
+
+
+def test_a_callers_batch_of_failures_leaves_nothing(rig: Rig) -> None:
+    """Where every write of it fails, nothing is committed, and the next batch begins afresh."""
+
+    def fail(txn: lmdb.Transaction, batch: Batch) -> None:
+        txn.put(b"half", b"x")
+        raise InvalidField("f", "is wrong")
+
+    rig.writer.start()
+    with pytest.raises(InvalidField):
+        applied(rig, fail).wait()
+    applied(rig, lambda txn, batch: txn.put(b"1", b"x")).wait()
+    assert (rig.stored(), rig.writer.commits) == ([b"1"], 1)
+
+
+def test_an_idle_writer_leaves_the_file_to_who_copies_it(rig: Rig, tmp_path: Path) -> None:
+    """The transaction that was begun ahead is given back: a copy of the live store is made, and writes go on."""
+    rig.writer.start()
+    assert rig.put(b"1").wait()
+    copying = "import lmdb, sys; lmdb.open(sys.argv[1], lock=True).copy(sys.argv[2])"
+    (tmp_path / "copy").mkdir()
+    subprocess.run([sys.executable, "-c", copying, rig.engine.directory, tmp_path / "copy"], check=True, timeout=WAIT_S)
+    applied(rig, lambda txn, batch: txn.put(b"2", b"x")).wait()
+    assert rig.stored() == [b"1", b"2"]
 
 
 class FailingCommit:
-    """An environment whose next commit of a top transaction fails as a broken disk does."""
+    """An environment whose commits of top transactions fail as a broken disk does, until it is mended."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
+        self.is_broken = True
 
     def begin(self, **options: Any) -> Any:
         txn = self._env.begin(**options)
-        return txn if options.get("parent") is not None or not options.get("write") else FailingTxn(txn)
+        return txn if options.get("parent") is not None or not options.get("write") else FailingTxn(txn, self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
 
 class FailingTxn:
-    def __init__(self, txn: Any) -> None:
+    def __init__(self, txn: Any, env: FailingCommit) -> None:
         self._txn = txn
+        self._env = env
 
     def commit(self) -> None:
+        if not self._env.is_broken:
+            self._txn.commit()
+            return
         self._txn.abort()
         raise lmdb.DiskError("mdb_txn_commit: Input/output error")
 
@@ -189,7 +253,7 @@ def test_a_failing_sync_is_unknown_for_everybody_and_the_end(rig: Rig, monkeypat
 
 def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDB says EIO where the disk took a part of a page: DISK_FULL, and writes go on when there is room."""
-    begin_failing(rig, monkeypatch)
+    env = begin_failing(rig, monkeypatch)
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 0, 0, 0, 0, 255))
     write = rig.put(b"1")
     with monkeypatch.context() as disk:
@@ -198,12 +262,33 @@ def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: Rig, monkeypatch: pyte
         rig.writer.start()
         with pytest.raises(DiskFull):
             write.wait()
-    monkeypatch.undo()
+    env.is_broken = False
     assert rig.put(b"2").wait()
     assert (rig.stored(), rig.fatal) == ([b"2"], [])
 
 
-def begin_failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+class SlowSync:
+    """The commit of a top transaction waits as long as this is entered."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._over = threading.Event(), threading.Event()
+        real = rig.writer._commit
+
+        def commit(applied: Any) -> bool:
+            self.begun.set()
+            assert self._over.wait(WAIT_S)
+            return real(applied)
+
+        monkeypatch.setattr(rig.writer, "_commit", commit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+
+def begin_failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> FailingCommit:
     real = rig.engine.env
 
     class Wrapped(FailingCommit):
@@ -213,4 +298,6 @@ def begin_failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
                 options["parent"] = parent._txn
             return super().begin(**options)
 
-    monkeypatch.setattr(rig.engine, "env", Wrapped(real))
+    env = Wrapped(real)
+    monkeypatch.setattr(rig.engine, "env", env)
+    return env

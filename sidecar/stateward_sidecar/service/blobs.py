@@ -153,7 +153,7 @@ class BlobService:
                 await self._work(write.discard)
 
     async def _work(self, verb: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._store.disk, verb, *args)
 
 
 async def _next(requests: AsyncIterator[WriteBlobRequest]) -> WriteBlobRequest | None:

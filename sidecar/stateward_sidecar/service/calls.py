@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -39,13 +38,10 @@ class Delivery:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._loop_thread = threading.get_ident()
 
     def deliver(self, writes: list[Write]) -> None:
         """On the writer's thread: passes a finished batch to the loop."""
-        if threading.get_ident() == self._loop_thread:
-            _finish(writes)
-        elif any(write.on_done is not None for write in writes):
+        if any(write.on_done is not None for write in writes):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(_finish, writes)
 
@@ -152,13 +148,12 @@ class Calls:
     ) -> tuple[Write, asyncio.Future[T]]:
         """Queues a write. Small ones are committed in the order in which they come here.
 
-        ``at_once``: nothing more comes from where it comes from, so it may be committed before this returns.
+        ``at_once``: nothing more comes from where it comes from, so its commit may begin before this returns.
         """
         remaining = context.time_remaining() if context is not None else None
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
         if remaining is not None and remaining <= 0:
             raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
-        writer = self.store.context.writer
         write = Write(
             run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
             is_retry=is_retry,
@@ -167,10 +162,10 @@ class Calls:
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
-        if is_small and (writer.is_quick or self.gather.has_work):
+        if is_small:
             self.gather.add(write, at_once=at_once)
         else:
-            writer.submit(write)
+            self.store.context.writer.submit(write)
         return write, future
 
 

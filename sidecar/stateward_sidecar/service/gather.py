@@ -1,10 +1,10 @@
-"""Small writes that arrive together are committed together, on the event loop itself.
+"""Small writes that arrive together are committed together.
 
 Two threads that both run Python take turns, and LMDB's binding lets go of the interpreter at every put: a writer
-thread beside a busy loop spends most of its time waiting for its turn (seen with 64 saves in flight: 50 hand-overs for
-each save, and half the throughput). So the loop gathers what has arrived until it has nothing else to do, and runs and
-commits that in one go. It is blocked for one commit, which is why the writer's thread takes over where commits are
-slow, and for everything large.
+thread that runs the writes beside a busy loop spends most of its time waiting for its turn (seen with 64 saves in
+flight: 50 hand-overs for each save, and half the throughput). So the loop gathers what has arrived until it has
+nothing else to do, and runs that in one go; the writer's thread does the commit, during which the loop serves others
+and gathers the next batch. Where the writer is busy for long, and for everything large, it runs the writes as well.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sized
+from contextlib import suppress
 
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage.writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Write, Writer
@@ -21,8 +22,8 @@ from stateward_sidecar.storage.writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, 
 PATIENCE_S = 0.01
 # Turns of the loop with nothing else to do after which nothing more is on its way.
 IDLE_TURNS = 1
-# While somebody else writes.
-RETRY_S = 0.0003
+# While somebody else writes; then what is gathered joins the writer's queue.
+BUSY_S = 0.02
 
 
 class Gather:
@@ -37,38 +38,66 @@ class Gather:
         self._size_bytes = 0
         self._idle_turns = 0
         self._until = 0.0
-
-    @property
-    def has_work(self) -> bool:
-        """Whether writes wait here."""
-        return bool(self._writes)
+        # Until when the writer is waited for.
+        self._waiting: asyncio.TimerHandle | None = None
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
         """Takes a write, to be committed soon; ``at_once``: now, unless there is a sign of others."""
-        if at_once and not self._writes and not self._ready and self._writer.run_now([write]):
+        if at_once and not self._writes and not self._ready and self._writer.apply([write]):
             return
         if not self._writes:
             self._until = self._loop.time() + PATIENCE_S
             self._idle_turns = 0
             self._loop.call_soon(self._turn)
+            self._writer.wake()
         self._writes.append(write)
         self._size_bytes += write.size_bytes
+        if self._waiting is not None and self._is_full:
+            self._give_up()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._writes) >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX
 
     def _turn(self) -> None:
-        """Looks whether more may come in; commits when not, or when it is time."""
+        """Looks whether more may come in; runs what is there when not, or when it is time."""
         self._idle_turns = 0 if self._ready else self._idle_turns + 1
-        is_full = len(self._writes) >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX
-        if self._idle_turns < IDLE_TURNS and not is_full and self._loop.time() < self._until:
+        if self._idle_turns < IDLE_TURNS and not self._is_full and self._loop.time() < self._until:
             self._loop.call_soon(self._turn)
-            return
-        if not self._writer.is_free and self._loop.time() < self._until + PATIENCE_S:
-            self._loop.call_later(RETRY_S, self._turn)  # a snapshot is being written; more may join meanwhile
-            return
-        writes, self._writes, self._size_bytes = self._writes, [], 0
-        parts = _batches(writes)
-        while parts and self._writer.run_now(parts[0]):
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        """Runs the first batch. What must not be in it, or finds the writer busy, waits; more may join meanwhile."""
+        parts = _batches(self._writes)
+        if self._writer.apply(parts[0]):
             del parts[0]
-        for write in itertools.chain(*parts):
+            self._writes = list(itertools.chain(*parts))
+            self._size_bytes = sum(write.size_bytes for write in self._writes)
+        if not self._writes:
+            return
+        self._waiting = self._loop.call_later(BUSY_S, self._give_up)
+        if self._is_full or not self._writer.call_when_free(self._call_freed):
+            self._give_up()
+
+    def _call_freed(self) -> None:
+        """On the writer's thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._freed)
+
+    def _freed(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+            self._run()
+
+    def _give_up(self) -> None:
+        """The writer's thread runs them, after what it has."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        writes, self._writes, self._size_bytes = self._writes, [], 0
+        for write in writes:
             self._submit(write)
 
     def _submit(self, write: Write) -> None:

@@ -2,7 +2,9 @@
 
 Whoever wants to write hands in a ``Write``. The writer's thread takes whatever waits, runs each in a child transaction
 of ONE transaction, and commits once: two syncs for the whole batch. Where nobody waits, a caller that has gathered a
-batch may run it on its own thread (``run_now``). A write that fails leaves nothing behind and takes nobody
+batch may run it on its own thread (``apply``), and only the commit is left to the writer's: LMDB begins and ends a
+transaction on one thread, and takes puts from any that has been handed it. So the writer's thread begins each
+transaction ahead, and nobody but it ever waits for the disk. A write that fails leaves nothing behind and takes nobody
 with it. Nothing is answered before the commit returned.
 
 What a failure means:
@@ -33,16 +35,15 @@ from stateward_sidecar.errors import (
     ShuttingDown,
     StatewardError,
 )
+from stateward_sidecar.storage.changes import Changes
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 
 QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
 BATCH_WRITES_MAX = 256
 BATCH_BYTES_MAX = 16 << 20
-# Batches of which is remembered what they changed.
-CHANGES_KEPT = 256
-# With slower disks the event loop must not wait for a commit.
-COMMIT_NOW_S = 0.002
+# So long after the last write the open transaction is given back.
+IDLE_S = 0.1
 
 
 class Batch:
@@ -85,8 +86,19 @@ class Write:
         return self.result
 
 
+@dataclass(slots=True, eq=False)
+class _Applied:
+    """Writes that were run in a transaction and wait for its commit."""
+
+    writes: list[Write]
+    taken: list[Write]  # of those, the ones that were not too late
+    batch: Batch = field(default_factory=Batch)
+    is_empty: bool = True  # every one failed
+    error: BaseException | None = None  # of the whole
+
+
 class Writer:
-    """Runs the queue. ``deliver`` gets each finished batch, in order, on the thread that committed it."""
+    """Runs the queue. ``deliver`` gets each finished batch, in order, on the writer's thread."""
 
     def __init__(
         self, engine: Engine, deliver: Callable[[list[Write]], None], on_fatal: Callable[[BaseException], None]
@@ -103,14 +115,14 @@ class Writer:
         self.commits = 0
         # Held from before a commit until memory says the same as the disk.
         self.publishing = threading.Lock()
-        # Batches whose commit has begun, and those that memory shows or that came to nothing.
-        self.begun = self.over = 0
-        self._changed: list[tuple[Any, ...]] = [()] * CHANGES_KEPT  # by number of the batch: the keys of its drafts
-        self.commit_s = 0.0  # how long a commit takes, the newest ones weighing most
-        # Who holds it may write: the thread below, or a caller that found nobody waiting.
-        self._turn = threading.Lock()
-        # The thread has a batch that is not committed: nothing that came later may go before it.
-        self._has_taken = False
+        self.changes = Changes()
+        # The open transaction belongs to whoever is busy with it; else to whoever comes next.
+        self._txn: lmdb.Transaction
+        self._is_busy = True
+        self._is_asleep = True
+        self._applied: _Applied | None = None  # on another thread: the next to be committed
+        self._ending: list[Write] = []  # being committed
+        self._on_free: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
 
     def start(self) -> None:
@@ -143,32 +155,42 @@ class Writer:
         return write
 
     @property
-    def is_quick(self) -> bool:
-        """Whether commits are so fast that the event loop may wait for one."""
-        return self.commit_s <= COMMIT_NOW_S
-
-    @property
     def is_free(self) -> bool:
         """Whether nobody writes or waits at this moment."""
-        return not self._queue and not self._has_taken and not self._turn.locked()
+        return not self._is_busy and not self._queue and not self._stopping
 
-    def run_now(self, writes: list[Write]) -> bool:
-        """Runs writes as one batch on the calling thread if nobody else writes or waits; else False: nothing was done.
+    def call_when_free(self, call: Callable[[], None]) -> bool:
+        """Calls once, from any thread, as soon as nobody writes or waits. False: no more writes are taken."""
+        with self._condition:
+            if self._failed is not None or self._stopping:
+                return False
+            if not self.is_free:
+                self._on_free = call
+                self.wake()
+                return True
+        call()
+        return True
 
-        The caller is the event loop: not where commits are slow.
+    def wake(self) -> None:
+        """Somebody is about to write: a transaction is begun meanwhile."""
+        if self._is_asleep:
+            with self._condition:
+                self._is_asleep = False
+                self._condition.notify()
+
+    def apply(self, writes: list[Write]) -> bool:
+        """Runs writes as one batch on the calling thread, and leaves their commit to the writer's.
+
+        False: somebody else writes or waits; nothing was done.
         """
-        is_closed = self._failed is not None or self._stopping
-        if not self.is_free or is_closed or not self.is_quick or not self._turn.acquire(blocking=False):
-            return False
-        if self._queue or self._has_taken:  # came in between
-            self._turn.release()
-            return False
-        try:
-            self._commit(writes)
-        except BaseException as error:  # noqa: BLE001  (as in the loop below)
-            self._fail(writes, error)
-        finally:
-            self._turn.release()
+        with self._condition:
+            if not self.is_free:
+                return False
+            self._is_busy = True
+        applied = self._run_all(writes)
+        with self._condition:
+            self._applied = applied
+            self._condition.notify()
         return True
 
     def stop(self) -> None:
@@ -180,48 +202,78 @@ class Writer:
             self._thread.join()
 
     def _loop(self) -> None:
-        while self._run_next():
-            pass
+        try:
+            while self._sleep():
+                self._begin()
+                self._tell_free()
+                while self._run_next():
+                    pass
+                self._txn.abort()
+        except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
+            self._fail(self._ending, error)
 
     def _run_next(self) -> bool:
-        """Takes a batch and commits it; False: it was the last. A function of its own: what waits holds no batch."""
-        batch = self._take()
-        if batch is None:
+        """Commits what is next; False: nothing came. A function of its own: what waits holds no batch."""
+        applied = self._next()
+        if applied is None:
             return False
-        with self._turn:
-            try:
-                if self._failed is not None:
-                    raise self._failed
-                self._commit(batch)
-            except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
-                self._fail(batch, error)
-                return False
-            self._has_taken = False
+        self._ending = applied.writes
+        self._end(applied)
+        self._ending = []
         return True
 
-    def _take(self) -> list[Write] | None:
+    def _begin(self) -> None:
+        """The next transaction, ahead of the writes that will use it."""
+        self._txn = self._engine.env.begin(write=True, buffers=True)
         with self._condition:
-            while not self._queue and not self._background:
-                if self._stopping:
-                    return None
-                self._condition.wait()
-            self._has_taken = True  # before the queue looks empty
-            batch: list[Write] = []
-            size = 0
-            source = self._queue or self._background
-            limit = BATCH_WRITES_MAX if source is self._queue else 1
-            while source and len(batch) < limit and (not batch or size + source[0].size_bytes <= BATCH_BYTES_MAX):
-                if source[0].is_alone and batch:
-                    break
-                write = source.popleft()
-                size += write.size_bytes
-                batch.append(write)
-                if write.is_alone:
-                    break
-            self._queued_bytes -= size
-            return batch
+            self._is_busy = False
 
-    def _commit(self, writes: list[Write]) -> None:
+    def _sleep(self) -> bool:
+        """Waits until somebody is about to write. False: nobody will any more.
+
+        No transaction is open meanwhile: who copies the file takes LMDB's lock for a moment.
+        """
+        with self._condition:
+            self._is_asleep = True
+            while self._is_asleep and self._on_free is None and not self.queued and not self._stopping:
+                self._condition.wait()
+            self._is_asleep = False
+            return bool(self.queued) or not self._stopping
+
+    def _next(self) -> _Applied | None:
+        """What is to be committed next; None when nobody has written for a while, or will any more."""
+        with self._condition:
+            is_idle = False
+            while self._applied is None and (self._is_busy or not self.queued):
+                if not self._is_busy and (is_idle or self._stopping):
+                    self._is_busy = True
+                    return None
+                is_idle = not self._condition.wait(None if self._is_busy else IDLE_S)
+            applied, self._applied = self._applied, None
+            if applied is not None:
+                return applied
+            self._is_busy = True
+            writes = self._take()
+        return self._run_all(writes)
+
+    def _take(self) -> list[Write]:
+        batch: list[Write] = []
+        size = 0
+        source = self._queue or self._background
+        limit = BATCH_WRITES_MAX if source is self._queue else 1
+        while source and len(batch) < limit and (not batch or size + source[0].size_bytes <= BATCH_BYTES_MAX):
+            if source[0].is_alone and batch:
+                break
+            write = source.popleft()
+            size += write.size_bytes
+            batch.append(write)
+            if write.is_alone:
+                break
+        self._queued_bytes -= size
+        return batch
+
+    def _run_all(self, writes: list[Write]) -> _Applied:
+        """Runs writes in the open transaction. What goes wrong with the whole is raised where it would be committed."""
         now = time.monotonic()
         taken = []
         for write in writes:
@@ -229,64 +281,73 @@ class Writer:
                 write.error = DeadlineExceeded("the deadline passed while the write waited; nothing was written")
             else:
                 taken.append(write)
-        if taken and not self._try_commit(taken):
-            # A full disk in the middle of a batch: small or space-freeing writes may still fit.
-            for write in taken:
-                write.result = None
-                if not self._try_commit([write]):
-                    write.error = DiskFull("the disk is full; nothing was written")
-        self._finish(writes)
-
-    def _try_commit(self, writes: list[Write]) -> bool:
-        """Runs and commits writes. False: the disk is full and nothing of them was applied."""
-        batch = Batch()
-        room = self._engine.room_bytes()
-        txn = self._engine.env.begin(write=True, buffers=True)
-        applied = 0
+        applied = _Applied(writes, taken)
+        txn, batch = self._txn, applied.batch
         try:
-            for write in writes:
+            room = self._engine.room_bytes()
+            for write in taken:
                 write.error = None
                 if write.size_bytes > room and not write.frees_space and not _is_retry(write, txn, batch):
                     write.error = DiskFull(f"about {write.size_bytes} bytes are needed and {max(room, 0)} are left")
                     continue
                 if self._run(txn, batch, write):
-                    applied += 1
+                    applied.is_empty = False
                     room -= write.size_bytes
-            if applied == 0:
-                txn.abort()
-                _call(batch.after_abort)
-                return True
-            _call(batch.before_commit)
+        except BaseException as error:  # noqa: BLE001  (see above)
+            applied.error = error
+        return applied
+
+    def _end(self, applied: _Applied) -> None:
+        """Commits, begins the next transaction, and answers."""
+        if not self._commit(applied):
+            # A full disk in the middle of a batch: small or space-freeing writes may still fit.
+            for write in applied.taken:
+                write.result = None
+                self._txn = self._engine.env.begin(write=True, buffers=True)
+                if not self._commit(self._run_all([write])):
+                    write.error = DiskFull("the disk is full; nothing was written")
+        self._begin()
+        self._finish(applied.writes)
+        self._tell_free()
+
+    def _tell_free(self) -> None:
+        if self._on_free is None or not self.is_free:
+            return
+        with self._condition:
+            call, self._on_free = self._on_free, None
+        if call is not None:
+            call()
+
+    def _commit(self, applied: _Applied) -> bool:
+        """Commits the open transaction. False: the disk is full and nothing of it was applied."""
+        txn, batch = self._txn, applied.batch
+        try:
+            if applied.error is not None:
+                raise applied.error
+            if not applied.is_empty:
+                _call(batch.before_commit)
         except BaseException:
             txn.abort()
             _call(batch.after_abort)
             raise
-        begun = time.monotonic()
+        if applied.is_empty:
+            txn.abort()
+            _call(batch.after_abort)
+            return True
         with self.publishing:
-            self._changed[self.begun % CHANGES_KEPT] = tuple(batch.drafts)
-            self.begun += 1
+            self.changes.begin(batch.drafts)
             try:
                 txn.commit()
             except lmdb.Error as error:
                 if is_disk_full(error) or self._engine.is_cut_short(error):
                     _call(batch.after_abort)
-                    self.over = self.begun
+                    self.changes.end()
                     return False
                 raise
             self.commits += 1
-            self.commit_s += (time.monotonic() - begun - self.commit_s) / 8
             _call(batch.after_commit)
-            self.over = self.begun
+            self.changes.end()
         return True
-
-    def has_changed(self, thread: str | None, since: int) -> bool:
-        """Whether a batch that was not ``over`` then may have changed a thread of this name (None: any thread)."""
-        begun = self.begun
-        changed = [self._changed[number % CHANGES_KEPT] for number in range(since, min(begun, since + CHANGES_KEPT))]
-        if self.begun - since > CHANGES_KEPT:
-            return True
-        # A batch without drafts may have changed anything.
-        return any(thread is None or not keys or any(key[1] == thread for key in keys) for keys in changed)
 
     def _run(self, parent: lmdb.Transaction, batch: Batch, write: Write) -> bool:
         child = self._engine.env.begin(write=True, parent=parent, buffers=True)

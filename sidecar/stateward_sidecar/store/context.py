@@ -107,11 +107,11 @@ class Context:
         """
         writer = self.writer
         for _ in range(LOOKS):
-            seen = writer.over
+            seen = writer.changes.over
             try:
                 return verb()
             except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound) as error:
-                if not writer.has_changed(error.metadata.get("thread"), seen):
+                if not writer.changes.has_changed(error.metadata.get("thread"), seen):
                     raise
             with writer.publishing:
                 pass  # what was on its way is seen as a whole

@@ -49,6 +49,7 @@ from stateward_sidecar.store.watch import Watcher
 KEYS_FILE = "keys"
 WORKERS = 4
 BACKGROUND_WORKERS = 3
+DISK_WORKERS = 4
 T = TypeVar("T")
 
 
@@ -83,6 +84,8 @@ class Store:
             raise
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
+        # What writes and syncs files beside the data: no read waits behind it.
+        self.disk = ThreadPoolExecutor(DISK_WORKERS, thread_name_prefix="disk")
         self.context = Context(
             engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock, terms=Terms(clock),
             tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
@@ -160,6 +163,7 @@ class Store:
         self.context.writer.stop()
         self.workers.shutdown(wait=True, cancel_futures=True)
         self.background.shutdown(wait=True, cancel_futures=True)
+        self.disk.shutdown(wait=True, cancel_futures=True)
         self.context.keystore.close()
         self.context.engine.close()
 
