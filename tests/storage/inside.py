@@ -14,11 +14,13 @@ from stateward.v1.admin_service_pb2 import Finding, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.writer import Write, Writer
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions
 from stateward_sidecar.store.thread import Thread
+
+WAIT_S = 10.0
 
 
 class MovedClock(Clock):
@@ -32,6 +34,17 @@ class MovedClock(Clock):
 
 def _fail(error: BaseException) -> None:
     raise error
+
+
+def apply_together(writer: Writer, writes: list[Write]) -> None:
+    """Runs writes as one batch on this thread, once the writer is free; their commit is its own."""
+    free = threading.Event()
+    for write in writes:
+        write._done = threading.Event()
+    while not writer.apply(writes):
+        assert writer.call_when_free(free.set)
+        assert free.wait(WAIT_S)
+        free.clear()
 
 
 def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b"") -> Store:

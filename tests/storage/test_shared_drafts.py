@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 import pytest
 from tests.service.wire import appends
-from tests.storage.inside import findings, get, opened, save
+from tests.storage.inside import WAIT_S, apply_together, findings, get, opened, save
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import SetTagRequest
@@ -27,8 +27,10 @@ LAST_ROWS = ["outbox_key", "feed_key"]
 def together(store: Store, runs: list[Callable[..., Any]]) -> list[Write]:
     """Several writes in one commit."""
     writes = [Write(run=run) for run in runs]
-    store.context.writer.commit_s = 0.0
-    assert store.context.writer.run_now(writes)
+    apply_together(store.context.writer, writes)
+    for write in writes:
+        assert write._done is not None
+        assert write._done.wait(WAIT_S)
     return writes
 
 

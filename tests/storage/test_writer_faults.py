@@ -12,12 +12,11 @@ from typing import Any, Self
 
 import lmdb
 import pytest
+from tests.storage.inside import WAIT_S, apply_together
 
 from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, OutcomeUnknown, QueueFull, ShuttingDown
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.writer import QUEUE_WRITES_MAX, Batch, Write, Writer
-
-WAIT_S = 10.0
 
 
 class Rig:
@@ -112,13 +111,8 @@ def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: Rig) -> N
 
 def applied(rig: Rig, run: Callable[[lmdb.Transaction, Batch], Any]) -> Write:
     """A write that this thread runs once the writer is free; only its commit is the writer's."""
-    done, write = threading.Event(), Write(run=run)
-    write._done = done
-    free = threading.Event()
-    while not rig.writer.apply([write]):
-        assert rig.writer.call_when_free(free.set)
-        assert free.wait(WAIT_S)
-        free.clear()
+    write = Write(run=run)
+    apply_together(rig.writer, [write])
     return write
 
 

@@ -120,7 +120,7 @@ class Watcher:
 
         Raises Corrupt or KeyUnavailable where a commit may have made something look damaged: to be read again.
         """
-        seen = self._context.writer.over
+        seen = self._context.writer.changes.over
         with self._context.engine.read() as txn:
             if watch.request.thread == ALL_THREADS:
                 return self._read_namespace(txn, watch, seen)
@@ -220,7 +220,7 @@ class Watcher:
         except (Corrupt, KeyUnavailable) as error:
             if number and self._is_deleted(number):
                 return None
-            if self._context.writer.has_changed(error.metadata.get("thread"), seen):
+            if self._context.writer.changes.has_changed(error.metadata.get("thread"), seen):
                 raise  # nothing was passed over yet: a second look may cure it
             log_damage("entry left out of a watch", error)
             return None
