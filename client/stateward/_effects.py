@@ -81,7 +81,7 @@ class Claim:
 
     def renew(self) -> Operation[None]:
         """Begins its term anew."""
-        yield Call("CompleteEffect", self.request(renew=True))
+        yield Call("CompleteEffect", self.request(renew=True), waits_for_owner=False)
 
     def give_back(self, state: EffectState) -> Operation[None]:
         """Ends it without a result. If that fails it runs out."""

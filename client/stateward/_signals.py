@@ -79,7 +79,11 @@ def send(
         request_id=request_id or new_request_id(),
         durability=choice_number(Durability, durability),  # type: ignore[arg-type]
     )
-    response: service.SendSignalResponse = yield Call("SendSignal", request)
+    response: service.SendSignalResponse = yield Call(
+        "SendSignal",
+        request,
+        waits_for_owner=False,  # an agent at work may be silent for minutes, and keeps its thread
+    )
     if response.durability < request.durability:
         raise NotArchivedYet(thread, response.signal.sequence)
     return Signal.from_proto(response.signal)

@@ -51,7 +51,7 @@ from stateward.v1.thread_service_pb2 import (
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.collect import Collector, Verbs
 from stateward_sidecar.archive.desk import Options
-from stateward_sidecar.archive.start import fetch_root, join, remember_boot
+from stateward_sidecar.archive.start import fetch_root, find_former_boots, join, remember_boot
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.errors import StatewardError
@@ -148,6 +148,7 @@ class Sidecar:
         self.store.start()
         join(self.store, self.wire, retrying, KEY)
         self.archive.desk.boots = remember_boot(self.store, self.archive.desk.boot_id)
+        self.archive.desk.former = find_former_boots(self.store, self.archive.desk.boot_id)
         # Futures of what is to be archived: uid, sequence, digest.
         self.waiting: list[tuple[Future[None], bytes, int, bytes]] = []
         none: Any = None

@@ -136,7 +136,7 @@ def test_an_orphan_of_a_copy_is_read_from_its_beginning(history: Rules) -> None:
     """What it shares with the thread it comes from was never on its disk: the archive has it."""
     history.copy(0)
     history.restore(1, 0, now=True)
-    history.attach(1, "a", NONE)
+    history.take(1, "a", NONE)
     history.work(0, "a", count=2, size=10, archived=False)
     history.work(0, "a", count=4, size=10, archived=False)
     history.flush(0, (), NONE, takes=False)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
@@ -28,7 +28,7 @@ from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.schedule import Schedule
 from stateward_sidecar.archive.settle import Settler, set_back
 from stateward_sidecar.archive.ship import Shipper
-from stateward_sidecar.archive.start import BOOT_ID_BYTES, remember_boot
+from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
@@ -76,6 +76,7 @@ class Archive:
     def start(self) -> None:
         """Ships what the last process left."""
         self.desk.boots = remember_boot(self.desk.store, self.desk.boot_id)
+        self.desk.former = find_former_boots(self.desk.store, self.desk.boot_id)
         self.schedule.start()
         threading.Thread(target=self._find_dirty, name="outbox", daemon=True).start()
 
@@ -272,7 +273,10 @@ class Archive:
                 return  # given up meanwhile
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
-            except (NotOwner, Fenced):
+            except (NotOwner, Fenced) as error:
+                live = desk.store.threads.in_memory(number) or thread
+                if live.access == ACCESS_OWNED:  # it may be ours again when a lease is over
+                    raise ArchiveUnavailable(error.message) from None
                 return  # nothing of ours is lost: it is set aside
             hold = desk.holds.get(number)
             if hold is None:

@@ -71,7 +71,7 @@ class Attacher:
                 f"thread {name[1]!r} is an orphan: it can be read and forked, and never written", thread=name[1]
             )
         if thread is not None and thread.access == ACCESS_OWNED:
-            return self.resume(thread)
+            return self.resume(thread, waits=not take_over)
         namespace = desk.keys.namespace(name[0])
         place = desk.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
@@ -115,10 +115,10 @@ class Attacher:
             hold = self._desk.holds.get(thread.number) if thread is not None else None
             return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
-    def resume(self, thread: Thread) -> bool:
+    def resume(self, thread: Thread, *, waits: bool = True) -> bool:
         """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile.
 
-        Whether it is still ours; under the lock of its name.
+        Whether it is still ours; under the lock of its name. Raises NotOwner where it is in doubt, see ``settle``.
         """
         desk, identity = self._desk, thread.identity
         assert thread.archive is not None
@@ -139,7 +139,7 @@ class Attacher:
             hold = desk.hold(thread, place, known, "")
             hold.is_verified = False
             return True
-        return self._settler.settle(thread, known, place, seen) is not None
+        return self._settler.settle(thread, known, place, seen, waits=waits) is not None
 
     def _claim(
         self,
@@ -202,19 +202,14 @@ class Attacher:
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
         """Raises NotOwner, or Fenced where it was ours a moment ago, unless the thread may be taken."""
         desk = self._desk
-        if take_over or head.detached or head.boot_id in desk.boots:
+        if take_over or head.detached or desk.is_own(head):
             return
         unchanged = desk.observe(place, head)
         if unchanged >= desk.options.lease_s:
             return
         if name in desk.fenced and self._is_kept(name, desk.fenced[name]):
             raise desk.fenced[name]
-        raise NotOwner(
-            f"thread {name[1]!r} is held by {head.owner_id!r}; if it stays idle it is free in "
-            f"{desk.options.lease_s - unchanged:.1f} s",
-            thread=name[1], owner_id=head.owner_id, epoch=head.epoch, unchanged_s=f"{unchanged:.1f}",
-            free_in_s=f"{desk.options.lease_s - unchanged:.1f}",
-        )  # fmt: skip
+        raise desk.held(name[1], head, unchanged)
 
     def _take(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> bool:
         """Pulls what is needed, then writes HEAD under a new epoch."""
@@ -282,8 +277,12 @@ class Attacher:
             thread = self._local(name)
         if thread is not None and (thread.archive is None or thread.access == ACCESS_ORPHAN):
             return
-        if thread is not None and thread.access == ACCESS_OWNED and self.resume(thread):
-            return
+        if thread is not None and thread.access == ACCESS_OWNED:
+            try:
+                if self.resume(thread):
+                    return
+            except NotOwner:
+                return  # another copy of these data may own it; HEAD has nothing that is not here
         thread = self._local(name)
         namespace = desk.keys.find_namespace(name[0])
         if namespace is None:

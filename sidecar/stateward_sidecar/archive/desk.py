@@ -15,7 +15,7 @@ from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.waiters import Waiters
 from stateward_sidecar.archive.wire import Wire
-from stateward_sidecar.errors import Fenced
+from stateward_sidecar.errors import Fenced, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
@@ -113,6 +113,8 @@ class Desk:
     _observing: threading.Lock = field(default_factory=threading.Lock)
     # Boot ids of this disk's processes, this one's among them.
     boots: frozenset[bytes] = frozenset()
+    # Those of them that ran before its data were copied or moved here: another copy may live with the same ids.
+    former: frozenset[bytes] = frozenset()
     is_stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -139,6 +141,19 @@ class Desk:
     def is_fresh(self, hold: Hold) -> bool:
         """Whether a thread may be read without asking the archive whether another sidecar has taken it meanwhile."""
         return self.context.clock.monotonic() - hold.checked_at < self.options.check_s or hold.is_rolled_back
+
+    def is_own(self, head: ArchiveHead) -> bool:
+        """Whether a process of this disk wrote a HEAD, and nobody else can have."""
+        return head.boot_id in self.boots and head.boot_id not in self.former
+
+    def held(self, name: str, head: ArchiveHead, unchanged_s: float) -> NotOwner:
+        """The error for a thread that another sidecar has."""
+        free_in_s = f"{self.options.lease_s - unchanged_s:.1f}"
+        return NotOwner(
+            f"thread {name!r} is held by {head.owner_id!r}; if it stays idle it is free in {free_in_s} s",
+            thread=name, owner_id=head.owner_id, epoch=head.epoch, unchanged_s=f"{unchanged_s:.1f}",
+            free_in_s=free_in_s,
+        )  # fmt: skip
 
     def observe(self, place: Place, head: ArchiveHead) -> float:
         """For how many seconds a HEAD of somebody else has been seen not to change. Reading it starts the clock."""

@@ -105,7 +105,7 @@ class Expirer:
                 self._settler.settle(thread, known, place, seen)
                 return False
             if head.deleted:
-                if head.boot_id in desk.boots:
+                if desk.is_own(head):
                     self._clear(thread, place, Seen(known, "", None))
                 self._remover.delete_orphans(thread)
                 return True
@@ -114,7 +114,7 @@ class Expirer:
             if head.expire_second != second:
                 self._attacher.refresh(identity.namespace_keys, place, seen, thread)
                 return False
-            if not head.detached and head.boot_id not in desk.boots:
+            if not head.detached and not desk.is_own(head):
                 return False
             if self._bury(thread, place, seen):
                 return True

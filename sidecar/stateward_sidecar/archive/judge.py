@@ -43,6 +43,7 @@ class Local:
     floor_sequence: int  # older entries came from the archive, so they are its own
     digest_at: Callable[[int], bytes]  # empty where the entry is not here
     boots: frozenset[bytes]  # the processes of this disk
+    former: frozenset[bytes] = frozenset()  # those of them that ran before the disk was copied, or moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
         return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
     if head.epoch < known.epoch:
         return Judgement(Verdict.ROLLED_BACK)
-    if head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id):
+    is_own = head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id)
+    is_here = head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest)
+    if is_own and (is_here or head.boot_id not in local.former):  # else the other copy went on
         return _judge_own(local, head)
     return _judge_foreign(local, head)
 

@@ -156,7 +156,7 @@ class Repairer:
         if read.error is None and (read.seen is None or read.seen.head.write_id != head.write_id):
             raise ArchiveUnavailable("HEAD is being changed by somebody else; look again")
         found.findings += [flaw.message for flaw in flaws_of(desk, read)]
-        is_free = head.detached or head.boot_id in desk.boots
+        is_free = head.detached or desk.is_own(head)
         if found.findings and thread.access == ACCESS_REMOTE and not is_free:
             found.refusal = f"it is held by {head.owner_id!r}; repair it there, or once it was given up"
         if marked and not found.findings:

@@ -29,10 +29,13 @@ class Settler:
         self._desk = desk
         self._fetcher = fetcher
 
-    def settle(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Hold | None:
+    def settle(
+        self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, *, waits: bool = True
+    ) -> Hold | None:
         """Compares and acts. Returns the hold if the thread is ours to write afterwards, else None.
 
-        Raises ArchiveUnavailable where more had to be read and could not be.
+        Raises ArchiveUnavailable where more had to be read and could not be, and NotOwner for what is ours if no other
+        copy of these data lives (unless ``waits`` is False).
         """
         desk, identity = self._desk, thread.identity
         judgement = self._judge(thread, known, place, seen)
@@ -44,11 +47,15 @@ class Settler:
             # The archive is there now; it may not have been when HEAD was asked for: a directory that is mounted again.
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
             if seen is not None:
-                return self.settle(thread, known, place, seen)
+                return self.settle(thread, known, place, seen, waits=waits)
         if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
             return self._roll_back(thread, known, place, seen)
         assert seen is not None
         if verdict is Verdict.OURS:
+            if waits and seen.head.boot_id in desk.former and not seen.head.detached:
+                unchanged_s = desk.observe(place, seen.head)
+                if unchanged_s < desk.options.lease_s:
+                    raise desk.held(thread.name, seen.head, unchanged_s)
             if seen.head.detached and desk.orphans.release(
                 thread, seen.head.tip_sequence, row_of(seen.head, ACCESS_REMOTE)
             ):  # given up by a process that could not write it down any more: anybody may take it at once
@@ -101,7 +108,7 @@ class Settler:
         desk, identity = self._desk, thread.identity
         local = Local(
             identity.uid, known, self._tip(thread), thread.floor_sequence,
-            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots,
+            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots, desk.former,
         )  # fmt: skip
         judgement = judge(local, seen.head if seen is not None else None)
         if seen is not None and judgement.verdict in (Verdict.BEHIND, Verdict.FENCED):

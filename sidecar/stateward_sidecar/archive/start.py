@@ -7,6 +7,9 @@ object was lost, and the start is refused: a second root would begin every threa
 
 from __future__ import annotations
 
+import hashlib
+import os
+
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
@@ -18,12 +21,13 @@ from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
 from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 from stateward_sidecar.telemetry import log
 
-BOOT_ID_BYTES = 16
+BOOT_ID_BYTES = PLACE_BYTES = 16
 # A process writes down what it shipped within a second or so: only the last few can be missing in a thread's row.
 BOOTS_KEPT = 256
 
@@ -129,7 +133,36 @@ def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
         return known
 
     known: bytes = store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
-    return frozenset(known[at : at + BOOT_ID_BYTES] for at in range(0, len(known), BOOT_ID_BYTES))
+    return frozenset(_split(known))
+
+
+def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
+    """Which processes of this disk ran while its file lay elsewhere. After ``remember_boot``.
+
+    Data that were copied and data that were moved look alike, and a copy may live with the boot ids of both. So what
+    those processes wrote is this disk's own only after a lease.
+    """
+    file = store.context.engine.directory / DATA_FILE
+    where = f"{os.statvfs(file).f_fsid}:{file.stat().st_ino}"
+    place = hashlib.blake2b(where.encode(), digest_size=PLACE_BYTES).digest()
+
+    def run(txn: lmdb.Transaction, batch: object) -> list[bytes]:
+        del batch
+        row = bytes(txn.get(layout.PLACE_KEY) or b"")
+        if row[:PLACE_BYTES] != place:
+            if row:
+                log.warning("the data were copied or moved: their threads are free for this sidecar after a lease")
+            row = place + (boot_id if row else bytes(BOOT_ID_BYTES))
+            txn.put(layout.PLACE_KEY, row)
+        boots, first = _split(bytes(txn.get(layout.BOOTS_KEY) or b"")), row[PLACE_BYTES:]
+        return boots[: boots.index(first)] if first in boots else []
+
+    former: list[bytes] = store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+    return frozenset(former)
+
+
+def _split(boots: bytes) -> list[bytes]:
+    return [boots[at : at + BOOT_ID_BYTES] for at in range(0, len(boots), BOOT_ID_BYTES)]
 
 
 def _remember(store: Store, form: ArchiveFormat) -> None:

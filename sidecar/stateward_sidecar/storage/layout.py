@@ -57,6 +57,7 @@ FORMAT_KEY = b"Mformat"
 NEXT_THREAD_KEY = b"Mthread"
 ARCHIVE_KEY = b"Marchive"
 BOOTS_KEY = b"Mboots"
+PLACE_KEY = b"Mplace"
 # A row that says nothing by its value still begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 

@@ -1,0 +1,78 @@
+"""The danger: a data directory is copied, and both copies believe that what the other one writes is theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive_model.sidecar import LEASE_S
+
+from stateward_sidecar.errors import Fenced, NotOwner
+
+
+def machine_with_a_copy(driven: Town, tmp_path: Path) -> tuple[Driven, Path]:
+    """A machine with an archived version and one that is only committed, and a copy of its disk."""
+    first = driven.machine("host")
+    first.put(append(after=0))
+    first.ship_now()
+    first.put(append(b"only here", after=1))
+    first.archive.schedule.write_rows(wait=True)
+    first.copy_disk(tmp_path / "copy")
+    return first, tmp_path / "copy"
+
+
+def test_a_copy_waits_for_the_lease(driven: Town, tmp_path: Path) -> None:
+    """The other one may live: it keeps its thread, and nothing that it answered is set aside."""
+    first, path = machine_with_a_copy(driven, tmp_path)
+    copy = driven.machine("host", path)
+    assert copy.state().checkpoint.version == 2
+    with pytest.raises(NotOwner) as held:
+        copy.put(append(after=2))
+    assert held.value.metadata["free_in_s"] == f"{LEASE_S:.1f}"
+    first.put(append(after=2))
+    first.ship_now()
+    assert copy.state().checkpoint.version == 3
+    with pytest.raises(NotOwner):
+        copy.put(append(after=3))
+    assert [thread.name for machine in (first, copy) for thread in machine.threads()] == ["job", "job"]
+
+
+def test_moved_data_lose_nothing(driven: Town, tmp_path: Path) -> None:
+    """Nobody else has them: after a lease the thread goes on, with what was never archived; then it is at home."""
+    first, path = machine_with_a_copy(driven, tmp_path)
+    driven.end(first)
+    moved = driven.machine("host", path)
+    with pytest.raises(NotOwner):
+        moved.put(append(after=2))
+    driven.time.sleep(LEASE_S)
+    assert moved.put(append(after=2)).version == 3
+    moved.ship_now()
+    assert [entry.data for entry in moved.state().state.logs["m"].entries] == [b"x", b"only here", b"x"]
+    assert driven.restart(moved).put(append(after=3)).version == 4
+
+
+def test_a_takeover_does_not_wait(driven: Town, tmp_path: Path) -> None:
+    """Who knows that the other copy is dead has the thread at once; who was wrong fences it."""
+    first, path = machine_with_a_copy(driven, tmp_path)
+    copy = driven.machine("host", path)
+    copy.archive.own("default", "job", take_over=True)
+    copy.put(append(b"by the copy", after=2))
+    copy.ship_now()
+    first.put(append(b"late", after=2))
+    first.ship_now()
+    with pytest.raises((Fenced, NotOwner)):
+        first.put(append(after=3))
+    assert [entry.data for entry in first.state().state.logs["m"].entries][2:] == [b"by the copy"]
+
+
+def test_what_waits_for_the_archive_is_tried_again(driven: Town, tmp_path: Path) -> None:
+    """Entries of moved data that nobody touches are archived once the lease is over."""
+    first, path = machine_with_a_copy(driven, tmp_path)
+    driven.end(first)
+    moved = driven.machine("host", path)
+    with pytest.raises(Exception, match="free in"):
+        moved.ship_now()
+    driven.time.sleep(LEASE_S)
+    moved.ship_now()
+    assert driven.machine("other").state().checkpoint.version == 2
