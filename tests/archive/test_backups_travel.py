@@ -15,7 +15,7 @@ from stateward.v1.thread_service_pb2 import AttachRequest, WaitDurableRequest
 
 
 def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -> None:
-    """A backup is restored and archived; after the machine is lost, another one reads all of it, blobs too."""
+    """A backup is restored and archived; another machine can export it, and after a loss reads all of it, blobs too."""
     path = tmp_path / "all.jsonl.gz"
     with run_daemon() as lonely:
         original = Wire(lonely.target)
@@ -29,6 +29,9 @@ def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -
         sequence = wire.thread(**asked).sequence
         wait = WaitDurableRequest(**asked, sequence=sequence, durability="DURABILITY_ARCHIVED")
         wire.threads.WaitDurable(wait)
+        elsewhere = tmp_path / "elsewhere.jsonl"
+        answer = run("--target", second.target, "-n", "space", "export", "rich", "--versions", "-o", elsewhere)
+        assert (answer.code, "7 versions of 1 thread" in answer.err) == (0, True), answer.err
         first.kill()
         other = Wire(second.target)
         other.threads.Attach(AttachRequest(**asked, mode="ATTACH_MODE_TAKE_OVER"))

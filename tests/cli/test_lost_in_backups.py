@@ -170,7 +170,7 @@ def damaged(lines, how):
         case "beginning lost":
             return lines[1:], "the first records"
         case "other blob":
-            index = next(i for i, line in enumerate(lines) if '"kind":"data"' in line)
+            index = next(i for i, line in enumerate(lines) if '"kind":"data"' in line and len(line) > 1000)
             record = json.loads(lines[index])
             record["base64"] = "AAAA" + record["base64"][4:]
             changed = [*lines[:index], json.dumps(record), *lines[index + 1 :]]

@@ -32,7 +32,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What a message may have beyond the largest state: names, metadata, labels.
 MESSAGE_SLACK_BYTES = 1 << 20
 # Methods whose messages may hold states, values or bytes of blobs, and how large those of all others may be.
-LARGE = frozenset(("Save", "BatchSave", "Write", "PutEffects", "CompleteEffect", "WriteBlob"))
+LARGE = frozenset(("Save", "BatchSave", "Write", "PutEffects", "CompleteEffect", "WriteBlob", "ImportThread"))
 SMALL_BYTES_MAX = 1 << 20
 # Names that health is asked by whoever wants to send work here.
 READINESS = ("", "readiness")
