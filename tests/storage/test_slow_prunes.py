@@ -16,9 +16,11 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse, SetTagRequest
 from stateward_sidecar.codec.state import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, VersionPruned
+from stateward_sidecar.storage import layout
 from stateward_sidecar.store import clear, lineage, replay, snapshots
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.pruneplan import Plan
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
@@ -183,6 +185,25 @@ def test_a_crash_between_steps_harms_nothing(tmp_path: Path, monkeypatch: pytest
         assert min(get(store).snapshots) > 8  # dictionaries of what is gone are gone
 
 
+@pytest.mark.parametrize("row", [b"\x01\xff\xff", b"\x01\x0a\x0c\x08\x01\x10" + b"\xff" * 8 + b"\x7f", b""])
+def test_a_damaged_note_of_what_to_clear_costs_room_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: bytes
+) -> None:
+    """One that cannot be read, or that names every number there is, is neither followed for ever nor in the way."""
+    with opened(tmp_path) as store:
+        line(store, 20)
+        expected = states(store)
+        with monkeypatch.context() as dying:
+            dying.setattr(store.pruner._clearer, "clear", lambda *_: None)
+            cut(store, keep_latest_per_branch=10)
+        write(store, lambda txn, batch: txn.put(layout.uncleared_key(get(store).number), row))
+        write(store, lambda txn, batch: txn.put(b"P", row) and txn.put(b"Hx", row))
+        store.sweeper.sweep()
+        cut(store, keep_latest_per_branch=5)
+        assert states(store) == {version: expected[version] for version in range(16, 21)}
+        assert findings(store) == []
+
+
 def test_what_came_after_the_plan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag, or a branch from a version that was about to go, makes the writer ask for a new plan."""
     with opened(tmp_path) as store:
@@ -246,6 +267,19 @@ def reference(store: Store, keep_last: int, older_than: int) -> list[int]:
             if not is_new and version not in kept:
                 doomed.append(version)
     return doomed[::-1]
+
+
+def test_ranges_have_in_common_what_both_have() -> None:
+    """As sets of numbers do, whatever their pairs."""
+    dice = random.Random(1)
+    for _ in range(300):
+        one, two = ({dice.randrange(40) for _ in range(dice.randrange(30))} for _ in range(2))
+        both = [Ranges((number, number) for number in some) for some in (one, two)]
+        assert set(both[0].common(both[1])) == one & two
+        assert set(both[0].rest(39)) == set(range(1, 40)) - one
+        assert set(both[0].after(20)) == {number for number in one if number > 20}
+        assert set(both[0].until(20)) == {number for number in one if number <= 20}
+        assert [both[0][at] for at in range(len(both[0]))] == sorted(one)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -283,6 +283,9 @@ def uncleared_key(thread: int) -> bytes:
     return b"P" + _U32.pack(thread)
 
 
+UNCLEARED_KEY_BYTES = 5
+
+
 def uncleared_thread(key: bytes | memoryview) -> int:
     """Thread number of such a key."""
     return int(_U32.unpack_from(key, 1)[0])
@@ -306,6 +309,9 @@ def half_key(thread: int, version: int) -> bytes:
 def half_prefix(thread: int) -> bytes:
     """Begins those marks of a thread."""
     return b"H" + _U32.pack(thread)
+
+
+HALF_KEY_BYTES = 13
 
 
 def half_of(key: bytes | memoryview) -> tuple[int, int]:

@@ -121,11 +121,10 @@ class Clearer:
     def _clear_versions(self, work: _Work, until: float) -> bool:
         """Edits and index rows, then snapshots. False: the time is over."""
         txn, draft = work.txn, work.draft
-        uncleared, last = read_uncleared(txn, draft.identity.number), 0
+        uncleared, last = read_uncleared(txn, draft.identity.number, draft.pruned), 0
         for version in uncleared:
             last = version
-            if version in draft.pruned:
-                _strip_if_whole(work, version)
+            _strip_if_whole(work, version)
             if time.perf_counter() > until:  # after one at least: a slow disk must not keep it from ever ending
                 break
         rest = uncleared.after(last)

@@ -54,7 +54,7 @@ def drop(txn: lmdb.Transaction, number: int, version: int) -> None:
 def clear(context: Context) -> None:
     """Removes all that nobody writes any more, one snapshot a write. Raises ShuttingDown. Waits for the writer."""
     with context.engine.read() as txn:
-        half = [layout.half_of(key) for key, _ in rows(txn, b"H")]
+        half = [layout.half_of(key) for key, _ in rows(txn, b"H") if len(key) == layout.HALF_KEY_BYTES]
     for number, version in half:
         if (number, version) not in context.under_way:
             context.writer.submit(_clearing(context, number, version), wait=True).wait()

@@ -99,7 +99,7 @@ class Lineages:
             found.pruned = thread.pruned
         if found is None or found.pruned.pairs() != thread.pruned.pairs():
             with self._context.engine.read() as txn:
-                found = Lineage(thread.identity.uid, thread.pruned, read_uncleared(txn, thread.number))
+                found = Lineage(thread.identity.uid, thread.pruned, read_uncleared(txn, thread.number, thread.pruned))
         while True:
             with self._context.engine.read() as txn:
                 if found.read_on(txn, thread, ENTRIES_A_STEP):

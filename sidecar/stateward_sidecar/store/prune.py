@@ -89,7 +89,8 @@ class Pruner:
     def resume(self) -> None:
         """Clears away what earlier prunes left, of threads that this sidecar may change."""
         with self._context.engine.read() as txn:
-            numbers = [layout.uncleared_thread(key) for key, _ in rows(txn, b"P")]
+            keys = [key for key, _ in rows(txn, b"P") if len(key) == layout.UNCLEARED_KEY_BYTES]
+            numbers = [layout.uncleared_thread(key) for key in keys]
         for number in numbers:
             try:
                 self._resume(number)
@@ -159,8 +160,8 @@ class Pruner:
         now = self._moment(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}
-        after = Ranges([*thread.pruned.pairs(), *going.pairs()])
-        return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, after, alone, moves)
+        after, snapshots = Ranges([*thread.pruned.pairs(), *going.pairs()]), now.snapshots if now else frozenset[int]()
+        return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, after, alone, moves, snapshots)
 
     def _clear_up(self, plan: Plan) -> None:
         """After the commit. What fails here is done by the next start or sweep."""
@@ -235,7 +236,7 @@ class Pruner:
         moved = list(plan.moved(draft))
         for branch in moved:
             sums.update([write_row(txn, draft, head, identity.branch_key(branch.name), branch)])
-        uncleared = read_uncleared(txn, identity.number)
+        uncleared = read_uncleared(txn, identity.number, draft.pruned)
         write_uncleared(txn, identity.number, Ranges([*uncleared.pairs(), *plan.going.pairs()]))
         commit_entry(context, txn, batch, draft, entry_put, sums)
         draft.pruned = plan.after

@@ -46,12 +46,15 @@ class Plan:
     after: Ranges
     alone: frozenset[int]  # versions that stay without their parent: they have snapshots
     moves: dict[str, Move]
+    snapshots: frozenset[int] = frozenset()  # those there were for the moves
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Whether nothing was written meanwhile that the plan did not know of. Reads what is new only."""
         going, tip = self.going, draft.head.tip_sequence
         if draft.identity.number != self.number or draft.pruned.pairs() != self.before.pairs():
             return False
+        if tip == self.tip_sequence and draft.snapshots == self.snapshots:
+            return True  # else every branch is looked at, of which there may be thousands
         if tip - self.tip_sequence > NEW_ENTRIES_MAX or not self.alone <= draft.snapshots:
             return False
         if any(version in going for version in protected(draft)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from stateward.storage.v1.journal_pb2 import PrunedVersions
@@ -46,6 +47,16 @@ class Ranges:
                 return first + index
             index -= last - first + 1
         raise IndexError(index)
+
+    def common(self, other: Ranges) -> Ranges:
+        """Those that are among others too."""
+        mine, theirs, pairs = deque(self.pairs()), deque(other.pairs()), list[tuple[int, int]]()
+        while mine and theirs:
+            first, last = max(mine[0][0], theirs[0][0]), min(mine[0][1], theirs[0][1])
+            if first <= last:
+                pairs.append((first, last))
+            (mine if mine[0][1] <= theirs[0][1] else theirs).popleft()
+        return Ranges(pairs)
 
     def until(self, version: int) -> Ranges:
         """Those up to a version."""
