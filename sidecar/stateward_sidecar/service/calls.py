@@ -27,6 +27,7 @@ from stateward_sidecar.store.store import WORKERS, Store
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | None)
+LOADED_AT_ONCE = 2
 # A page is a small one after so long without memory for a large one; the checkpoint in it may be as large again.
 SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
 # A larger write is not run on the event loop.
@@ -54,12 +55,20 @@ class Calls:
         self.gather = gather
         self.holding = holding
         self._answers = answers
-        # Answers of streams that are being made: how large they are is known only then.
+        # States that are being loaded: how large they are is known only then. A small part of the workers, so that
+        # others go on.
+        self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
+        # The same of answers of streams.
         self._making = asyncio.Semaphore(WORKERS)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
+
+    async def load(self, verb: Callable[..., T], *args: Any) -> T:
+        """Reads what may need a large state that is not in memory."""
+        async with self._loading:
+            return await self.read(verb, *args)
 
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs what reads in steps of its own on a worker."""

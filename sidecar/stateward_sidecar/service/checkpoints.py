@@ -127,7 +127,7 @@ class CheckpointService:
 
         async def read(max_bytes: int) -> bytes:
             return await holding.read(
-                request.namespace, request.thread, lambda: self._calls.read(reader.hydrate, request, max_bytes)
+                request.namespace, request.thread, lambda: self._calls.load(reader.hydrate, request, max_bytes)
             )
 
         size_bytes = reader.hot_bytes(request)
@@ -224,7 +224,7 @@ class CheckpointService:
             check.check_ref(request.to, "to")
         check.check_max_bytes(request.max_bytes)
         return await self._calls.holding.read(
-            request.namespace, request.thread, lambda: self._calls.read(self._store.reader.diff, request)
+            request.namespace, request.thread, lambda: self._calls.load(self._store.reader.diff, request)
         )
 
 

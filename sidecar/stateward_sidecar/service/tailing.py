@@ -26,7 +26,7 @@ async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
             return reader.read(request)
         except StatewardError:
             pass  # a worker looks again, and may wait for what is being committed
-    return await holding.read(request.namespace, request.thread, lambda: calls.read(reader.read, request))
+    return await holding.read(request.namespace, request.thread, lambda: calls.load(reader.read, request))
 
 
 async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> LogPage:
@@ -44,6 +44,8 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
                 async with asyncio.timeout_at(until):
                     await listener.wait_beyond(seen)
             except TimeoutError:
+                if _is_as_seen(calls, request, page):
+                    return page
                 return await read_page(calls, request)  # what another sidecar wrote is not heard of here
             except ShuttingDown:
                 break
@@ -51,6 +53,12 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
             if calls.store.log_reader.head(request) != page.answer.version:
                 page = await read_page(calls, request)
     return page
+
+
+def _is_as_seen(calls: Calls, request: ReadLogRequest, page: LogPage) -> bool:
+    """Whether nobody can have added anything: thousands of waits that end at once need not all read again."""
+    is_ours = calls.holding.is_fresh(request.namespace, request.thread)
+    return is_ours and calls.store.log_reader.head(request) == page.answer.version
 
 
 def _wait_s(request: ReadLogRequest, context: grpc.aio.ServicerContext) -> float:

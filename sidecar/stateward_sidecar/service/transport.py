@@ -10,7 +10,7 @@ from __future__ import annotations
 # limit the daemon takes a message and refuses it in words; the core keeps three copies of it for a moment.
 REFUSED_IN_WORDS_BYTES = 32 << 20
 # Calls of one connection; its client keeps further ones back. Watches and writers are calls too, and stay open.
-STREAMS_MAX = 4096
+STREAMS_MAX = 1024
 # Go's clients ping every 10 s at the most, Node's as often as they are told. Three pings in a row that come sooner
 # than this after one another end the connection.
 PING_INTERVAL_MS = 500
