@@ -12,10 +12,12 @@ from tests.archive_model import small
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import EpochStart, PackedRow
+from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_service_pb2 import WatchRequest
 from stateward_sidecar.archive import attach, heads
 from stateward_sidecar.archive.desk import row_of
-from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, VersionPruned
 from stateward_sidecar.store import requests
 
 
@@ -295,3 +297,78 @@ def test_a_snapshot_of_another_line_is_left_out(parted: Pair) -> None:
     b.restart()
     with pytest.raises(Corrupt, match="another history"):
         b.words(orphan.name, version)
+
+
+# -- watches that go on -----------------------------------------------------------------------------------------------
+
+
+def watch(twin: Twin, cursor: str = "", after: int = 0) -> tuple[list[int], str]:
+    """The sequences that a watch tells from there on, and where it has come to."""
+    request = WatchRequest(namespace=NAMESPACE, thread=NAME, after_cursor=cursor)
+    if not cursor:
+        request.after_sequence = after
+    opened = twin.store.watcher.open(request)
+    return [event.sequence for event in twin.store.watcher.read(opened)], opened.position
+
+
+def test_a_watch_that_goes_on_from_an_event_that_is_no_history(pair: Pair) -> None:
+    """The cursor has the event's digest: its reader is told that it was left out, and from where to go on."""
+    told, common = watch(pair.a)
+    assert told == [1, 2]
+    pair.a.put("a three")
+    told, own = watch(pair.a, common)
+    assert told == [3]
+    pair.b.take()
+    with pytest.raises(Fenced) as elsewhere:
+        watch(pair.b, own)  # the other line is still shorter
+    assert elsewhere.value.metadata["orphan"] == ""
+    pair.b.put("b three")
+    pair.b.put("b four")
+    pair.b.archive_all()
+    pair.a.archive_all()
+    pair.a.words()
+    with pytest.raises(Fenced) as caught:
+        watch(pair.a, own)
+    assert caught.value.metadata["orphan"] == "job@1"
+    assert caught.value.metadata["common_sequence"] == "2"
+    for twin in (pair.a, pair.b):
+        assert watch(twin, common)[0] == [3, 4]
+        assert watch(twin, common.rpartition(".")[0])[0] == [3, 4]  # as earlier versions gave it out
+        assert watch(twin, watch(twin, common)[1])[0] == []
+
+
+# -- pages of one answer ----------------------------------------------------------------------------------------------
+
+
+def two_slots(value: str) -> SaveRequest:
+    """A save of two slots."""
+    request = SaveRequest(namespace=NAMESPACE, thread=NAME, request_id=value)
+    for slot in ("x", "y"):
+        edit = request.diff.edits.add().set_slot
+        edit.slot, edit.value.media_type, edit.value.data = slot, "text/plain", value.encode()
+    return request
+
+
+def test_the_next_page_of_a_difference_is_of_the_same_line(pair: Pair) -> None:
+    """The thread is taken between two pages, and has another version 3 now: the token is refused."""
+    pair.a.save(two_slots("a three"))
+    request = DiffCheckpointsRequest(namespace=NAMESPACE, thread=NAME, max_bytes=1)
+    getattr(request, "from").version = 2
+    request.to.version = 3
+    first = pair.a.store.reader.diff(request)
+    assert len(first.diff.edits) == 1
+    pair.b.take()
+    pair.b.save(two_slots("b three"))
+    pair.b.archive_all()
+    pair.a.archive_all()
+    pair.a.words()
+    request.page_token = first.next_page_token
+    with pytest.raises(InvalidField, match="page_token"):
+        pair.a.store.reader.diff(request)
+    request.thread = "job@1"
+    request.page_token = ""
+    first = pair.a.store.reader.diff(request)
+    request.page_token = first.next_page_token
+    second = pair.a.store.reader.diff(request)
+    assert len(second.diff.edits) == 1
+    assert not second.next_page_token

@@ -24,6 +24,7 @@ from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees
 from stateward_sidecar.codec.pages import Page, Position, Selection, page, selection_of
+from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
@@ -41,7 +42,8 @@ HISTORY_STATE_BYTES = 3 << 20
 HOT_BYTES_MAX = 4 << 20
 _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
 _VERSION = struct.Struct(">Q16s")
-_EDITS = struct.Struct(">QQQ")
+_EDITS = struct.Struct(">QQQ16s16s")
+_NO_DIGEST = bytes(DIGEST_BYTES)
 
 
 class Reader:
@@ -88,7 +90,7 @@ class Reader:
                 version, digest = resolve_or_head(txn, thread, ref, branch, "version"), b""
             entry = replay.read_version(txn, thread, version)
             if digest and entry.header.digest != digest:
-                raise InvalidField("page_token", "is for a version that is no longer there; start again without one")
+                raise _gone()
             tree = replay.state_at(txn, thread, version, context.cache)
             checkpoint = view_entry(thread, entry)
             row, archived = thread.archive, thread.archived_sequence
@@ -168,9 +170,9 @@ class Reader:
         binding = bare(request)
         with context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
-            branch, start = request.branch or MAIN, 0
+            branch, start, pinned = request.branch or MAIN, 0, list[bytes]()
             if request.page_token:
-                old, new, start = _EDITS.unpack(context.tokens.unpack(binding, request.page_token))
+                old, new, start, *pinned = _EDITS.unpack(context.tokens.unpack(binding, request.page_token))
             else:
                 old = self._diff_base(txn, thread, request, branch)
                 ref = request.to if request.HasField("to") else None
@@ -180,12 +182,15 @@ class Reader:
             if old:
                 getattr(answer, "from").CopyFrom(view_entry(thread, replay.read_version(txn, thread, old)))
                 before = replay.state_at(txn, thread, old, context.cache)
+            digests = [getattr(answer, "from").digest or _NO_DIGEST, answer.to.digest]
+            if pinned and pinned != digests:
+                raise _gone()
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
         size, limit = 0, request.max_bytes or PAGE_BYTES
         for index in range(start, len(edits)):
             size += edits[index].ByteSize() + 8
             if size > limit and index > start:
-                answer.next_page_token = context.tokens.pack(binding, _EDITS.pack(old, new, index))
+                answer.next_page_token = context.tokens.pack(binding, _EDITS.pack(old, new, index, *digests))
                 break
             answer.diff.edits.append(edits[index])
         answer.diff.SetInParent()
@@ -199,6 +204,11 @@ class Reader:
         if ref.WhichOneof("ref") == "version" and ref.version == 0:
             return 0
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
+
+
+def _gone() -> InvalidField:
+    """Pages of an answer show one version of one line."""
+    return InvalidField("page_token", "is for a version that is no longer there; start again without one")
 
 
 def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:

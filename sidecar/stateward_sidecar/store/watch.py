@@ -1,7 +1,8 @@
 """Watching: the journal read again from a cursor, whenever something was committed.
 
 A watch keeps no queue of its own: however slow its reader, it holds one cursor. The cursor of a thread's watch is its
-uid and a sequence; that of a namespace is a place in the order of all commits. Both survive a restart.
+uid, a sequence and the digest of the entry there; that of a namespace is a place in the order of all commits. Both
+survive a restart. After a takeover the digest tells that what was told last is no history: FENCED.
 
 A watch that chooses slots and logs looks into the edits of each version, and passes over those that change none of
 them: its cursor moves on with the next event it tells. Of a version that was pruned it cannot know, and tells it.
@@ -38,6 +39,7 @@ from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.leases import view_record
+from stateward_sidecar.store.lines import Lines, Written, digest_at
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
@@ -51,7 +53,7 @@ EVENTS_MAX = 256
 EVENT_BYTES_MAX = 2 << 20
 # How many entries one read looks at, where few of them are told.
 LOOKED_AT_MAX = 16 * EVENTS_MAX
-_THREAD_CURSOR = re.compile(r"t\.([0-9a-f]{32})\.(\d{1,19})")
+_THREAD_CURSOR = re.compile(r"t\.([0-9a-f]{32})\.(\d{1,19})(?:\.([0-9a-f]{32}))?")
 _FEED_CURSOR = re.compile(r"n\.(\d{1,19})")
 
 
@@ -62,6 +64,7 @@ class Watch:
     request: WatchRequest
     cursor: int = 0  # sequence, or place among all entries
     uid: bytes = b""  # of a thread's watch
+    digest: bytes = b""  # of the entry at the cursor of the same; empty = it is not on this disk
     number: int = 0  # of the same: a thread that was taken over is here under another one
     is_over: bool = False
     # From the beginning means from what is left of it: up to here a removed entry is passed over.
@@ -78,7 +81,7 @@ class Watch:
     @property
     def position(self) -> str:
         """Where the watch has come to, for its reader."""
-        return f"t.{self.uid.hex()}.{self.cursor}" if self.uid else f"n.{self.cursor}"
+        return _thread_cursor(self.uid, self.cursor, self.digest) if self.uid else f"n.{self.cursor}"
 
 
 class Watcher:
@@ -110,10 +113,15 @@ class Watcher:
             field = "after_sequence"
             if found:
                 after, field = int(found[2]), "after_cursor"
+            if found and found[3]:
+                self._check_line(txn, thread, after, bytes.fromhex(found[3]))
             if after > tip:
                 raise InvalidField(field, f"{after} was never given out; the newest is {tip}")
             self._check_retained(txn, thread, after)
-        return Watch(request, after, thread.identity.uid, thread.number, holes_until=0 if after else tip)
+            digest = digest_at(txn, thread.identity, after)
+        return Watch(
+            request, after, thread.identity.uid, digest, thread.number, holes_until=0 if after else tip
+        )
 
     def read(self, watch: Watch) -> list[Event]:
         """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one.
@@ -131,6 +139,21 @@ class Watcher:
                 raise self._fenced(watch)
             return self._read_thread(txn, thread, watch)
 
+    def _check_line(self, txn: lmdb.Transaction, thread: Thread, after: int, digest: bytes) -> None:
+        """Raises Fenced where another line has the thread's name than the one whose events were told."""
+        here = digest_at(txn, thread.identity, after)
+        if here == digest or not (here or after > thread.head.tip_sequence):
+            return
+        identity = thread.identity
+        entry = Written(identity.namespace, thread.name, after, identity.uid_text, digest)
+        orphan = Lines(self._context, self._threads).find(entry)
+        if orphan is not None:
+            raise _fenced(thread.name, orphan)
+        raise Fenced(
+            f"thread {thread.name!r} has another entry {after} than the one this cursor follows: it went on elsewhere; "
+            f"hydrate it and watch from its newest sequence, {thread.head.tip_sequence}", thread=thread.name, orphan="",
+        )  # fmt: skip
+
     @staticmethod
     def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
         """Raises VersionPruned where the entry to go on with was removed: there would be a gap."""
@@ -145,7 +168,7 @@ class Watcher:
 
     def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
         events: list[Event] = []
-        after = watch.cursor
+        after, digest = watch.cursor, watch.digest
         if after >= watch.holes_until:
             self._check_retained(txn, thread, after)
         size, prefix, selection = 0, thread.identity.keys.all_of(b"J"), watch.selection
@@ -163,15 +186,15 @@ class Watcher:
                     self._check_retained(txn, thread, after)
                 break  # what comes next was removed: said at the next read, after these events
             event = self._event(txn, thread, entry, selection, watch.request.include_diff)
-            after = entry.header.sequence
+            after, digest = entry.header.sequence, entry.header.digest
             if event is not None:
-                event.cursor = f"t.{watch.uid.hex()}.{after}"
+                event.cursor = _thread_cursor(watch.uid, after, digest)
                 events.append(event)
                 size += event.ByteSize()
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
             found = cursor.next()
-        watch.cursor = after  # only now: a read that fails is made again
+        watch.cursor, watch.digest = after, digest  # only now: a read that fails is made again
         return events
 
     def _read_namespace(self, txn: lmdb.Transaction, watch: Watch, seen: int) -> list[Event]:
@@ -249,7 +272,7 @@ class Watcher:
                 if watch.cursor >= record.sequence:
                     return []
                 event = _deleted(record)
-                event.cursor = f"t.{watch.uid.hex()}.{record.sequence}"
+                event.cursor = _thread_cursor(watch.uid, record.sequence)
                 return [event]
         if watch.number and txn.get(layout.orphan_key(watch.number)) is not None:
             raise self._fenced(watch)
@@ -258,13 +281,7 @@ class Watcher:
     def _fenced(self, watch: Watch) -> Fenced:
         """What was watched is set aside: its newest events may be no history."""
         with self._context.engine.read() as txn:
-            orphan = self._threads.by_number(txn, watch.number)
-        name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
-        thread = watch.request.thread
-        return Fenced(
-            f"thread {thread!r} was taken over by another sidecar; entries after {common} are kept as {name!r}; watch "
-            f"again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
-        )  # fmt: skip
+            return _fenced(watch.request.thread, self._threads.by_number(txn, watch.number))
 
     def _event(
         self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, include_diff: bool
@@ -307,6 +324,18 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
     elif header.kind == ENTRY_KIND_LEASE:
         event.lease.CopyFrom(view_record(metadata.lease, 0.0))
         event.lease.ClearField("remaining")  # of a grant that was told: nobody can say
+
+
+def _fenced(thread: str, orphan: Thread | None) -> Fenced:
+    name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
+    return Fenced(
+        f"thread {thread!r} was taken over by another sidecar; entries after {common} are kept as {name!r}; watch "
+        f"again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
+    )  # fmt: skip
+
+
+def _thread_cursor(uid: bytes, sequence: int, digest: bytes = b"") -> str:
+    return f"t.{uid.hex()}.{sequence}" + (f".{digest.hex()}" if digest else "")
 
 
 def may_be_removed(thread: Thread, sequence: int) -> bool:
