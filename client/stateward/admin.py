@@ -93,6 +93,7 @@ class Stats:
     cache_bytes: int
     cache_limit_bytes: int
     watches: int
+    background_failures: int
     archive: ArchiveStats | None
     """None = there is no archive."""
 

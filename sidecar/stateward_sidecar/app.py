@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stateward.v1 import (
     admin_service_pb2,
@@ -62,7 +62,7 @@ from stateward_sidecar.storage.writer import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import failures, log
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # New objects between two looks for garbage cycles; Python's 700 is a few saves.
@@ -77,6 +77,7 @@ async def run(settings: Settings) -> NoReturn:
     """Runs the daemon until it is told to stop, and ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note_unheard)
     stop = asyncio.Event()
     failure: list[BaseException] = []
 
@@ -239,10 +240,23 @@ def _archive_options(settings: Settings) -> Options:
     )  # fmt: skip
 
 
+def _note_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What failed on the loop and nobody waits for: a callback, or a task that was forgotten."""
+    del loop
+    error = context.get("exception")
+    try:
+        raise error if isinstance(error, Exception) else RuntimeError(context["message"])
+    except Exception:  # noqa: BLE001  (raised for the log)
+        failures.note("event loop")
+
+
 async def _sweep(store: Store, interval_s: float) -> None:
     while interval_s:
         await asyncio.sleep(interval_s)
-        await asyncio.get_running_loop().run_in_executor(store.background, store.sweeper.sweep)
+        try:
+            await asyncio.get_running_loop().run_in_executor(store.background, store.sweeper.sweep)
+        except Exception:  # noqa: BLE001  (the next round tries again)
+            failures.note("sweep")
 
 
 def _load_key(settings: Settings) -> bytes:

@@ -9,8 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+from stateward_sidecar.errors import ShuttingDown
+
+# Before what failed in the background is started again.
+AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
 
 
 class Log:
@@ -46,6 +53,41 @@ def log_damage(event: str, error: Any, **facts: Any) -> None:
     """Logs an error of stored data by its reason and numbers: its message and its other facts hold names."""
     known = {key: error.metadata[key] for key in _LOGGED_FACTS if key in error.metadata}
     log.error(event, reason=error.reason, **{**known, **facts})
+
+
+class Failures:
+    """What ran in the background and failed in an unforeseen way, since the start. Nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, what: str, **facts: Any) -> None:
+        """In an ``except``: logs and counts it. Whoever calls goes on."""
+        self.count += 1
+        event = "something in the background failed in an unforeseen way; it is started again"
+        log.exception(event, what=what, **facts)  # noqa: LOG004  (callers are handlers)
+
+
+failures = Failures()
+
+
+def guarded(what: str, call: Callable[..., object], *arguments: Any) -> bool:
+    """Runs what nobody waits for. False: it failed, which was logged and counted."""
+    try:
+        call(*arguments)
+    except ShuttingDown:
+        return True  # the next start goes on
+    except Exception:  # noqa: BLE001  (whatever it is)
+        failures.note(what)
+        return False
+    return True
+
+
+def persist(what: str, call: Callable[[], object], over: threading.Event) -> None:
+    """Runs what must be done once: again and again, after pauses that grow, until it succeeds or all is over."""
+    pause_s = AGAIN_S
+    while not guarded(what, call) and not over.wait(pause_s):
+        pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
 
 class _Text(logging.Formatter):

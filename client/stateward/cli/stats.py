@@ -57,6 +57,11 @@ def stats(
             ("  cache", f"{size(now.cache_bytes)} of {size(now.cache_limit_bytes)}"),
             ("  waiting writes", f"{now.queued_writes:,}"),
             ("  open watches", f"{now.watches:,}"),
+            *(
+                [("  failures", f"{now.background_failures:,} in the background; its log has more")]
+                if now.background_failures
+                else []
+            ),
         ]
     )
     if now.archive is not None:

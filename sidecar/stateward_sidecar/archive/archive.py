@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
@@ -40,7 +41,7 @@ from stateward_sidecar.store.outbox import Outbox
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import not_found
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import log, persist
 
 # From then on a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
@@ -78,7 +79,8 @@ class Archive:
         self.desk.boots = remember_boot(self.desk.store, self.desk.boot_id)
         self.desk.former = find_former_boots(self.desk.store, self.desk.boot_id)
         self.schedule.start()
-        threading.Thread(target=self._find_dirty, name="outbox", daemon=True).start()
+        finding = partial(persist, "outbox", self._find_dirty, self.desk.is_stopping)
+        threading.Thread(target=finding, name="outbox", daemon=True).start()
 
     # -- what a call asks -----------------------------------------------------------------------------------------
 

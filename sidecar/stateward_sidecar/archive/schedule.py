@@ -22,7 +22,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, Stateward
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.thread import write_archive_row
-from stateward_sidecar.telemetry import log, log_damage
+from stateward_sidecar.telemetry import AGAIN_S, failures, guarded, log, log_damage
 
 ROWS_EVERY_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 30.0
@@ -98,22 +98,30 @@ class Schedule:
         return self._desk.context.clock.monotonic()
 
     def _loop(self) -> None:
-        while True:
-            with self._condition:
-                if self._is_closed:
-                    return
-                now = self._now()
-                started = self._take(now)
-                if not started:
-                    self._wakes_at = self._next(now)
-                    if self._wakes_at > now:
-                        self._condition.wait(self._wakes_at - now)
-                    self._wakes_at = 0.0
-            for number in started:
-                self._start(number)
-            if self._rows and self._now() >= self._rows_at:
-                self.write_rows()
-                self._desk.trim()
+        while not self._is_closed:
+            if not guarded("schedule", self._step):
+                with self._condition:
+                    if not self._is_closed:
+                        self._condition.wait(AGAIN_S)
+
+    def _step(self) -> None:
+        """Starts what is due, or waits until something is; writes rows."""
+        with self._condition:
+            if self._is_closed:
+                return
+            now = self._now()
+            started = self._take(now)
+            if not started:
+                self._wakes_at = self._next(now)
+                if self._wakes_at > now:
+                    self._condition.wait(self._wakes_at - now)
+                self._wakes_at = 0.0
+        for number in started:
+            if not guarded("schedule", self._start, number):
+                self._ended(number, failed=True)
+        if self._rows and self._now() >= self._rows_at:
+            self.write_rows()
+            self._desk.trim()
 
     def _take(self, now: float) -> list[int]:
         rate = self._desk.options.puts_per_s
@@ -156,7 +164,7 @@ class Schedule:
             log_damage("a thread could not be archived", error, number=number)
         except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
             failed = True
-            log.exception("a thread could not be archived", number=number)
+            failures.note("ship", number=number)
         self._ended(number, failed=failed)
 
     def _ended(self, number: int, *, failed: bool) -> None:

@@ -21,7 +21,8 @@ from stateward_sidecar.bucket.errors import (
     ObjectNotFound,
 )
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import ArchiveUnavailable
+from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.telemetry import guarded, log
 
 T = TypeVar("T")
 # Requests of one operation that go out at the same time.
@@ -165,8 +166,15 @@ class Wire:
 
     def later(self, call: Callable[[], object]) -> None:
         """Runs a call while nobody waits."""
+
+        def run() -> None:
+            try:
+                call()
+            except StatewardError as error:
+                log.warning("what was put off could not be done", reason=error.reason)
+
         try:
-            self._pool.submit(call)
+            self._pool.submit(guarded, "put off", run)
         except RuntimeError:
             return  # the daemon is stopping
 

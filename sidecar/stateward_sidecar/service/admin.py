@@ -26,6 +26,7 @@ from stateward_sidecar.service.drain import GRACE_S_MAX, Drain
 from stateward_sidecar.service.weigh import ITEMS_MAX
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
+from stateward_sidecar.telemetry import failures
 
 FEATURES = ("blobs", "effects", "leases", "signals", "writer")
 # So long before its caller's deadline a drain answers with what it has done.
@@ -80,6 +81,7 @@ class AdminService:
             snapshots=counters.snapshots, used_bytes=used, file_bytes=file_bytes, map_bytes=store.engine.map_bytes,
             queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
+            background_failures=failures.count,
             archive=await self._calls.read(archive.stats) if archive is not None else None,
         )  # fmt: skip
 

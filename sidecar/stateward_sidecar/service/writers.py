@@ -40,7 +40,7 @@ from stateward_sidecar.service.status import CODES
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
-from stateward_sidecar.telemetry import log
+from stateward_sidecar.telemetry import failures, log
 
 # Frames of one stream that were taken and not answered; the client's next ones wait in gRPC's window.
 FRAMES_MAX = 256
@@ -194,7 +194,12 @@ class WriterService:
         with suppress(StatewardError):  # it was taken: the next frame hears of it
             while True:
                 await asyncio.sleep(lease.term.ToMicroseconds() / 1e6 * RENEWAL_SHARE)
-                await self._calls.read(self._store.leases.renew_by_name, place.namespace, place.thread, lease.token)
+                try:
+                    await self._calls.read(self._store.leases.renew_by_name, place.namespace, place.thread, lease.token)
+                except StatewardError:
+                    raise
+                except Exception:  # noqa: BLE001  (the next renewal may be in time)
+                    failures.note("renewal")
 
     async def _take(self, item: WriterSave, stream: _Stream) -> _Frame:
         """Checks, prepares and queues a frame."""

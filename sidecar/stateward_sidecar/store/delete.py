@@ -26,6 +26,7 @@ from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, head_uid, rows
 from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
 DELETION_MAGIC = b"SD"
@@ -121,7 +122,7 @@ class Deleter:
         """Removes what is left of a deleted thread: its files, then its rows, a bounded number of them at a time."""
         if uid and (gone := self._context.blob_files.set_aside(uid)) is not None:
             with suppress(RuntimeError):  # the daemon is stopping; the next start goes on
-                self._context.background.submit(self._context.blob_files.empty, gone)
+                self._context.background.submit(guarded, "deletion", self._context.blob_files.empty, gone)
         self._purge_rows(number, uid)
 
     def _purge_rows(self, number: int, uid: bytes) -> None:

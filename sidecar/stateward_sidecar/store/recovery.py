@@ -52,8 +52,8 @@ class Recovery:
                 self._recover(found)
         except ShuttingDown:
             pass  # the next start goes on
-        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
-            log.exception("finishing deletions failed")
+        except StatewardError as error:
+            log_damage("finishing deletions failed", error)
 
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:
         """None: a name row cannot be read and may lead to any thread, so nothing is cleared away. Verify names it."""

@@ -27,7 +27,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.halfmade import drop, mark, under_way
 from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads, not_found
-from stateward_sidecar.telemetry import log, log_damage
+from stateward_sidecar.telemetry import failures, log_damage
 
 WEIGHT_MIN_BYTES = 16 << 10
 
@@ -67,7 +67,7 @@ class Snapshots:
         except StatewardError as error:
             log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
         except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
-            log.exception("snapshot failed", thread_uid=thread.identity.uid.hex())
+            failures.note("snapshot", uid=thread.identity.uid.hex())
         finally:
             thread.snapshot_pending = False
 

@@ -6,6 +6,7 @@ thread. Nothing here knows gRPC.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import Tokens
 from stateward_sidecar.store.verify import Verifier
 from stateward_sidecar.store.watch import Watcher
+from stateward_sidecar.telemetry import guarded, persist
 
 KEYS_FILE = "keys"
 WORKERS = 4
@@ -82,6 +84,7 @@ class Store:
         except BaseException:
             engine.close()
             raise
+        self._is_closing = threading.Event()
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
         # What writes and syncs files beside the data: no read waits behind it.
@@ -155,11 +158,13 @@ class Store:
     def start(self) -> None:
         """Starts the writer, and finishes in the background what a crash left."""
         self.context.writer.start()
-        self.background.submit(self.recovery.run, self.context.next_thread)
-        self.background.submit(self.pruner.resume)
+        recover = partial(self.recovery.run, self.context.next_thread)
+        self.background.submit(persist, "recovery", recover, self._is_closing)
+        self.background.submit(guarded, "pruning", self.pruner.resume)  # each sweep goes on with it
 
     def close(self) -> None:
         """Finishes what was taken, then closes."""
+        self._is_closing.set()
         self.context.writer.stop()
         self.workers.shutdown(wait=True, cancel_futures=True)
         self.background.shutdown(wait=True, cancel_futures=True)

@@ -7,6 +7,8 @@ clock must not delete threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import lmdb
@@ -24,7 +26,7 @@ from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import Pruner, is_whole
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.telemetry import log, log_damage
+from stateward_sidecar.telemetry import failures, log, log_damage
 
 ROWS_MAX = 20_000
 JUMP_S = 3600
@@ -59,24 +61,29 @@ class Sweeper:
         self._is_suspended = False
 
     def sweep(self) -> None:
-        """One round."""
-        try:
-            self._context.engine.env.reader_check()
-            self._watch_clock()
+        """One round. A part that fails does not keep the others from being done."""
+        with suppress(ShuttingDown):
+            self._do(self._context.engine.env.reader_check)
+            self._do(self._watch_clock)
             if not self._is_suspended:
-                self._expire()
-                self._retain()
-                self._blobs.sweep(self._submit)
-            clear(self._context)
-            self._pruner.resume()
-            self._clear_feed()
-            self._clear_labels()
+                self._do(self._expire)
+                self._do(self._retain)
+                self._do(lambda: self._blobs.sweep(self._submit))
+            self._do(lambda: clear(self._context))
+            self._do(self._pruner.resume)
+            self._do(self._clear_feed)
+            self._do(self._clear_labels)
+
+    @staticmethod
+    def _do(part: Callable[[], object]) -> None:
+        try:
+            part()
         except ShuttingDown:
-            return
+            raise
         except StatewardError as error:
             log_damage("sweep failed", error)
-        except lmdb.Error as error:
-            log.error("sweep failed", error=str(error))
+        except Exception:  # noqa: BLE001  (the next round tries again)
+            failures.note("sweep")
 
     def _offset(self) -> float:
         return self._context.clock.now_us() / SECOND_US - self._context.clock.monotonic()
