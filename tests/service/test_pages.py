@@ -168,3 +168,20 @@ def test_pages_of_a_list_hold_each_thing_once(large: Place) -> None:
     listed = pages(large.wire.threads.ListThreads, t.ListThreadsRequest(**at, page_size=2))
     names = [view.thread for page in listed for view in page.threads]
     assert sorted(names) == sorted([THREAD, *(f"t{number}" for number in range(5))])
+
+
+def test_a_page_of_versions_ends_by_bytes_too(place: Place) -> None:
+    """Metadata of a few versions is megabytes: pages stay small, and show every version once."""
+    metadata = Value(data=bytes(250 << 10))
+    for version in range(2, 32):
+        place.wire.save(place.request(expected_version=version, diff=appends("x"), metadata=metadata))
+    request, seen, sizes = c.ListCheckpointsRequest(namespace=place.namespace, thread=THREAD, page_size=1000), [], []
+    while True:
+        page = place.wire.checkpoints.ListCheckpoints(request)
+        seen += [checkpoint.version for checkpoint in page.checkpoints]
+        sizes.append(page.ByteSize())
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == list(range(32, 0, -1))
+    assert max(sizes) < 4 << 20 < sum(sizes)

@@ -12,140 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from stateward_sidecar.errors import InvalidField, StateTooLarge, StatewardError
-from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.service.budget import Reserved, Share
+from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
-from stateward_sidecar.service.weigh import count_items
 from stateward_sidecar.telemetry import log, log_damage
 
 T = TypeVar("T")
-
-
-# A smaller message is parsed at once, and its memory is not counted.
-FREE_BYTES = 4 << 10
-# A larger one is counted before it is parsed; of a smaller one the worst is assumed.
-COUNTED_FROM_BYTES = 64 << 10
-# Parsed beside the event loop.
-ASIDE_BYTES = 1 << 20
-# What working on a request takes, for each byte and item of it, until it is on disk; measured (tests/soak/hostile.py).
-WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
-# A message that is being received: gRPC has three copies of it for a moment. Where memory has not room for this many
-# messages, they come one after another, unless one takes longer than this.
-RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S = 3, 8, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """What surrounds the calls of a method."""
-
-    name: str
-    request_class: type[Message]
-    # The largest message.
-    bytes_max: int
-    # Entered before the message is read; raises what refuses the call.
-    door: AbstractContextManager[None]
-    room: Room
-    # Whether messages come one after another, because a few of them would take all memory.
-    is_tight: bool
-
-    async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
-        """The next message of a call, None after the last one; and the share of memory that a large one has.
-
-        Raises InvalidField, StateTooLarge, QueueFull.
-        """
-        held = await self._make_room() if self.is_tight else None
-        share = None
-        try:
-            data = await context.read()
-            if data is grpc.aio.EOF:
-                return None, None
-            if len(data) <= FREE_BYTES:
-                return self.parse(data), None
-            if len(data) > self.bytes_max:
-                what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
-                raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
-            share = await self._weigh(data, held)
-            return await self._parse_large(data), share
-        except BaseException:
-            if share is not None:
-                share.close()
-            raise
-        finally:
-            if held is not None and held is not share:
-                held.close()
-
-    async def _make_room(self) -> Share:
-        """Where memory is scarce, messages that may be large come one after another. Raises QueueFull.
-
-        A client that announces a message and lets others wait for it loses its place, and not its call.
-        """
-        held = await self.room.requests.take(RECEIVING_SHARE * self.bytes_max)
-        asyncio.get_running_loop().call_later(RECEIVING_S, held.let_pass)
-        return held
-
-    async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
-        """The message of a call that has one. Raises as ``read``."""
-        request, share = await self.read(context)
-        if request is None:
-            raise InvalidField("request", "no message came")
-        return request, share
-
-    def parse(self, data: bytes) -> Message:
-        """The message that some bytes hold. Raises InvalidField."""
-        try:
-            return self.request_class.FromString(data)
-        except DecodeError:
-            raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
-
-    async def _weigh(self, data: bytes, held: Share | None) -> Share:
-        """The share of memory that work on a message takes. Raises QueueFull, and InvalidField for too many items."""
-        size_bytes = WORST_SHARE * len(data)
-        if len(data) > COUNTED_FROM_BYTES:
-            items = await self._aside(data, self._count)
-            size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
-        if held is None:
-            return await self.room.requests.take(size_bytes)
-        held.settle(size_bytes)
-        return held
-
-    async def _parse_large(self, data: bytes) -> Message:
-        return await self._aside(data, self.parse)
-
-    async def _aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
-        if len(data) <= ASIDE_BYTES:
-            return verb(data)
-        return await asyncio.get_running_loop().run_in_executor(self.room.parser, verb, data)
-
-    def _count(self, data: bytes) -> int:
-        try:
-            return count_items(self.request_class.DESCRIPTOR, data)
-        except DecodeError:
-            raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
-
-    def hand_out(self, answer: Message | bytes | Reserved, context: grpc.aio.ServicerContext) -> bytes:
-        """An answer as bytes for gRPC; the memory of a large one is counted until its client has taken it."""
-        share = None
-        if isinstance(answer, Reserved):
-            answer, share = answer
-        data = answer if isinstance(answer, bytes) else answer.SerializeToString()
-        if len(data) <= FREE_ANSWER_BYTES:
-            if share is not None:
-                share.close()
-            return data
-        share = share or self.room.answers.grant(0)
-        share.settle(ANSWER_SHARE * len(data))
-        context.add_done_callback(share.close)
-        return data
 
 
 def make_handler(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 import lmdb
+from google.protobuf.message import Message
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, Checkpoint, Status
@@ -40,6 +41,8 @@ from stateward_sidecar.telemetry import log_damage
 
 ALL_THREADS = "-"
 PAGE_SIZE = 100
+# Metadata, labels and questions of a thousand versions or threads would be hundreds of megabytes.
+PAGE_BYTES = 3 << 20
 ROWS_MAX = 5000
 # 5 to 10 ms, as long as a page of those that fit.
 IN_VAIN_MAX = 100
@@ -57,7 +60,7 @@ class Lister:
     def threads(self, request: ListThreadsRequest) -> ListThreadsResponse:
         """Threads of a namespace, the most recently changed first."""
         context = self._context
-        answer = ListThreadsResponse()
+        answer, page = ListThreadsResponse(), _Page(request.page_size)
         binding = bare(request, "page_size")
         # Threads changed after the first page was made are not shown again further down.
         cut_off, second, number = context.clock.now_us() // SECOND_US, 0, 0
@@ -83,9 +86,10 @@ class Lister:
                     if thread is not None and wanted.fits(head := thread.head):
                         view = view_head(thread.identity, head)
                         answer.threads.append(add_archive(view, thread.archive, thread.archived_sequence))
+                        page.add(view)
                     else:
                         in_vain += 1
-                if _is_full(len(answer.threads), looked_at, request.page_size) or in_vain >= IN_VAIN_MAX:
+                if page.is_full(looked_at) or in_vain >= IN_VAIN_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
                     return answer
         return answer
@@ -135,7 +139,7 @@ class Lister:
 
     def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
-        answer = ListCheckpointsResponse()
+        answer, page = ListCheckpointsResponse(), _Page(request.page_size)
         with context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             below = thread.head.last_version + 1
@@ -151,14 +155,15 @@ class Lister:
                 view = view_entry(thread, replay.read_version(txn, thread, version))
                 if _fits(view, request):
                     answer.checkpoints.append(view)
-                if version > 1 and _is_full(len(answer.checkpoints), looked_at, request.page_size):
+                    page.add(view)
+                if version > 1 and page.is_full(looked_at):
                     answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(version))
                     break
         return answer
 
     def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
-        answer = ListCheckpointsResponse()
+        answer, page = ListCheckpointsResponse(), _Page(request.page_size)
         before = context.tokens.unpack(binding, request.page_token) if request.page_token else None
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
@@ -174,7 +179,8 @@ class Lister:
                 view = self._view(txn, request.namespace, number, sequence)
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
-                if _is_full(len(answer.checkpoints), looked_at, request.page_size):
+                    page.add(view)
+                if page.is_full(looked_at):
                     answer.next_page_token = context.tokens.pack(binding, key)
                     break
         return answer
@@ -225,8 +231,21 @@ def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | 
     return replay.read_entry(txn, thread.identity, sequence)
 
 
-def _is_full(found: int, looked_at: int, page_size: int) -> bool:
-    return found >= (page_size or PAGE_SIZE) or looked_at >= ROWS_MAX
+class _Page:
+    """What a page holds already: it ends by count, by bytes, or by how much was looked at for it."""
+
+    def __init__(self, page_size: int) -> None:
+        self._left = page_size or PAGE_SIZE
+        self._size_bytes = 0
+
+    def add(self, view: Message) -> None:
+        """One more."""
+        self._left -= 1
+        self._size_bytes += view.ByteSize()
+
+    def is_full(self, looked_at: int) -> bool:
+        """Whether the next page must begin."""
+        return self._left <= 0 or self._size_bytes >= PAGE_BYTES or looked_at >= ROWS_MAX
 
 
 class _Wanted:
