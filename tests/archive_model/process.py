@@ -14,7 +14,7 @@ from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.retrying import RetryingBucket
-from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.errors import DiskFull, ShuttingDown
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage.engine import Engine
@@ -57,7 +57,7 @@ class DrivenWriter(Writer):
             raise Death  # while this one waited for its turn
         if kind == DIES_BEFORE:
             self._turns.die()
-        self._commit([write])
+        self._commit_now(write)
         if kind == DIES_AFTER:
             self._turns.die()
         if kind == HELD_AFTER:
@@ -67,7 +67,14 @@ class DrivenWriter(Writer):
     def tidy(self) -> None:
         """Commits what was put off, one after the other."""
         while self.put_off:
-            self._commit([self.put_off.pop(0)])
+            self._commit_now(self.put_off.pop(0))
+
+    def _commit_now(self, write: Write) -> None:
+        """What the writer's thread does with a batch of one."""
+        self._txn = self._engine.env.begin(write=True, buffers=True)
+        if not self._commit(self._run_all([write])):
+            write.error = DiskFull("the disk is full; nothing was written")
+        self._finish([write])
 
 
 class Pool(Executor):

@@ -99,13 +99,13 @@ class Remover:
                 return  # nothing can be archived of it; what is saved meanwhile goes with it
             # A copy must not be ahead of HEAD, should this end here.
             self._shipper.ship(hold)
-            hold = desk.holds.get(thread.number)
-            if hold is None:
-                return
             live = desk.store.threads.in_memory(thread.number) or live
             if live.is_deleted:  # on this disk, meanwhile: nothing is left here to ship or to close
                 desk.holds.pop(thread.number, None)
                 raise Gone
+            hold = desk.holds.get(thread.number)
+            if hold is None:
+                return
             if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
                 try:
                     check(desk.store.threads.in_memory(thread.number) or live)
