@@ -8,10 +8,13 @@ from typing import Any
 
 import lmdb
 import pytest
-from tests.service.wire import appends
+from tests.service.wire import appends, text
 from tests.storage.inside import WAIT_S, apply_together, findings, get, opened, save
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
+from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import SetTagRequest
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage import layout
@@ -57,9 +60,9 @@ def test_a_row_that_does_not_fit_leaves_the_batch_as_it_was(
         store.context.had_archive = True
         runs = [
             SaveWrite(
-                store.context, store.threads, SaveRequest(namespace="default", thread="t", diff=appends(text))
+                store.context, store.threads, SaveRequest(namespace="default", thread="t", diff=appends(each))
             ).run
-            for text in ("1", "2", "3")
+            for each in ("1", "2", "3")
         ]
         with monkeypatch.context() as full:
             full_at(full, row, 2)
@@ -70,6 +73,35 @@ def test_a_row_that_does_not_fit_leaves_the_batch_as_it_was(
         assert findings(store) == []
         store.threads.forget(get(store))
         assert get(store).head.tip_sequence == 3
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("call", [4, 5, 6])
+def test_results_of_which_one_does_not_fit_leave_the_batch_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, is_new: bool
+) -> None:
+    """Of three calls with three effects each the second is refused at one of them: it leaves none, the others all."""
+    with opened(tmp_path) as store:
+        if not is_new:
+            save(store, "0", expected_version=0)
+        store.context.had_archive = True
+        puts = [
+            PutEffectsRequest(
+                namespace="default", thread="t", create=ThreadOptions(),
+                effects=[Effect(key=f"{name}{number}", value=text("x")) for number in range(3)],
+            )
+            for name in "abc"
+        ]  # fmt: skip
+        with monkeypatch.context() as full:
+            full_at(full, "feed_key", call)
+            done = together(store, [store.effects.put(put) for put in puts])
+        assert isinstance(done[1].error, DiskFull)
+        assert [done[0].error, done[2].error] == [None, None]
+        request = ListEffectsRequest(namespace="default", thread="t")
+        assert [each.effect.key for each in store.effects.list(request).effects] == ["a0", "a1", "a2", "c0", "c1", "c2"]
+        assert get(store).head.tip_sequence == 6 + (not is_new)
+        assert findings(store) == []
+        assert store.context.writer.commits == 1 + (not is_new)
 
 
 def test_a_tag_that_does_not_fit_is_not_seen_by_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ class EffectService:
 
         async def put() -> PutEffectsResponse:
             size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
-            return await self._calls.write(self._effects.put(request), context, size_bytes=size, is_alone=True)
+            return await self._calls.write(self._effects.put(request), context, size_bytes=size)
 
         answer = await holding.write(request.namespace, request.thread, put, is_archived=is_archived)
         if is_archived:

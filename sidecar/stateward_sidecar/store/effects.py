@@ -66,6 +66,7 @@ from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import reached
+from stateward_sidecar.store.whole import whole
 
 TERM_US = 60_000_000
 PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
@@ -214,7 +215,8 @@ class Effects:
                     record = replay.open_metadata(draft.identity, found).effect
                     return self._put_answer(txn, draft, record.written, found.header.sequence)
                 check_lease(self._context, draft, request.lease_token)
-                written = self.put_all(txn, batch, draft, request.effects, asked)
+                with whole(batch, draft):
+                    written = self.put_all(txn, batch, draft, request.effects, asked)
                 return self._put_answer(txn, draft, written, draft.head.tip_sequence)
 
         return run

@@ -1,0 +1,27 @@
+"""Several entries in one write, all or none, beside other writes of the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.store.thread import Draft
+
+
+@contextmanager
+def whole(batch: Batch, draft: Draft) -> Iterator[None]:
+    """Where a later entry fails, draft and batch are left as before the first; the rows go with the write's own
+    transaction. For entries that change the draft's head and sums only."""
+    key = (draft.identity.namespace, draft.identity.name)
+    is_known, before = key in batch.drafts, batch.drafts.get(key)
+    head, row_sums, callbacks = draft.head, draft.row_sums.copy(), len(batch.after_commit)
+    try:
+        yield
+    except BaseException:
+        draft.head, draft.row_sums = head, row_sums
+        del batch.after_commit[callbacks:]
+        batch.drafts.pop(key, None)
+        if is_known:
+            batch.drafts[key] = before
+        raise
