@@ -10,7 +10,7 @@ from tests.histories.play import play
 from tests.histories.scenarios import SCENARIOS
 
 OPERATIONS = 20  # of each client
-SCENARIOS_HERE = [scenario for scenario in SCENARIOS if scenario.name in ("one daemon", "one daemon, directory")]
+SCENARIOS_HERE = [scenario for scenario in SCENARIOS if scenario.name in ("one daemon", "two daemons, directory")]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS_HERE, ids=lambda scenario: scenario.name)

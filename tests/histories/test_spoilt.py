@@ -102,6 +102,9 @@ SPOILT = {
     "an error that is never right": (
         one().operation("read", 6, outcome="broken", reason="INTERNAL").final(3), {"broken answer"},
     ),
+    "an owner that names itself as another one": (
+        everywhere(several().read(3, 6, owner="A"), 3), {"broken answer"},
+    ),
     "what Verify finds": (one().final(3).tell("finding", machine="A", thread="t", text="CORRUPT"), {"verify"}),
     "an archived save that a takeover lost": (
         everywhere(several().append(4, 6, durability="archived"), 3), {"lost"},

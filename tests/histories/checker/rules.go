@@ -71,6 +71,9 @@ func (r *Rules) answers() {
 			if attempt.Outcome == "broken" && !isExcused {
 				r.find("broken answer", "operation %d (%s at %s): %s", op.ID, op.Do, attempt.Machine, attempt.Reason)
 			}
+			if attempt.Owner != "" && attempt.Owner == attempt.Machine {
+				r.find("broken answer", "operation %d: %s names itself as the other owner", op.ID, attempt.Machine)
+			}
 			if attempt.Outcome == "fenced" && r.setup.Calm {
 				r.find("fork", "operation %d at %s was fenced although nobody had a reason to take over", op.ID, attempt.Machine)
 			}

@@ -87,7 +87,7 @@ func events(line *Line, ops []Op, ends, counts func(Attempt) bool, bounds Setup)
 				continue
 			}
 			call := attempt.Call
-			if attempt.Outcome == "ok" && (attempt.Owner == "" || attempt.Owner == attempt.Machine) {
+			if attempt.Outcome == "ok" && attempt.Owner == "" {
 				call -= bounds.staleness(attempt)
 			}
 			add(op, event, call, attempt.Return)
