@@ -71,7 +71,8 @@ func (r *Rules) answers() {
 			if attempt.Outcome == "broken" && !isExcused {
 				r.find("broken answer", "operation %d (%s at %s): %s", op.ID, op.Do, attempt.Machine, attempt.Reason)
 			}
-			if attempt.Owner != "" && attempt.Owner == attempt.Machine {
+			// A machine with a new disk is another owner of the same name.
+			if attempt.Owner != "" && attempt.Owner == attempt.Machine && attempt.Disk == 0 {
 				r.find("broken answer", "operation %d: %s names itself as the other owner", op.ID, attempt.Machine)
 			}
 			if attempt.Outcome == "fenced" && r.setup.Calm {
