@@ -68,11 +68,13 @@ def _away(*_: object, **__: object) -> None:
     raise ArchiveUnavailable("away")
 
 
-def test_who_gives_a_thread_up_is_nobody_else(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_new", [False, True], ids=["the process that wrote HEAD", "a later process"])
+def test_who_gives_a_thread_up_is_nobody_else(is_new: bool, driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """While HEAD is on its way, after it landed and after a restart, no other sidecar is named."""
     first = driven.machine("first")
     first.put(append(after=0))
     first.ship_now()
+    first = driven.restart(first) if is_new else first
     put, seen = first.wire.replace, list[str]()
 
     def replace(*arguments: object) -> str:

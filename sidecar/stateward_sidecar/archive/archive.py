@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -55,7 +56,7 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._is_away, boot_id
+            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._is_away, self._is_own
         )
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
@@ -222,6 +223,9 @@ class Archive:
 
     def _is_away(self) -> bool:
         return self.desk.wire.away_s > 0
+
+    def _is_own(self, head: ArchiveHead) -> bool:
+        return self.desk.is_own(head)
 
     # -- in the writer --------------------------------------------------------------------------------------------
 

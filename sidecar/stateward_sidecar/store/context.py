@@ -72,7 +72,8 @@ class ArchiveHooks:
     expire: Callable[[tuple[str, str], bytes, int], bool]
     # Whether the bucket does not answer at present. Asks nobody.
     is_away: Callable[[], bool]
-    boot_id: bytes = b""  # of this process, as it stands in HEADs
+    # Whether a process of this disk wrote a HEAD. Asks nobody.
+    is_own: Callable[[Any], bool]
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ class Reader:
         if row is None or row.access != ACCESS_REMOTE or row.head.detached:
             return ""
         hooks = self._context.archive
-        return "" if hooks is not None and row.head.boot_id == hooks.boot_id else row.head.owner_id
+        return "" if hooks is not None and hooks.is_own(row.head) else row.head.owner_id
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
         """What is known about a version."""
