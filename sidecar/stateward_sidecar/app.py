@@ -175,7 +175,7 @@ def _make_parts(
         writer_service_pb2: writers,
         admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners, drain),
         archive_service_pb2: ArchiveService(calls),
-        backup_service_pb2: BackupService(calls),
+        backup_service_pb2: BackupService(calls, room.requests),
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},

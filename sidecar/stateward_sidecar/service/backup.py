@@ -19,8 +19,10 @@ from stateward.v1.backup_service_pb2 import (
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound
 from stateward_sidecar.service import check
+from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checkbackup import check_import, check_part
+from stateward_sidecar.service.handlers import BYTE_SHARE
 from stateward_sidecar.store.importing import Import
 
 T = TypeVar("T")
@@ -28,13 +30,18 @@ T = TypeVar("T")
 IMPORTS_MAX = 2
 # A client that stalls for so long between two messages loses its place.
 IDLE_S = 60.0
+# Imports with larger versions come one after another: a version takes several times its bytes until it is written.
+LARGE_BYTES = 4 << 20
 NAME_WAIT_S, NAME_POLL_S = 10.0, 0.05
 
 
 class BackupService:
     """Threads out of the store, and into it."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, memory: Budget) -> None:
+        """``memory``: what large requests may take together."""
+        self._memory = memory
+        self._large = asyncio.Lock()
         self._calls = calls
         self._store = calls.store
         self._imports = 0
@@ -74,14 +81,7 @@ class BackupService:
         await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=False)
         made = await self._begin(begin)
         try:
-            message: ImportThreadRequest | None = first
-            while message is not None:
-                for part in message.parts:
-                    check_part(part)
-                await self._work(made.take, message.parts)
-                message = await _next(requests)
-                if message is not None and message.HasField("begin"):
-                    raise InvalidField("begin", "goes with the first message only")
+            await self._take_all(made, requests, first)
             return ImportThreadResponse(thread=await self._work(made.finish))
         except ThreadExists:
             await self._discard(made)
@@ -92,6 +92,29 @@ class BackupService:
         except BaseException:
             await self._discard(made)
             raise
+
+    async def _take_all(
+        self, made: Import, requests: AsyncIterator[ImportThreadRequest], first: ImportThreadRequest
+    ) -> None:
+        message: ImportThreadRequest | None = first
+        share, is_alone = self._memory.grant(0), False
+        try:
+            while message is not None:
+                for part in message.parts:
+                    check_part(part)
+                await self._work(made.take, message.parts)
+                is_large = made.held_bytes > LARGE_BYTES
+                if is_large and not is_alone:
+                    is_alone = await self._large.acquire()
+                # Not more than half: the next messages of this very import need room as well.
+                share.settle(min(BYTE_SHARE * made.held_bytes, self._memory.total_bytes // 2) if is_large else 0)
+                message = await _next(requests)
+                if message is not None and message.HasField("begin"):
+                    raise InvalidField("begin", "goes with the first message only")
+        finally:
+            share.close()
+            if is_alone:
+                self._large.release()
 
     async def _begin(self, begin: ImportBegin) -> Import:
         """Begins a thread, once an import of the name that was cut off is gone, or a copy is made."""

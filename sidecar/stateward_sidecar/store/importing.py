@@ -101,6 +101,11 @@ class Import:
         self._end: BackupEnd | None = None
         self._now_us = context.clock.now_us()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a version that has not come as a whole yet."""
+        return self._versions.held_bytes
+
     def take(self, parts: Sequence[ThreadPart]) -> None:
         """Takes the next parts. Raises InvalidField, EditConflict, StateTooLarge, DiskFull."""
         for part in parts:

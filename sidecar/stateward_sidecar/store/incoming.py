@@ -24,10 +24,11 @@ from stateward_sidecar.store.ranges import Rising
 from stateward_sidecar.store.snapshots import WEIGHT_MIN_BYTES
 from stateward_sidecar.store.thread import MAIN
 
-# States that later versions may be made from; any other is read back.
-TREES_KEPT = 4
-# Edits may take more bytes than the state they make: at most so many times its limit.
-EDITS_FACTOR = 2
+# States that later versions may be made from, and snapshots that their edits are compressed with: any other is read
+# back, or done without. The newest state stays however large it is.
+KEPT, KEPT_BYTES = 4, 16 << 20
+# Edits may take so many bytes more than the largest state: what they drop has names, too.
+EDITS_SLACK_BYTES = 4 << 20
 
 
 class IncomingBlobs:
@@ -151,10 +152,15 @@ class IncomingVersions:
         self._content.edits.extend(page.edits)
 
     def _count(self, size_bytes: int) -> None:
-        limit = self._context.limits.state_bytes * EDITS_FACTOR
+        limit = self._context.limits.state_bytes + EDITS_SLACK_BYTES
         self._content_bytes += size_bytes
         if self._content_bytes > limit:
             raise StateTooLarge(self._content_bytes, limit)
+
+    @property
+    def held_bytes(self) -> int:
+        """What came of the version that is open."""
+        return self._content_bytes if self._open is not None else 0
 
     def finish(self) -> None:
         """Ends the version that is open."""
@@ -166,10 +172,12 @@ class IncomingVersions:
         version, self._open = self._open, None
         if version is None:
             return
+        content, self._content = self._content, Diff()
         shown = version.checkpoint
         number, parent, name = shown.version, shown.parent_version, shown.branch or MAIN
         self._blobs.check(self._named, number)
-        tree, edits = self._apply(version)
+        tree, edits = self._apply(version, content)
+        del content
         if tree.size_bytes > self._context.limits.state_bytes:
             raise StateTooLarge(tree.size_bytes, self._context.limits.state_bytes)
         body = _body(version)
@@ -180,11 +188,11 @@ class IncomingVersions:
         )
         if self._heads.get(name, 0) != parent:
             self._dictionaries.pop(name, None)  # the branch goes on from elsewhere
-        content = draft_content(metadata, edits, self._dictionaries.get(name))
+        stored = draft_content(metadata, edits, self._dictionaries.get(name))
         time_us = max(min(shown.create_time.ToMicroseconds(), self._now_us), 1)
-        made = HiddenVersion(number, parent, body, content, time_us)
+        made = HiddenVersion(number, parent, body, stored, time_us)
         snapshot = b""
-        if version.whole or self._is_due(name, len(content.packed_edits)):
+        if version.whole or self._is_due(name, len(stored.packed_edits)):
             snapshot = to_snapshot(tree)
             made.snapshot = parts.pack_snapshot(snapshot)
         self._hidden.later(self._hidden.version(made), made.size_bytes)
@@ -194,13 +202,15 @@ class IncomingVersions:
         if made.snapshot is not None:
             self._hidden.flush()  # only now it has a digest
             self._weights[name], self._snapshots[name] = 0, made.snapshot.stored_bytes
-            self._dictionaries[name] = Dictionary(number, made.digest, snapshot)
-            while len(self._dictionaries) > TREES_KEPT:
+            self._dictionaries.pop(name, None)
+            if len(snapshot) <= KEPT_BYTES // KEPT:
+                self._dictionaries[name] = Dictionary(number, made.digest, snapshot)
+            while len(self._dictionaries) > KEPT:
                 del self._dictionaries[next(iter(self._dictionaries))]
 
-    def _apply(self, version: BackupVersion) -> tuple[StateTree, bytes]:
+    def _apply(self, version: BackupVersion, content: State | Diff) -> tuple[StateTree, bytes]:
         """The state of a version, and the edits that are stored of it."""
-        number, content = version.checkpoint.version, self._content
+        number = version.checkpoint.version
         if isinstance(content, State):
             tree = from_message(content)
             return StateTree.of(tree.slots, tree.logs, dict(version.retired_logs)), b""
@@ -223,7 +233,9 @@ class IncomingVersions:
 
     def _keep(self, version: int, tree: StateTree) -> None:
         self._trees[version] = tree
-        while len(self._trees) > TREES_KEPT:
+        while len(self._trees) > 1 and (
+            len(self._trees) > KEPT or sum(each.size_bytes for each in self._trees.values()) > KEPT_BYTES
+        ):
             del self._trees[next(iter(self._trees))]
 
     def _is_due(self, name: str, packed_bytes: int) -> bool:
