@@ -22,7 +22,7 @@ from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checkbackup import check_import, check_part
-from stateward_sidecar.service.handlers import BYTE_SHARE
+from stateward_sidecar.service.method import BYTE_SHARE
 from stateward_sidecar.store.importing import Import
 
 T = TypeVar("T")
