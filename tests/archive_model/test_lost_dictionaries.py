@@ -11,6 +11,7 @@ from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT
+from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay
@@ -81,6 +82,17 @@ def test_an_unneeded_snapshot_leaves_the_archive(history: Rules) -> None:
     assert version not in thread_of(sidecar).snapshots
     hold = sidecar.archive.desk.holds[thread_of(sidecar).number]
     assert version not in {ref.first_version for ref in hold.head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
+
+
+def test_a_rule_takes_only_what_is_archived(history: Rules) -> None:
+    """Newer versions stay, however old they are and however few are to be kept, until the archive has them."""
+    sidecar = history.sidecars[0]
+    last = thread_of(sidecar).head.last_version
+    history.work(0, "a", count=3, size=10, archived=False)
+    thread, chooser = thread_of(sidecar), sidecar.store.pruner.chooser
+    assert thread.head.last_version == last + 3
+    assert thread.archived_sequence < thread.head.tip_sequence
+    assert chooser.by_rule(thread, Retention(keep_last=1)) == list(range(1, last + 1))
 
 
 def forget_snapshot(sidecar: Sidecar, version: int) -> None:

@@ -100,7 +100,7 @@ class Shelf:
 
     def read(self, blob: BlobRef, thread: str = "t") -> bytes:
         request = ReadBlobRequest(namespace=NAMESPACE, thread=thread, blob=blob)
-        return b"".join(answer.data for answer in self.store.read(self.store.blobs.read, request))
+        return b"".join(step().data for step in self.store.read(self.store.blobs.read, request))
 
     def prune(self, *versions: int, thread: str = "t") -> None:
         request = PruneThreadRequest(namespace=NAMESPACE, thread=thread, versions={"versions": versions})

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,8 @@ def look(store: Store, made: Made) -> Seen:
                 ask(name, f"about {what} {branch}", lambda request=request: store.reader.get(request))  # type: ignore[arg-type]
         for branch in ("", "side"):
             history = c.ReadHistoryRequest(**at, branch=branch)
-            ask(name, f"history {branch}", lambda history=history: list(store.reader.history(history, store.read)))
+            steps = partial(store.reader.history, history, store.read)
+            ask(name, f"history {branch}", lambda steps=steps: [step() for step in steps()])
         difference = c.DiffCheckpointsRequest(**at, max_bytes=64 << 20, **{"from": VersionRef(version=0)})
         ask(name, "difference", lambda difference=difference: store.reader.diff(difference))
         listing = c.ListCheckpointsRequest(**at)
