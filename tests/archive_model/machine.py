@@ -155,7 +155,8 @@ class Machine(Looking):
         if known.state is None:
             known = self.truth.versions[digest] = Version(known.version, known.branch, found, known.parent)
         assert (known.version, known.state) == (answer.checkpoint.version, found), "a state is not what was saved"
-        if sidecar.disk.number == (sent.disk if (sent := self.truth.heads.get(key)) is not None else 0):
+        sent = self.truth.heads.get(key)
+        if self.era or (sent is not None and sent.disk == sidecar.disk.number):  # it has found out, and serves its own
             is_held = is_held or sidecar.holds(name)
         if not version:
             self.beliefs[name, branch] = answer.checkpoint.version, digest

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.faults import COMMIT_KINDS, HELD, HOLDS, KINDS, MEANWHILE, Fault
+from tests.archive_model.faults import COMMIT_KINDS, DIES_AFTER, HELD, HELD_AFTER, HOLDS, KINDS, MEANWHILE, Fault
 from tests.archive_model.machine import Machine
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
@@ -35,6 +35,8 @@ FAULT = st.one_of(
 PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
 # What a start does by itself may take long.
 STARTS = st.sampled_from(((), (), (Fault(HELD, 0, at_commit=True),)))
+# Where giving a thread up takes long: before it is released, and while HEAD says so.
+SLOW = (Fault(HELD, 1, at_commit=True), Fault(HELD, 0, at_head=True), Fault(HELD_AFTER, 0, at_head=True))
 # Not "explain": it watches every line that runs, and finding takes a quarter of the time without.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 SELDOM = st.sampled_from((False, False, True))
@@ -96,9 +98,15 @@ class Rules(Machine):
             request = self.requests[-back][0]
             self.act(who, f"retry {request.thread}", lambda it: self.save(it, request, archived=archived), plan)
 
-    @rule(who=WHO, name=NAMES, count=st.integers(1, 4), archived=st.booleans())
-    def retry_after_takeover(self, who: int, name: str, count: int, archived: bool) -> None:
-        """A client goes on with another sidecar: it reads, the thread is taken, and old requests are sent again."""
+    @rule(who=WHO, name=NAMES, worked=st.integers(0, 6), size=SIZES, count=st.integers(1, 4), archived=st.booleans(),
+          is_new=SELDOM)  # fmt: skip
+    def retry_after_takeover(
+        self, who: int, name: str, worked: int, size: int, count: int, archived: bool, is_new: bool
+    ) -> None:  # fmt: skip
+        """A client goes on with another sidecar, perhaps a new one: it reads, the thread is taken, and old requests are
+        sent again."""
+        self.work((who + 1) % SIDECARS, name, worked, size, archived=True)
+        self.lose(who, now=is_new)
         self.read(who, name, "main", ())
         self.take_over(who, name)
         for request, _ in self.requests[:: max(len(self.requests) // count, 1)]:
@@ -241,6 +249,30 @@ class Rules(Machine):
 
         if now:
             self.act(who, f"delete {name} here", delete, plan)
+
+    @rule(who=WHO, name=NAMES, at=st.sampled_from(SLOW), before=st.integers(0, 3), goes_on=st.booleans())
+    def give_up_slowly(self, who: int, name: str, at: Fault, before: int, goes_on: bool) -> None:
+        """While the HEAD that gives a thread up is on its way, rows are written, memory is short, and a save comes."""
+        self.save_one(who, name, "main", 10, conditional=False, archived=True, rests=True, plan=(at,))
+        if before & 1:
+            self.write_rows(who)
+        if before & 2:
+            self.forget(who)
+            self.read(who, name, "main", ())
+        self.work(who, name, 1, 10, archived=False)
+        if goes_on:
+            self.resume(len(self.turns.held) - 1)
+
+    @rule(who=WHO, name=NAMES, dies=st.booleans(), plan=STARTS, now=SELDOM)
+    def come_back(self, who: int, name: str, dies: bool, plan: tuple[Fault, ...], now: bool) -> None:
+        """A thread that was deleted here is used again, perhaps while the next start still clears up after it."""
+        if now:
+            self.delete_here(who, name, (Fault(DIES_AFTER, 0, at_commit=True),) if dies else (), now=True)
+            self.crash(who, plan)
+            self.read(who, name, "main", ())
+            self.work(who, name, 1, 10, archived=False)
+            self.background(who, ())
+            self.crash(who)
 
     @rule(who=WHO, which=st.integers(0, 2), version=st.integers(0, 12), plan=PLANS)
     def read_aside(self, who: int, which: int, version: int, plan: tuple[Fault, ...]) -> None:

@@ -48,6 +48,14 @@ class Comparison(RuleBasedStateMachine):
         self.client.close()
         self.channel.close()
 
+    def restart(self) -> None:
+        """Kill -9, and a start."""
+        self.age = 0
+        self.disconnect()
+        self.daemon.kill()
+        self.daemon.start()
+        self.connect()
+
     def call(self, method: str, request: Any) -> Any:
         """The answer, or the typed error, raised."""
         try:

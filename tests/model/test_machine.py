@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from tests.model.machine import Comparison
+from tests.model.archived import Archived
 from tests.model.plain import PlainThread, PlainVersion
 from tests.model.strategies import (
     ANY_EDITS,
@@ -43,7 +44,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Comparison):
+class Machine(Archived):
     """The rules."""
 
     # -- saving -------------------------------------------------------------------------------------------------
@@ -159,11 +160,7 @@ class Machine(Comparison):
     @rule()
     def kill(self) -> None:
         """Everything that was answered is there after a crash."""
-        self.age = 0
-        self.disconnect()
-        self.daemon.kill()
-        self.daemon.start()
-        self.connect()
+        self.restart()
 
     # -- threads ------------------------------------------------------------------------------------------------
 
@@ -391,8 +388,8 @@ class Machine(Comparison):
                 )
 
 
-def run_machine(examples: int, steps: int) -> None:
-    with run_daemon(log_level="warning") as daemon:
+def run_machine(bucket: Path, examples: int, steps: int) -> None:
+    with run_daemon(log_level="warning", archive=bucket.as_uri()) as daemon:
         Machine.daemon = daemon
         run_state_machine_as_test(
             Machine,
@@ -408,13 +405,13 @@ def run_machine(examples: int, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_daemon_agrees_with_plain_dicts() -> None:
+def test_the_daemon_agrees_with_plain_dicts(tmp_path: Path) -> None:
     """Whatever is done in whatever order, with crashes in between: answers, states and errors are the model's."""
-    run_machine(examples=20, steps=30)
+    run_machine(tmp_path, examples=15, steps=30)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_the_daemon_agrees_with_plain_dicts_for_long() -> None:
+def test_the_daemon_agrees_with_plain_dicts_for_long(tmp_path: Path) -> None:
     """The same with many and long runs."""
-    run_machine(examples=300, steps=100)
+    run_machine(tmp_path, examples=300, steps=100)
