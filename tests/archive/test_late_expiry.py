@@ -222,7 +222,7 @@ def test_a_thread_whose_head_was_set_back_stays(machines: Fleet) -> None:
 
 def test_an_idle_owner_never_deletes_the_next_thread_of_the_name(machines: Fleet) -> None:
     """Its thread was deleted and made anew elsewhere: what it deletes is what it knew, whose key is gone already."""
-    client = machines.client(machines.machine("idle"))
+    client = machines.client(machines.machine("idle", archive_lease="60"))
     write_steps(client, "job", 1, archived=True)
     other = machines.client(machines.machine("other"))
     other.thread("job").attach(take_over=True)
