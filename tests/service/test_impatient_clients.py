@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
@@ -12,11 +13,11 @@ from tests.service.conftest import Place
 from tests.service.rawhttp2 import GOAWAY, PING, RawConnection
 
 from stateward.testing import Daemon
-from stateward.v1 import checkpoint_service_pb2_grpc
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub as Stub
 
-# More than the core lets wait by itself (1,000, and 3,000 at the most).
-BURST = 2500
+# More than the core lets wait by itself (1,000, and 3,000 at the most), and more on each connection than it may have.
+BURST, CONNECTIONS = 3200, 2
 
 
 @pytest.fixture
@@ -48,18 +49,19 @@ def test_a_flood_of_pings_ends_its_connection(connection: RawConnection) -> None
 async def test_a_burst_of_calls_waits_for_its_turn(place: Place) -> None:
     """Of thousands of saves at once each is answered OK, and so is every call of another client meanwhile."""
     calls: Counter[str] = Counter()
-    async with grpc.aio.insecure_channel(place.daemon.target) as many, grpc.aio.insecure_channel(
-        place.daemon.target, [("grpc.use_local_subchannel_pool", 1)]
-    ) as other:
-        many_saves, other_saves = map(checkpoint_service_pb2_grpc.CheckpointServiceStub, (many, other))
+    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+    async with AsyncExitStack() as stack:
+        channels = [grpc.aio.insecure_channel(place.daemon.target, own) for _ in range(CONNECTIONS + 1)]
+        other, *many = [Stub(await stack.enter_async_context(channel)) for channel in channels]
 
         async def save(number: int) -> None:
-            calls[await _outcome(many_saves, _addition(place, f"thread-{number % 10}", f"burst-{number}"))] += 1
+            request = _addition(place, f"thread-{number % 10}", f"burst-{number}")
+            calls[await _outcome(many[number % CONNECTIONS], request)] += 1
 
         burst = asyncio.gather(*map(save, range(BURST)))
         theirs = Counter[str]()
         while not burst.done():
-            theirs[await _outcome(other_saves, _addition(place, "other", f"other-{theirs.total()}"))] += 1
+            theirs[await _outcome(other, _addition(place, "other", f"other-{theirs.total()}"))] += 1
         await burst
     assert calls == {"OK": BURST}
     assert set(theirs) == {"OK"}
@@ -69,7 +71,7 @@ def _addition(place: Place, thread: str, request_id: str) -> SaveRequest:
     return place.request(thread=thread, expected_version=None, request_id=request_id)
 
 
-async def _outcome(stub: checkpoint_service_pb2_grpc.CheckpointServiceStub, request: SaveRequest) -> str:
+async def _outcome(stub: Stub, request: SaveRequest) -> str:
     try:
         await stub.Save(request, timeout=60)
     except grpc.aio.AioRpcError as error:

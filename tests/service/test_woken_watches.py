@@ -25,16 +25,16 @@ class Looks:
 
     def __init__(self, inside: Inside) -> None:
         watcher = inside.parts.store.watcher  # type: ignore[attr-defined]
-        self.seen: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, str, str]] = []
         read = watcher.read
 
         def counted(watch: Any) -> Any:
-            self.seen.append((watch.request.namespace, watch.request.thread))
+            self.seen.append((watch.request.namespace, watch.request.thread, watch.request.labels.get("team", "")))
             return read(watch)
 
         watcher.read = counted
 
-    def take(self) -> set[tuple[str, str]]:
+    def take(self) -> set[tuple[str, str, str]]:
         """Who read since the last time."""
         seen, self.seen = set(self.seen), []
         return seen
@@ -83,7 +83,7 @@ def test_a_save_wakes_only_the_watches_of_its_thread(inside: Inside) -> None:
     settle(inside, looks)
     save(inside, "mine", 2)
     assert {next(stream).events[0].thread for stream in concerned} == {"mine", "last"}
-    assert looks.take() - {("n", "last")} == {("n", "mine"), ("n", "-")}
+    assert looks.take() - {("n", "last", "")} == {("n", "mine", ""), ("n", "-", "")}
     for stream in (*others, *concerned):
         stream.cancel()
 

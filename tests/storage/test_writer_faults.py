@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -61,6 +62,23 @@ def test_a_write_whose_deadline_has_passed_is_never_run(rig: Rig) -> None:
         with pytest.raises(DeadlineExceeded):
             write.wait()
     assert rig.stored() == [b"good"]
+
+
+def test_what_was_written_is_let_go_of(rig: Rig) -> None:
+    """A write holds its request and the state made of it, perhaps hundreds of megabytes: an idle writer keeps none."""
+    freed = threading.Event()
+
+    class Held:
+        def put(self, txn: lmdb.Transaction, batch: Batch) -> bool:
+            return txn.put(b"held", b"x")
+
+    held = Held()
+    weakref.finalize(held, freed.set)
+    rig.writer.start()
+    write = rig.write(held.put)
+    assert write.wait()
+    del held, write
+    assert freed.wait(WAIT_S)
 
 
 def test_a_write_that_fails_takes_nobody_with_it(rig: Rig) -> None:
