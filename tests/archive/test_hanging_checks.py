@@ -1,0 +1,73 @@
+"""The danger: whether an idle owner was replaced is asked of a bucket that hangs, and every read hangs with it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
+from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.service import holding as module
+from stateward_sidecar.service.holding import Holding
+
+
+@pytest.fixture
+def asked() -> list[Future[None]]:
+    """What was asked of the archive, and not answered yet."""
+    return []
+
+
+@pytest.fixture
+def holding(asked: list[Future[None]], monkeypatch: pytest.MonkeyPatch) -> Holding:
+    """It holds every thread, and has not asked for it for long."""
+    monkeypatch.setattr(module, "CHECK_WAIT_S", 0.05)
+
+    def call(*_: object) -> Future[None]:
+        asked.append(Future())
+        return asked[-1]
+
+    archive: Any = SimpleNamespace(
+        holds=lambda *_: object(), is_fresh=lambda *_: False, know=None, lanes=SimpleNamespace(call=call)
+    )
+    nothing: Any = None
+    return Holding(nothing, archive, DURABILITY_COMMITTED)
+
+
+async def read() -> str:
+    return "what is here"
+
+
+def test_a_bucket_that_hangs_delays_a_read_and_no_more(holding: Holding, asked: list[Future[None]]) -> None:
+    """Reads of one thread ask together, and answer with what is here; a late answer counts for the next read."""
+
+    async def run() -> None:
+        async with asyncio.timeout(2):
+            answers = await asyncio.gather(*(holding.read("n", "t", read) for _ in range(5)))
+        assert (answers, len(asked)) == (["what is here"] * 5, 1)
+        await holding.read("n", "t", read)
+        assert len(asked) == 1
+        asked[0].set_exception(ThreadNotFound("deleted meanwhile"))
+        with pytest.raises(ThreadNotFound):
+            await holding.read("n", "t", read)
+        await holding.read("n", "t", read)
+        assert len(asked) == 2
+
+    asyncio.run(run())
+
+
+def test_what_the_archive_says_in_time_counts(holding: Holding, asked: list[Future[None]]) -> None:
+    """A thread that was deleted elsewhere is not read."""
+
+    async def run() -> None:
+        reading = asyncio.ensure_future(holding.read("n", "t", read))
+        for _ in range(3):  # turns of the loop until it asks
+            await asyncio.sleep(0)
+        asked[0].set_exception(ThreadNotFound("deleted meanwhile"))
+        with pytest.raises(ThreadNotFound):
+            await reading
+
+    asyncio.run(run())
