@@ -86,11 +86,14 @@ def test_retries_are_answered_as_the_first_time(stores):
     assert refused(restored.signals.SendSignal, second).reason == "STALE_ANSWER"
     save = c.SaveRequest(namespace="space", thread="kept", expected_version=0, diff=appends("x"), request_id="r")
     save.checkpoint_id = "c"
-    copied = save_and_copy(stores, save)
+    plain = c.SaveRequest(namespace="space", thread="kept", diff=appends("y"), request_id="plain")
+    original.save(save)
+    copied = save_and_copy(stores, plain)
     assert restored.save(save).replayed
+    assert restored.save(plain).replayed
     save.request_id = "another"
     assert restored.save(save).replayed
-    assert restored.thread("space", "kept").version == copied.version == 1
+    assert restored.thread("space", "kept").version == copied.version == 2
 
 
 def save_and_copy(stores, save):
