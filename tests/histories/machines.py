@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from stateward.v1 import (
 )
 
 STORM_LASTS_S = 5.0
+START_ATTEMPTS = 5
 _CHANNEL = [
     ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
@@ -77,8 +79,19 @@ class Machine:
         with self._lock, _starting:
             if not self.is_running:
                 with started_with(self._environment):
-                    self._daemon.start()
+                    self._start()
                 self.is_running = True
+
+    def _start(self) -> None:
+        """A busy S3 server may answer nothing but errors for a while, and a start is then refused."""
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self._daemon.start()
+                return
+            except RuntimeError as error:
+                if attempt == START_ATTEMPTS - 1 or "the bucket cannot be used" not in str(error):
+                    raise
+                time.sleep(attempt)
 
     def kill(self) -> None:
         """SIGKILL."""

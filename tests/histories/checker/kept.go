@@ -22,11 +22,11 @@ func (r *Rules) orphansKeep() {
 // acknowledged: what was answered is in the thread, or, if it was not ARCHIVED, in one orphan of that machine.
 func (r *Rules) acknowledged() {
 	for _, op := range r.ops {
-		if !isWrite(op) {
+		if !isWrite(op) || op.Attempts[0].Call < r.setBack { // what was written before may be lost, whatever a retry says
 			continue
 		}
 		for _, attempt := range op.Attempts {
-			if attempt.Outcome != "ok" || r.line.Has(attempt.Version, attempt.Digest) || attempt.Call < r.setBack {
+			if attempt.Outcome != "ok" || r.line.Has(attempt.Version, attempt.Digest) {
 				continue
 			}
 			what := fmt.Sprintf("operation %d (%s, token %s) was answered %s version %d %.8s by %s",
