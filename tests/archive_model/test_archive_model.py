@@ -388,5 +388,5 @@ def test_two_sidecars_agree_with_the_truth() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_two_sidecars_agree_with_the_truth_for_long() -> None:
-    """The same with many and long histories: as many as find each of the mutants that name this test."""
+    """The same with many and long histories."""
     run(1000, steps=40)
