@@ -48,7 +48,7 @@ from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.leases import LeaseService, Leasing
-from stateward_sidecar.service.room import Room, make_room
+from stateward_sidecar.service.room import Room, keep_memory_together, make_room
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.stop import stop as stop_in_order
@@ -76,6 +76,7 @@ VOLATILE = ("tmpfs", "ramfs", "overlay")
 async def run(settings: Settings) -> NoReturn:
     """Runs the daemon until it is told to stop, and ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
+    keep_memory_together()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note_unheard)
     stop = asyncio.Event()
@@ -148,6 +149,7 @@ def _make_parts(
         ),
         deliver, on_fatal,
     )  # fmt: skip
+    store.context.reserve = partial(room.reserve, loop)
     feed = Feed(loop)
     store.threads.on_change = feed.note
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None

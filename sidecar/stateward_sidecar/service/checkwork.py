@@ -199,4 +199,3 @@ def need_request_id(request_id: str) -> None:
     """Checks that there is one: its form is checked with the place."""
     if not request_id:
         raise InvalidField("request_id", "is required")
-

@@ -30,9 +30,7 @@ class EffectService:
         self._calls = calls
         self._effects = calls.store.effects
 
-    async def begin_effect(
-        self, request: BeginEffectRequest, context: grpc.aio.ServicerContext
-    ) -> BeginEffectResponse:
+    async def begin_effect(self, request: BeginEffectRequest, context: grpc.aio.ServicerContext) -> BeginEffectResponse:
         check.check_place(request)
         checkwork.check_begin(request)
         check.check_options(request.create, "create")

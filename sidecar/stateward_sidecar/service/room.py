@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stateward_sidecar.service.budget import Budget
@@ -17,6 +20,19 @@ ANSWERS_PART = 4
 TIDY_BYTES = 32 * MIB
 # glibc's; other libraries do without.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+# Larger pieces of memory go back to the system when they are freed. glibc would raise this with each large piece.
+LARGE_BYTES = 4 * MIB
+ARENAS = 2
+
+
+def keep_memory_together() -> None:
+    """Before threads are started: few arenas, so that what one thread freed serves the others, and large pieces of
+    memory apart. Without it, large requests one after another leave holes: 720 MB where 600 do."""
+    if _set_option is not None:
+        _set_option(_ARENA_MAX, ARENAS)
+        _set_option(_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,20 @@ class Room:
     requests: Budget
     answers: Budget
     parser: Executor
+
+    def reserve(self, loop: asyncio.AbstractEventLoop, size_bytes: int) -> Callable[[], None]:
+        """Counts what is large and nobody waits for. Returns what gives it back, from any thread."""
+        share = self.requests.grant(size_bytes)
+
+        def give_back() -> None:
+            share.close()
+            self.tidy(size_bytes)
+
+        def end() -> None:
+            with suppress(RuntimeError):  # the daemon is stopping
+                loop.call_soon_threadsafe(give_back)
+
+        return end
 
     def tidy(self, freed_bytes: int) -> None:
         """After something large: memory that was freed goes back to the system, which C's library leaves for later."""

@@ -37,9 +37,7 @@ class SignalService:
             size = ENTRY_BYTES + request.ByteSize()
             return await self._calls.write(self._store.signals.send(request), context, size_bytes=size)
 
-        answer = await holding.write(
-            request.namespace, request.thread, send, must_exist=True, is_archived=is_archived
-        )
+        answer = await holding.write(request.namespace, request.thread, send, must_exist=True, is_archived=is_archived)
         if is_archived:
             answer.durability, answer.archived_sequence = await holding.archived(
                 written(request, answer, answer.signal.sequence), context

@@ -76,6 +76,10 @@ class ArchiveHooks:
     is_own: Callable[[Any], bool]
 
 
+def _give_nothing_back() -> None:
+    """Nobody counts memory."""
+
+
 @dataclass(slots=True)
 class Context:
     """Components of an open store."""
@@ -96,6 +100,8 @@ class Context:
     archive: ArchiveHooks | None = None
     # Snapshots that somebody is writing piece by piece: thread number and version.
     under_way: set[tuple[int, int]] = field(default_factory=set)
+    # Counts so much memory as used; returns what gives it back. For what is large and nobody waits for.
+    reserve: Callable[[int], Callable[[], None]] = lambda _: _give_nothing_back
     # True where the data have ever belonged to an archive, be it switched on or not.
     had_archive: bool = False
 

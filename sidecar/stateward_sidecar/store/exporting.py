@@ -129,9 +129,7 @@ class Exporter:
             yield ThreadPart(signal=read(partial(_signal, row)))
         yield ThreadPart(end=_end(moment, sent, effects))
 
-    def _read(
-        self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]
-    ) -> T:
+    def _read(self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]) -> T:
         def run() -> T:
             with self._context.engine.read() as txn:
                 return verb(txn, self._thread(txn, request, moment))

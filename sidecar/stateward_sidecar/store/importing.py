@@ -207,9 +207,7 @@ class Import:
         )
         if signal.HasField("payload"):
             record.payload.CopyFrom(signal.payload)
-        metadata = EntryMetadata(
-            signal=record, request_hash=part.request.id_hash, fingerprint=part.request.fingerprint
-        )
+        metadata = EntryMetadata(signal=record, request_hash=part.request.id_hash, fingerprint=part.request.fingerprint)
         content = draft_content(metadata)
         create_time_us = self._time_us(signal.create_time.ToMicroseconds())
 
@@ -281,4 +279,3 @@ class Import:
 def _check(is_right: bool, field: str, problem: str) -> None:
     if not is_right:
         raise InvalidField(field, problem)
-

@@ -40,9 +40,7 @@ def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOpti
     """Says in a thread's first entry what the thread is; nothing in later ones."""
     if draft.head.tip_sequence == 0:
         identity = draft.identity
-        metadata.creation.CopyFrom(
-            ThreadCreation(namespace=identity.namespace, thread=identity.name, options=options)
-        )
+        metadata.creation.CopyFrom(ThreadCreation(namespace=identity.namespace, thread=identity.name, options=options))
 
 
 def settle_options(

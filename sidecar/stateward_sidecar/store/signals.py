@@ -61,16 +61,12 @@ class Signals:
             )
             if request.HasField("payload"):
                 record.payload.CopyFrom(request.payload)
-            metadata = EntryMetadata(
-                request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record
-            )
+            metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record)
             put = append(
                 self._context, txn, draft, ENTRY_KIND_SIGNAL, draft_content(metadata),
                 request_hash=change.request_hash,
             )  # fmt: skip
-            row = SignalRow(
-                record=record, sequence=put.header.sequence, create_time_us=put.header.create_time_us
-            )
+            row = SignalRow(record=record, sequence=put.header.sequence, create_time_us=put.header.create_time_us)
             sums = put_signals(txn, draft, put.head, [row])
             put.head.pending_signals += 1
             commit_entry(self._context, txn, batch, draft, put, sums)
@@ -100,17 +96,13 @@ def check_answer(draft: Draft, request: SendSignalRequest) -> None:
             )  # fmt: skip
 
 
-def put_signals(
-    txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]
-) -> dict[bytes, int]:
+def put_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]) -> dict[bytes, int]:
     """Puts the rows of signals. Returns their parts of the sum; the draft takes them once nothing more can fail."""
     keys = draft.identity.keys
     return dict(write_row(txn, draft, head, keys.signal(row.sequence), row) for row in added)
 
 
-def drop_signals(
-    txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]
-) -> dict[bytes, int]:
+def drop_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]) -> dict[bytes, int]:
     """Removes the rows of signals. As ``put_signals``."""
     keys = draft.identity.keys
     return dict(delete_row(txn, draft, head, keys.signal(sequence)) for sequence in sequences)

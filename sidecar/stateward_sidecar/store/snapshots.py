@@ -30,6 +30,8 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.telemetry import failures, log_damage
 
 WEIGHT_MIN_BYTES = 16 << 10
+# Making one of a larger state is counted beside large requests: the state in one piece, compressed, and sealed rows.
+COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
 
 class Snapshots:
@@ -50,10 +52,15 @@ class Snapshots:
         if tree is None:
             return
         thread.snapshot_pending = True
+        is_large = tree.size_bytes > COUNTED_FROM_BYTES
+        give_back = self._context.reserve(MEMORY_SHARE * tree.size_bytes) if is_large else None
         try:
-            self._context.background.submit(self._make, thread, branch, tree)
+            making = self._context.background.submit(self._make, thread, branch, tree)
         except RuntimeError:  # the daemon is stopping; a later save makes it
             thread.snapshot_pending = False
+            return
+        if give_back is not None:
+            making.add_done_callback(lambda _: give_back())
 
     def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
         try:
@@ -72,8 +79,14 @@ class Snapshots:
             thread.snapshot_pending = False
 
     def store(
-        self, thread: Thread, version: int, digest: bytes, snapshot: bytes, branch: BranchHead | None = None,
-        *, frees_space: bool = False,
+        self,
+        thread: Thread,
+        version: int,
+        digest: bytes,
+        snapshot: bytes,
+        branch: BranchHead | None = None,
+        *,
+        frees_space: bool = False,
     ) -> None:
         """Writes a snapshot and waits until it is committed. Not for the event loop or the writer.
 

@@ -119,9 +119,7 @@ class Watcher:
                 raise InvalidField(field, f"{after} was never given out; the newest is {tip}")
             self._check_retained(txn, thread, after)
             digest = digest_at(txn, thread.identity, after)
-        return Watch(
-            request, after, thread.identity.uid, digest, thread.number, holes_until=0 if after else tip
-        )
+        return Watch(request, after, thread.identity.uid, digest, thread.number, holes_until=0 if after else tip)
 
     def read(self, watch: Watch) -> list[Event]:
         """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one.
