@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from tests.service.wire import appends
 from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.store.context import ArchiveHooks, Claim
 from stateward_sidecar.store.install import Incoming, Installer
+from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
 
 DATA_KEY = b"d" * 32
@@ -95,3 +104,35 @@ def test_a_second_slot_never_outlives_a_deletion(tmp_path: Path) -> None:
         before = (tmp_path / "keys").read_bytes().count(identity.uid)
         write(store, lambda *_: keystore.add_thread(identity.uid, identity.namespace_keys, DATA_KEY))
         assert (tmp_path / "keys").read_bytes().count(identity.uid) == before == 1
+
+
+@pytest.mark.parametrize("kind", ["save", "effect"])
+def test_a_creation_that_fails_leaves_the_key_of_an_orphan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What was set aside before anything of it was archived has the uid and key that its name is claimed with again."""
+    with opened(tmp_path) as store:
+        save(store, "0", expected_version=0)
+        identity = get(store).identity
+        key = store.context.keystore.thread_key(identity.uid, identity.namespace_keys)
+        assert key is not None
+        row = ArchiveRow(head=ArchiveHead(uid=identity.uid, epoch=2))
+        name, _ = Orphans(store.context, store.threads).set_aside(get(store), 0, ArchiveRow(head=row.head))
+        store.context.archive = hooks = MagicMock(spec=ArchiveHooks)
+        hooks.claims = {("default", "t"): Claim(identity.uid, key, row)}
+        request = SaveRequest(namespace="default", thread="t", diff=appends("1"), request_id="1", expected_version=0)
+        run = SaveWrite(store.context, store.threads, request).run
+        if kind == "effect":
+            effects = [Effect(anchor="a", key="k")]
+            run = store.effects.put(PutEffectsRequest(namespace="default", thread="t", effects=effects))
+        with monkeypatch.context() as full:
+            full.setattr("stateward_sidecar.store.journal.pack", fill)
+            with pytest.raises(DiskFull):
+                write(store, run)
+        store.context.archive = None
+        store.threads.forget(get(store, name))
+        assert hydrate(store, name).checkpoint.version == 1
+
+
+def fill(*_: object) -> bytes:
+    raise DiskFull("full")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from tests.storage.inside import findings, get, hydrate, make_store, opened, res
 
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward_sidecar.codec.state import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.store.replay import read_version, state_at
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
@@ -118,6 +122,40 @@ def test_a_snapshot_in_the_making_is_not_cleared(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(store.context.writer, "submit", sweep_first)
         begin_snapshot(store)
         assert sorted(pieces(store)) == [0, 1, 2, 3]
+        assert findings(store) == []
+
+
+def test_a_snapshot_that_two_write_outlives_the_failure_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prune and the background write the same one, and the disk is full for the latter: no piece is taken away."""
+    with opened(tmp_path) as store:
+        save(store, "1", diff=large(), expected_version=0)
+        thread, submit, worker = get(store), store.context.writer.submit, ThreadPoolExecutor(1)
+        has_all_but_one, has_failed, left = threading.Event(), threading.Event(), {True: 4, False: 3}
+        with store.context.engine.read() as txn:
+            digest = read_version(txn, thread, 1).header.digest
+            snapshot = to_snapshot(state_at(txn, thread, 1, store.context.cache))
+
+        def in_turn(asked: Write, *, wait: bool = False) -> Write:
+            left[asked.frees_space] -= asked.size_bytes > 0
+            if asked.size_bytes and left[asked.frees_space] == 0:
+                if not asked.frees_space:
+                    prune.append(worker.submit(store.snapshots.store, thread, 1, digest, snapshot, frees_space=True))
+                    assert has_all_but_one.wait(10)
+                    raise DiskFull("full")
+                has_all_but_one.set()
+                assert has_failed.wait(10)
+            return submit(asked, wait=wait)
+
+        prune: list[Future[None]] = []
+        monkeypatch.setattr(store.context.writer, "submit", in_turn)
+        with pytest.raises(DiskFull):
+            store.snapshots.store(thread, 1, digest, snapshot)
+        write(store, lambda txn, batch: None, background=True)  # after what clears
+        has_failed.set()
+        prune[0].result(10)
+        worker.shutdown()
+        assert sorted(pieces(store)) == [0, 1, 2, 3]
+        assert half_made(store) == 0
         assert findings(store) == []
 
 

@@ -183,6 +183,12 @@ class KeyStore:
         self._needed.add(namespace.id)
         self.mark_leaving(uid, is_leaving=True)
 
+    def give_up(self, uid: bytes) -> None:
+        """Frees the slot of a creation that failed. A key that has a thread stays: with an archive a claim fixes the
+        uid, and what was set aside of that thread has the same key. Writer only."""
+        if self.is_leaving(uid):
+            self.release(uid)
+
     # -- slots that travel: the archive holds the same wrapped keys ------------------------------------------------
 
     def root_slot(self) -> bytes:

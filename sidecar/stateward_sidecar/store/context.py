@@ -98,8 +98,8 @@ class Context:
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
     archive: ArchiveHooks | None = None
-    # Snapshots that somebody is writing piece by piece: thread number and version.
-    under_way: set[tuple[int, int]] = field(default_factory=set)
+    # Snapshots that are being written piece by piece, by who writes them: thread number and version.
+    under_way: dict[object, set[tuple[int, int]]] = field(default_factory=dict)
     # Counts so much memory as used; returns what gives it back. For what is large and nobody waits for.
     reserve: Callable[[int], Callable[[], None]] = lambda _: _give_nothing_back
     # True where the data have ever belonged to an archive, be it switched on or not.

@@ -18,19 +18,24 @@ from stateward_sidecar.store.thread import rows
 
 @contextmanager
 def under_way(context: Context, number: int, *versions: int) -> Iterator[None]:
-    """Keeps snapshots of a thread from being cleared while somebody writes them. One that fails is cleared at once."""
-    mine = {(number, version) for version in versions} - context.under_way
-    context.under_way |= mine
+    """Keeps snapshots of a thread from being cleared while somebody writes them. What fails is cleared at once, unless
+    somebody else writes the same snapshot: a prune and the background may."""
+    mine, place = {(number, version) for version in versions}, object()
+    context.under_way[place] = mine
     try:
-        yield
+        try:
+            yield
+        finally:
+            del context.under_way[place]
     except BaseException:
-        context.under_way -= mine
         with suppress(ShuttingDown):  # the next start clears it
             for _, version in mine:
                 context.writer.submit(_clearing(context, number, version))
         raise
-    finally:
-        context.under_way -= mine
+
+
+def _is_under_way(context: Context, number: int, version: int) -> bool:
+    return any((number, version) in each for each in list(context.under_way.values()))
 
 
 def mark(txn: lmdb.Transaction, number: int, version: int, index: int) -> None:
@@ -56,14 +61,14 @@ def clear(context: Context) -> None:
     with context.engine.read() as txn:
         half = [layout.half_of(key) for key, _ in rows(txn, b"H") if len(key) == layout.HALF_KEY_BYTES]
     for number, version in half:
-        if (number, version) not in context.under_way:
+        if not _is_under_way(context, number, version):
             context.writer.submit(_clearing(context, number, version), wait=True).wait()
 
 
 def _clearing(context: Context, number: int, version: int) -> Write:
     def run(txn: lmdb.Transaction, batch: Batch) -> None:
         del batch
-        if (number, version) not in context.under_way and txn.get(layout.half_key(number, version)) is not None:
+        if not _is_under_way(context, number, version) and txn.get(layout.half_key(number, version)) is not None:
             drop(txn, number, version)
 
     return Write(run=run, background=True, frees_space=True)

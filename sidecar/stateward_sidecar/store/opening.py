@@ -32,7 +32,7 @@ def opened(
     try:
         yield draft
     except BaseException:
-        context.keystore.release(draft.identity.uid)
+        context.keystore.give_up(draft.identity.uid)
         raise
 
 

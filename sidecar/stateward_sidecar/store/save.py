@@ -214,7 +214,7 @@ class SaveWrite:
         try:
             return self._write(txn, batch, draft, branch, made, request_row, is_new=True)
         except BaseException:
-            context.keystore.release(draft.identity.uid)
+            context.keystore.give_up(draft.identity.uid)
             raise
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
