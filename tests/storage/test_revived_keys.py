@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,6 +13,7 @@ from tests.service.wire import appends
 from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobResponse
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
@@ -82,6 +84,40 @@ def test_a_key_that_is_used_again_is_not_destroyed(
         assert hydrate(third).checkpoint.version == 4
         assert findings(third) == []
         assert third.context.keystore.unfinished == set()
+
+
+def write_blob(store: Store, content: bytes) -> WriteBlobResponse:
+    begin = BlobBegin(namespace="default", thread="t")
+    blob = store.blobs.begin_write(get(store), begin)
+    blob.finish(content)
+    answer: WriteBlobResponse = write(store, partial(blob.commit, store.threads))
+    return answer
+
+
+def test_blobs_of_a_thread_that_came_back_are_not_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files lay under the uid that was deleted; what is written under it since the start stays."""
+    with opened(tmp_path) as first:
+        save(first, "0", expected_version=0)
+        incoming = archived(first)
+        write_blob(first, b"of the deleted thread")
+        delete_and_die(first, monkeypatch, is_erased=True)
+    second = make_store(tmp_path)
+    read_names, answers = second.recovery._look, list[WriteBlobResponse]()
+
+    def come_back(*arguments: Any) -> Any:
+        found = read_names(*arguments)
+        Installer(second.context, second.threads).install(incoming(second))
+        answers.append(write_blob(second, b"written since"))
+        return found
+
+    monkeypatch.setattr(second.recovery, "_look", come_back)
+    second.start()
+    settle(second)
+    request = ReadBlobRequest(namespace="default", thread="t", blob=answers[0].blob)
+    assert b"".join(step().data for step in second.blobs.read(request)) == b"written since"
+    second.close()
 
 
 def test_a_key_nobody_came_back_for_is_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,15 +78,21 @@ class BlobFiles:
         """Removes what was set aside. May take long."""
         shutil.rmtree(gone, ignore_errors=True)
 
-    def clear(self, uids: set[bytes], named: Callable[[bytes], set[bytes] | None]) -> None:
+    def clear(
+        self,
+        uids: set[bytes],
+        set_aside: Callable[[bytes], Path | None],
+        named: Callable[[bytes], set[bytes] | None],
+    ) -> None:
         """Removes what a crash left: directories of threads that are not among ``uids``, unfinished files, and files
-        that no row names. ``named`` tells the blobs that a thread's rows name now; None = leave them alone."""
+        that no row names. ``set_aside`` does what its namesake here does, unless the thread has come back. ``named``
+        tells the blobs that a thread's rows name now; None = leave them alone."""
         for name in self._list(self.directory):
             if name.startswith(_GONE):
                 self.empty(self.directory / name)
         for uid in self.found_at_start:
             if uid not in uids:
-                gone = self.set_aside(uid)
+                gone = set_aside(uid)
                 if gone is not None:
                     self.empty(gone)
                 continue

@@ -9,6 +9,7 @@ wrote it and has not saved yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import lmdb
 
@@ -150,7 +151,10 @@ def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tu
 
 
 def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:
-    """At a start: removes what a crash left. ``found``: the threads there are, by uid; an orphan has its thread's."""
+    """At a start: removes what a crash left. ``found``: the threads there are, by uid; an orphan has its thread's.
+
+    Raises ShuttingDown. Waits for the writer.
+    """
 
     def named(uid: bytes) -> set[bytes] | None:
         blobs: set[bytes] = set()
@@ -165,7 +169,18 @@ def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[
             return None
         return blobs
 
-    context.blob_files.clear(set(found), named)
+    def set_aside(uid: bytes) -> Path | None:
+        """Decided in the writer: since the names were read, a thread may have come back under the uid."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> Path | None:
+            del txn, batch
+            has_key = context.keystore.namespace_of(uid) is not None
+            return None if has_key else context.blob_files.set_aside(uid)
+
+        gone: Path | None = context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
+        return gone
+
+    context.blob_files.clear(set(found), set_aside, named)
 
 
 def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
