@@ -93,8 +93,11 @@ CASES = {
         replace(local(tip=12, floor=11), known=head(12, lineage=8)), head(9, boot=OTHER, digest_of=FOREIGN, lineage=8),
         Verdict.FENCED, 8,
     ),
-    "set back to an older epoch": (local(), head(5, epoch=2), Verdict.ROLLED_BACK, 0),
-    "set back within our epoch": (local(), head(9), Verdict.ROLLED_BACK, 0),
+    "set back to an older epoch": (local(), head(5, epoch=2), Verdict.ROLLED_BACK, 5),
+    "set back within our epoch": (local(), head(9), Verdict.ROLLED_BACK, 9),
+    "set back to an older epoch of another line": (
+        local(), head(11, epoch=2, boot=OTHER, digest_of=FOREIGN, lineage=4), Verdict.ROLLED_BACK, 4,
+    ),
     "gone": (local(), None, Verdict.MISSING, 0),
     "deleted": (local(), ArchiveHead(uid=UID, epoch=4, deleted=True), Verdict.DELETED, 0),
     "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5), Verdict.DELETED, 0),
@@ -114,7 +117,7 @@ def test_what_a_head_means(here: Local, found: ArchiveHead | None, verdict: Verd
     """Each way in which disk and HEAD can differ has its one meaning, and the right common place."""
     judged = judge(here, found)
     assert judged.verdict is verdict
-    if verdict in (Verdict.TAKEN, Verdict.FENCED):
+    if verdict in (Verdict.TAKEN, Verdict.FENCED, Verdict.ROLLED_BACK):
         assert judged == Judgement(verdict, common)
 
 

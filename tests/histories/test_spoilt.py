@@ -59,7 +59,9 @@ SOUND = {
     ),
     "what was set aside": taken().orphan(ASIDE),
     "a lost disk": taken().tell("loss", machine="A", thread="", time=5_500_000_000),
-    "a version that was lost with the bucket": set_back().read(2, 6),
+    "a version that was lost with the bucket": (
+        set_back().retried(5, durability="committed").read(2, 7, archived_sequence=1)
+    ),
 }
 
 SPOILT = {
@@ -132,6 +134,8 @@ SPOILT = {
         everywhere(several(calm=True).append(4, 6, outcome="fenced"), 3), {"fork"},
     ),
     "a copy of a line that the bucket lost": (set_back().read(2, 6, machine="B", owner="A"), {"fork"}),
+    "a retry that calls archived what the bucket lost": (set_back().retried(6), {"lost"}),
+    "an owner that calls archived what the bucket lost": (set_back().read(2, 6), {"fork"}),
     "a save that is lost after the bucket was set back": (
         set_back().append(2, 6, line="b", durability="archived"), {"lost"},
     ),

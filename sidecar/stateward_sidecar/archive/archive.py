@@ -249,7 +249,8 @@ class Archive:
     def _refresh(self, thread: Thread) -> None:
         hold = self.desk.holds.get(thread.number)
         if hold is not None:
-            thread.archived_sequence = max(thread.archived_sequence, hold.head.tip_sequence)
+            if hold.is_rolled_back or thread.archived_sequence < hold.archived_sequence:
+                thread.archived_sequence = hold.archived_sequence
             thread.epoch = max(thread.epoch, hold.head.epoch)
             if hold.given_up is not None:
                 thread.archive = hold.given_up

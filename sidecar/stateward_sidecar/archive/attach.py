@@ -124,8 +124,7 @@ class Attacher:
         assert thread.archive is not None
         known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
         if thread.archive.rolled_back:
-            hold = desk.hold(thread, place, known, "")
-            hold.is_rolled_back = True
+            desk.hold(thread, place, known, "", rolled_back_to=thread.archive.rolled_back_to)
             return True
         try:
             if desk.wire.away_s:

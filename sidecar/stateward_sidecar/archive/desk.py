@@ -42,7 +42,8 @@ class Hold:
     etag: str
     # False: the bucket was away when it was first touched; HEAD is compared before the next ship.
     is_verified: bool = True
-    is_rolled_back: bool = False
+    # Of a HEAD that is older than ``head``, or gone: it has the entries up to this one. None = it is not.
+    rolled_back_to: int | None = None
     # Set while a HEAD that gives the thread up is on its way: no write passes, whatever is on disk and in memory.
     given_up: ArchiveRow | None = None
     # When HEAD was last asked for, or written, and was ours, on the monotonic clock.
@@ -66,6 +67,15 @@ class Hold:
     @property
     def number(self) -> int:
         return self.thread.number
+
+    @property
+    def is_rolled_back(self) -> bool:
+        return self.rolled_back_to is not None
+
+    @property
+    def archived_sequence(self) -> int:
+        """The archive has the entries up to this one."""
+        return self.head.tip_sequence if self.rolled_back_to is None else self.rolled_back_to
 
     @property
     def name(self) -> Name:
@@ -125,17 +135,21 @@ class Desk:
         """Where a thread lies in the bucket."""
         return Place(namespace.id, namespace.names.thread(name))
 
-    def hold(self, thread: Thread, place: Place, head: ArchiveHead, etag: str, checked_at: float = NEVER) -> Hold:
+    def hold(
+        self, thread: Thread, place: Place, head: ArchiveHead, etag: str, checked_at: float = NEVER,
+        rolled_back_to: int | None = None,
+    ) -> Hold:  # fmt: skip
         """Takes a thread into the holds."""
-        hold = Hold(thread, place, bare(head), etag, checked_at=checked_at)
+        hold = Hold(thread, place, bare(head), etag, rolled_back_to=rolled_back_to, checked_at=checked_at)
         self.holds[thread.number] = hold
         self.fenced.pop(hold.name, None)
         with self._observing:
             self.observed.pop(place, None)
-        thread.archived_sequence = head.tip_sequence
-        thread.epoch = max(thread.epoch, head.epoch)
+        for each in (thread, self.store.threads.in_memory(thread.number) or thread):
+            each.archived_sequence = hold.archived_sequence
+            each.epoch = max(each.epoch, head.epoch)
         # Also what landed while its answer was lost: no ship follows that would say so.
-        self.waiters.archived(thread.number, head.tip_sequence)
+        self.waiters.archived(thread.number, hold.archived_sequence)
         return hold
 
     def is_fresh(self, hold: Hold) -> bool:
@@ -181,6 +195,13 @@ class Desk:
     def now_us(self) -> int:
         """Microseconds since 1970."""
         return self.context.clock.now_us()
+
+
+def row_of_hold(hold: Hold, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
+    """The same of a thread that this process may write."""
+    row = row_of(hold.head, ACCESS_OWNED, floor)
+    row.rolled_back, row.rolled_back_to = hold.is_rolled_back, hold.rolled_back_to or 0
+    return row
 
 
 def row_of(head: ArchiveHead, access: Access = ACCESS_OWNED, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:

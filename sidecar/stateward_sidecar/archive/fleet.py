@@ -131,7 +131,7 @@ class Fleet:
             thread is not None
             and thread.archive is not None
             and thread.access != ACCESS_ORPHAN
-            and thread.archived_sequence > 0
+            and max(thread.archived_sequence, thread.archive.head.tip_sequence) > 0
         )
 
     def place(self, namespace: str, name: str) -> Place:

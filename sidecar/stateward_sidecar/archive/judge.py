@@ -48,7 +48,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and up to where both histories are one for certain (BEHIND, FENCED, TAKEN)."""
+    """A verdict, and up to where both histories are one for certain (BEHIND, FENCED, TAKEN, ROLLED_BACK)."""
 
     verdict: Verdict
     common_sequence: int = 0
@@ -66,7 +66,7 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
         # A tombstone of an earlier thread, or another earlier thread, is an old copy of HEAD.
         return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
     if head.epoch < known.epoch:
-        return Judgement(Verdict.ROLLED_BACK)
+        return Judgement(Verdict.ROLLED_BACK, _left(local, head))
     is_own = head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id)
     is_here = head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest)
     if is_own and (is_here or head.boot_id not in local.former):  # else the other copy went on
@@ -76,7 +76,7 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
 
 def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
     if head.tip_sequence < local.known.tip_sequence:
-        return Judgement(Verdict.ROLLED_BACK)
+        return Judgement(Verdict.ROLLED_BACK, _left(local, head))
     if head.tip_sequence > local.tip_sequence:
         return Judgement(Verdict.BEHIND, _common(local, head))
     if _agrees(local, head.tip_sequence, head.tip_digest):
@@ -90,6 +90,12 @@ def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
     if common >= local.tip_sequence:
         return Judgement(Verdict.TAKEN, common)
     return Judgement(Verdict.FENCED, common)
+
+
+def _left(local: Local, head: ArchiveHead) -> int:
+    """The newest entry here that a HEAD has for certain which was set back; what was known of HEAD says nothing now."""
+    theirs = [(head.tip_sequence, head.tip_digest), *((start.sequence, start.digest) for start in head.lineage)]
+    return max((sequence for sequence, digest in theirs if digest and local.digest_at(sequence) == digest), default=0)
 
 
 def _common(local: Local, head: ArchiveHead) -> int:

@@ -178,7 +178,7 @@ class Repairer:
             desk.holds.pop(thread.number, None)
             row = ArchiveRow()
             row.CopyFrom(thread.archive)
-            row.rolled_back = False
+            row.rolled_back, row.rolled_back_to = False, 0
             self._settler.write_row(thread, row)
             self._attacher.own((identity.namespace, thread.name))
             return "the mark is gone, and it is archived again"

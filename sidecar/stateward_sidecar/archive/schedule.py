@@ -14,9 +14,7 @@ from collections.abc import Callable
 
 import lmdb
 
-from stateward.storage.v1.archive_pb2 import ArchiveRow
-from stateward.v1.thread_pb2 import ACCESS_OWNED
-from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.archive.desk import Desk, Hold, row_of_hold
 from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
@@ -221,8 +219,7 @@ class Schedule:
             return
         if hold.given_up is not None:
             return  # the row would let writes pass; whoever gives it up writes the next one
-        row: ArchiveRow = row_of(hold.head, ACCESS_OWNED, (draft.floor_sequence, draft.floor_version))
-        row.rolled_back = hold.is_rolled_back
+        row = row_of_hold(hold, (draft.floor_sequence, draft.floor_version))
         archived = draft.thread.archived_sequence
         write_archive_row(txn, draft, row)
         if draft.head.tip_sequence <= archived:

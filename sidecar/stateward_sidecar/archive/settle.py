@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.desk import Desk, Hold, row_of
+from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
@@ -49,7 +49,7 @@ class Settler:
             if seen is not None:
                 return self.settle(thread, known, place, seen, waits=waits)
         if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
-            return self._roll_back(thread, known, place, seen)
+            return self._roll_back(thread, known, place, seen, judgement.common_sequence)
         assert seen is not None
         if verdict is Verdict.OURS:
             if waits and seen.head.boot_id in desk.former and not seen.head.detached:
@@ -152,18 +152,19 @@ class Settler:
         moment = self._desk.outbox.moment(thread.identity)
         return moment.tip_sequence if moment is not None else 0
 
-    def _roll_back(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Hold:
-        """Keeps serving from this disk, and ships nothing until a person has looked."""
+    def _roll_back(
+        self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, archived_sequence: int
+    ) -> Hold:
+        """Keeps serving from this disk, and ships nothing until a person has looked. What HEAD lacks counts as not
+        archived."""
         log.error(
             "HEAD is older than what was archived, or gone: nothing of this thread is archived until it is repaired",
             uid=thread.identity.uid_text, known_sequence=known.tip_sequence,
             sequence=seen.head.tip_sequence if seen is not None else 0,
         )  # fmt: skip
-        hold = self._desk.hold(thread, place, known, seen.etag if seen is not None else "")
-        hold.is_rolled_back = True
-        row = row_of(known, ACCESS_OWNED, (thread.floor_sequence, thread.floor_version))
-        row.rolled_back = True
-        self.write_row(thread, row)
+        etag = seen.etag if seen is not None else ""
+        hold = self._desk.hold(thread, place, known, etag, rolled_back_to=archived_sequence)
+        self.write_row(thread, row_of_hold(hold))
         self._desk.waiters.failed(thread.number, set_back(thread.name))
         return hold
 
@@ -238,7 +239,7 @@ class Settler:
             return  # settled meanwhile: it is not ours
         current.is_verified = False
         try:
-            self.write_row(hold.thread, row_of(current.head))
+            self.write_row(hold.thread, row_of_hold(current))
             current.given_up = None
         except Exception:
             desk.holds.pop(hold.number, None)  # HEAD is asked at the next touch

@@ -83,7 +83,10 @@ class Thread:
         """What the archive's row says, after it was read or committed."""
         self.archive = row
         if row is not None:
-            self.archived_sequence = max(self.archived_sequence, row.head.tip_sequence)
+            if row.rolled_back:  # less than was archived once
+                self.archived_sequence = row.rolled_back_to
+            else:
+                self.archived_sequence = max(self.archived_sequence, row.head.tip_sequence)
             self.epoch = max(self.epoch, row.head.epoch)
 
 

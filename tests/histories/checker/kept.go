@@ -22,10 +22,13 @@ func (r *Rules) orphansKeep() {
 // acknowledged: what was answered is in the thread, or, if it was not ARCHIVED, in one orphan of that machine.
 func (r *Rules) acknowledged() {
 	for _, op := range r.ops {
-		if !isWrite(op) || op.Attempts[0].Call < r.setBack { // what was written before may be lost, whatever a retry says
+		if !isWrite(op) {
 			continue
 		}
 		for _, attempt := range op.Attempts {
+			if attempt.Call < r.setBack { // what was answered before may be lost, and a retry must not call it archived
+				continue
+			}
 			if attempt.Outcome != "ok" || r.line.Has(attempt.Version, attempt.Digest) {
 				continue
 			}
@@ -112,8 +115,8 @@ func (r *Rules) shown() {
 				continue
 			}
 			isArchived := attempt.Sequence <= attempt.ArchivedSequence
-			if r.setup.Promise == "set back" { // a copy is not shown as the thread
-				isArchived = isArchived && attempt.Owner != "" && attempt.Call > r.setBack
+			if r.setup.Promise == "set back" { // its owner may show what was lost, and say that it is not archived
+				isArchived = isArchived && attempt.Call > r.setBack
 			}
 			if r.setup.Promise == "committed" || isArchived {
 				r.find("fork", "operation %d read version %d %.8s at %s, which is not in the thread at the end",

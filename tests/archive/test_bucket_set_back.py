@@ -1,0 +1,125 @@
+"""The danger: an entry is called archived that a bucket lost when it was set back, and pruned as if it were there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.archive.twins import NAME, Pair, Twin, twins
+from tests.archive_model.process import run
+from tests.archive_model.sidecar import CALLER, NAMESPACE
+
+from stateward.v1.archive_service_pb2 import RepairThreadRequest
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest
+from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
+from stateward_sidecar.archive.repair import Repairer
+
+WORDS = ["one", "two", "three", "four"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """``a`` has archived four versions; the bucket was set back to the first one, and nobody has asked it since."""
+    with twins(tmp_path) as made:
+        made.bucket.objects = archive_words(made)
+        yield made
+
+
+def archive_words(pair: Pair) -> dict[str, bytes]:
+    """Archives the words one by one. Returns the bucket as it was after the first one."""
+    older = dict[str, bytes]()
+    for word in WORDS:
+        pair.a.put(word)
+        pair.a.archive_all()
+        older = older or dict(pair.bucket.objects)
+    return older
+
+
+def repair(pair: Pair) -> None:
+    """What `stateward archive repair` asks for."""
+    Repairer(pair.a.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread=NAME))
+
+
+def find_out(pair: Pair) -> None:
+    """``a`` sees it when it ships."""
+    pair.a.put("five")
+    pair.a.archive_all()
+    assert pair.a.archive.stats().rolled_back == 1
+
+
+def check(sidecar: Twin, archived: int) -> None:
+    """All that says how far a thread is archived says this; retries are answered likewise."""
+    hydrated = sidecar.hydrate(HydrateRequest(namespace=NAMESPACE, thread=NAME, max_bytes=1 << 20))
+    assert hydrated.archived_sequence == archived
+    listed = run(sidecar.threads_.list_threads(ListThreadsRequest(namespace=NAMESPACE), CALLER))
+    assert [thread.archived_sequence for thread in listed.threads] == [archived]
+    for sequence, word in enumerate(WORDS, 1):
+        wanted = DURABILITY_ARCHIVED if sequence <= archived else DURABILITY_COMMITTED
+        again = sidecar.put(word)
+        assert (again.replayed, again.sequence, again.durability) == (True, sequence, wanted)
+        assert again.archived_sequence == archived
+        for asked in (DURABILITY_COMMITTED, DURABILITY_ARCHIVED):
+            request = WaitDurableRequest(
+                namespace=NAMESPACE, thread=NAME, sequence=sequence, digest=again.digest, durability=asked
+            )
+            answer = asyncio.run(sidecar.threads_.wait_durable(request, CALLER))
+            assert (answer.durability, answer.archived_sequence) == (wanted, archived)
+
+
+@pytest.mark.parametrize("then", ["goes on", "is pushed out of memory", "restarts"])
+def test_what_the_bucket_lost_is_not_archived(pair: Pair, then: str) -> None:
+    """Answers of all kinds say how far HEAD goes now, in this process and the next."""
+    find_out(pair)
+    if then == "is pushed out of memory":
+        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.write_rows()
+        pair.a.forget()
+    elif then == "restarts":
+        pair.a.restart()
+    check(pair.a, 1)
+
+
+def test_nothing_is_archived_where_head_is_gone(pair: Pair) -> None:
+    """There is no HEAD any more that would have anything; the archive itself is there."""
+    for key in [key for key in pair.bucket.objects if key.endswith("/HEAD")]:
+        del pair.bucket.objects[key]
+    find_out(pair)
+    check(pair.a, 0)
+    pair.a.restart()
+    check(pair.a, 0)
+
+
+def test_what_only_this_disk_has_is_not_pruned(pair: Pair) -> None:
+    """A prune takes what HEAD has, and nothing beyond."""
+    find_out(pair)
+    pruned = pair.a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=1))
+    assert list(pruned.pruned_versions) == [1]
+    pair.a.restart()
+    assert pair.a.words(version=2) == WORDS[:2]
+
+
+def test_a_repair_archives_it_again(pair: Pair) -> None:
+    """HEAD is written anew from this disk: then all of it is archived."""
+    find_out(pair)
+    repair(pair)
+    check(pair.a, 5)
+    pair.a.restart()
+    check(pair.a, 5)
+
+
+def test_a_bucket_that_is_newer_again_has_it_again(tmp_path: Path) -> None:
+    """Somebody put the newest HEAD back: a repair takes the mark away, and what it has is archived."""
+    with twins(tmp_path) as pair:
+        older = archive_words(pair)
+        pair.back_up()
+        pair.bucket.objects = older
+        find_out(pair)
+        check(pair.a, 1)
+        pair.set_back()
+        repair(pair)
+        check(pair.a, 4)
+        pair.a.restart()
+        check(pair.a, 4)
