@@ -185,8 +185,10 @@ class NameLocks:
         self._locks: dict[Hashable, Lock] = {}
 
     @contextmanager
-    def of(self, name: Hashable, *, waits: bool = True) -> Iterator[bool]:
-        """Holds the lock of a name. False without ``waits`` where another call has it."""
+    def of(self, name: Hashable, wait_s: float | None = None, *, waits: bool = True) -> Iterator[bool]:
+        """Holds the lock of a name. False without ``waits`` where another call has it. ``wait_s``: whoever asks again
+        and again has it in the end."""
+        del wait_s
         lock = self._locks.setdefault(name, Lock(self._turns))
         if not waits and not lock.is_free:
             yield False

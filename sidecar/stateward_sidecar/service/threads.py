@@ -42,7 +42,7 @@ from stateward.v1.thread_service_pb2 import (
     WatchResponse,
 )
 from stateward_sidecar.codec.edits import check_name
-from stateward_sidecar.errors import Fenced, InvalidField, NotOwner, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import Fenced, InvalidField, NotOwner, QueueFull, ThreadNotFound, VersionNotFound
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
@@ -60,6 +60,8 @@ SMALL_WRITE_BYTES = 16384
 WAIT_S_MAX = 3600.0
 # Between two looks whether a thread is free.
 ATTACH_POLL_S = 0.5
+# The same for the name of a copy, which another call is making.
+NAME_POLL_S = 0.05
 
 
 class ThreadService:
@@ -120,7 +122,13 @@ class ThreadService:
             check.check_options(request.create, "create")
 
         async def fork() -> ThreadMessage:
-            return await self._calls.work(self._store.forker.fork, request)
+            while True:
+                try:
+                    return await self._calls.work(self._store.forker.fork, request)
+                except QueueFull:  # waits here, and not where others have their work done
+                    if self._holding.gate.is_ended:
+                        raise
+                    await asyncio.sleep(NAME_POLL_S)
 
         async def fork_readable() -> ThreadMessage:
             return await self._holding.read(request.namespace, request.thread, fork)

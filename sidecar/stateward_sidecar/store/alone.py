@@ -6,6 +6,8 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
+from stateward_sidecar.errors import QueueFull
+
 
 class Alone:
     """Keeps nothing of a name that nobody uses."""
@@ -15,10 +17,12 @@ class Alone:
         self._changed = threading.Condition()
 
     @contextmanager
-    def of(self, key: Hashable) -> Iterator[None]:
-        """Waits until nobody else has the key, and has it until the block ends. Must not be nested."""
+    def of(self, key: Hashable, wait_s: float | None = None) -> Iterator[None]:
+        """Waits until nobody else has the key, and has it until the block ends. Must not be nested. Raises QueueFull
+        after ``wait_s``."""
         with self._changed:
-            self._changed.wait_for(lambda: key not in self._taken)
+            if not self._changed.wait_for(lambda: key not in self._taken, wait_s):
+                raise QueueFull("another call is at work on the same thread; try again")
             self._taken.add(key)
         try:
             yield

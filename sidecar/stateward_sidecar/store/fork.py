@@ -58,9 +58,10 @@ class Forker:
         self._names = names
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
-        """The verb. Raises ThreadNotFound, VersionNotFound, ThreadExists, DiskFull."""
+        """The verb. Raises ThreadNotFound, VersionNotFound, ThreadExists, DiskFull; QueueFull while another one of the
+        name is being made, which may take as long as a client likes."""
         # With an archive all copies of a name have one uid, and one that fails gives its key up.
-        with self._names.of((request.namespace, request.new_thread)):
+        with self._names.of((request.namespace, request.new_thread), 0):
             return self._fork(request)
 
     def _fork(self, request: ForkThreadRequest) -> ThreadMessage:
