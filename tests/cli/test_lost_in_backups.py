@@ -1,7 +1,9 @@
 """The danger: a backup that is taken for one, and lacks what an agent needs to go on: then a tool is paid twice."""
 
+import gzip
 import hashlib
 import json
+import os
 
 import pytest
 from tests.cli.conftest import run
@@ -221,6 +223,48 @@ def test_cut_off_between_threads_is_told(stores):
     assert answer.code == 1
     assert "was cut off: threads that came later are missing" in answer.err
     assert restored.thread("part", first).thread == first
+
+
+def test_cut_off_packed_file_gives_its_whole_threads(stores):
+    """A packed export that is cut off costs the threads at the cut, and not those before it."""
+    _, restored, path, other = stores
+    lines = path.read_text().splitlines()
+    first = json.loads(lines[0])["thread"]
+    whole = [line for line in lines if json.loads(line).get("thread") == first]
+    packed, cut = path.with_name("packed.jsonl.gz"), path.with_name("cut.jsonl.gz")
+    rich = [line for line in lines if json.loads(line).get("thread") == "rich"][:-1]
+    packed.write_bytes(gzip.compress("\n".join([*whole, *rich, os.urandom(200_000).hex()]).encode()))
+    cut.write_bytes(packed.read_bytes()[:-50_000])
+    answer = run("--target", other.target, "-n", "packed", "import", cut)
+    assert answer.code == 1
+    assert "the end of thread 'rich' is missing: the file is cut off" in answer.err
+    assert "was cut off: threads that came later are missing" in answer.err
+    assert restored.thread("packed", first).thread == first
+
+
+def test_format_of_a_newer_program_is_one_problem(stores, tmp_path):
+    """A whole file of a newer format is refused once, and not line by line."""
+    *_, other = stores
+    newer = tmp_path / "newer.jsonl"
+    newer.write_text('{"stateward_version": 9, "thread": "t", "kind": "thread"}\n' * 3)
+    answer = run("--target", other.target, "import", newer)
+    assert (answer.code, len(answer.err.splitlines())) == (1, 1)
+    assert "has format 9" in answer.err
+
+
+def test_thread_that_is_removed_during_an_export(stores, monkeypatch, tmp_path):
+    """An export of a namespace goes on where a thread of its list is removed; one of that name is an error."""
+    from stateward import Client
+    from stateward.cli import export
+
+    *_, other = stores
+    with Client(other.target, namespace="passing") as client:
+        client.thread("stays").append("l", 1)
+        monkeypatch.setattr(export, "_choose", lambda *_: ["gone", "stays"])
+        answer = run("--target", other.target, "-n", "passing", "export", "--all", "--versions", "-o", tmp_path / "x")
+        assert answer.code == 0
+        assert "'gone' was removed meanwhile" in answer.err
+        assert run("--target", other.target, "-n", "passing", "export", "gone", "--versions").code == 1
 
 
 def test_stream_without_end_leaves_nothing(stores):

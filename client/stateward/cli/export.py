@@ -16,7 +16,7 @@ from stateward.cli.run_records import NoRun, read_messages_record, read_run_reco
 from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
-from stateward.errors import VersionNotFound
+from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.values import encode
 
@@ -36,9 +36,7 @@ def export(
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
     ] = None,
-    versions: Annotated[
-        bool, typer.Option("--versions", help="A backup: all that is kept of any thread.")
-    ] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="A backup: all that is kept of any thread.")] = False,
     messages_only: Annotated[
         bool, typer.Option("--messages-only", help="The newest messages of any thread, and nothing else of it.")
     ] = False,
@@ -86,8 +84,9 @@ def export(
     With --versions it is a backup: all that is kept of a thread, in lines with a "kind": the thread, its blobs (a line
     for each MiB), a line for each version with its edits, its effects, its waiting signals, and an end by which damage
     is found. `stateward import --help` says what is different in a restored thread. An export of a thread at work shows
-    its versions of one moment. With an archive, --all takes the threads that this daemon knows: `stateward archive
-    index` makes it know all of them. An orphan becomes a thread that can be written.
+    its versions of one moment. Each namespace needs an export of its own. With an archive, --all takes the threads
+    that this daemon knows: `stateward archive index` makes it know all of them. An orphan becomes a thread that can be
+    written.
 
     With --trajectories a line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
     labels, metrics, create_time, update_time, messages and tool_calls (whole, also what a window trimmed;
@@ -136,18 +135,26 @@ def export(
             raise CommandError(
                 f"there is no such thread in namespace {client.namespace}; `stateward threads` lists what there is"
             )
-        _write(client, chosen, output, versions=versions, messages_only=messages_only)
+        _write(client, chosen, output, are_named=bool(names), versions=versions, messages_only=messages_only)
 
 
-def _write(client: Client, chosen: list[str], output: Path | None, *, versions: bool, messages_only: bool) -> None:
+def _write(
+    client: Client, chosen: list[str], output: Path | None, *, are_named: bool, versions: bool, messages_only: bool
+) -> None:
     size_bytes = lines = counts = written_threads = 0
     with written(output) as file, Ticker("exporting") as ticker:
         for number, name in enumerate(chosen, 1):
             before = lines
-            for line, is_whole in _lines(client, name, versions=versions, messages_only=messages_only):
-                file.write(line)
-                lines, size_bytes, counts = lines + 1, size_bytes + len(line), counts + is_whole
-                ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
+            try:
+                for line, is_whole in _lines(client, name, versions=versions, messages_only=messages_only):
+                    file.write(line)
+                    lines, size_bytes, counts = lines + 1, size_bytes + len(line), counts + is_whole
+                    ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
+            except ThreadNotFound:
+                if are_named or lines > before:
+                    raise
+                note(f"thread {name!r} was removed meanwhile, and is passed over")
+                continue
             written_threads += lines > before
             if lines == before:
                 note(f"thread {name!r} has no version on branch main yet, and is passed over")

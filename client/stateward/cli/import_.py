@@ -97,7 +97,7 @@ def import_(
     if failures:
         fail(f"{failures} of {totals.runs + failures} runs were not imported; the reasons are above")
     if problems:
-        fail(f"{counted(problems, 'problem')} with exported threads; they are told above")
+        fail(f"{counted(problems, 'problem')} with exported threads; the lines above name them")
     if failures or problems:
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stateward.cli.output import CommandError
-from stateward.exporting import FORMAT_OLD, MARK
+from stateward.exporting import FORMAT, FORMAT_OLD, MARK
 from stateward.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -26,6 +26,10 @@ LINE_BYTES_MAX = 1 << 30
 CHUNK_BYTES = 1 << 20
 THREAD_NAME_BYTES_MAX = 1024
 ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
+
+
+class CutOff(CommandError):
+    """A packed file ends before its own end. What came before that was read."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,16 @@ def examine(path: Path, limit: int | None) -> Recording:
     """Looks a file through, to its end whatever the limit is. Raises CommandError."""
     runs = size_bytes = 0
     has_versions = is_old = False
-    for line in read_lines(path):
-        if not runs:
-            has_versions, is_old = _check_first(line, path)
-        if limit is None or runs < limit:
-            runs += 1
-            size_bytes += len(line.data)
+    try:
+        for line in read_lines(path):
+            if not runs:
+                has_versions, is_old = _check_first(line, path)
+            if limit is None or runs < limit:
+                runs += 1
+                size_bytes += len(line.data)
+    except CutOff:
+        if not has_versions or is_old:
+            raise  # else each thread has an end, and those that are whole are restored
     if not runs:
         raise CommandError(f"{path} is empty; it should hold one run a line")
     return Recording(path, runs, size_bytes, has_versions, is_old)
@@ -88,6 +96,8 @@ def _check_first(line: Line, path: Path) -> tuple[bool, bool]:
     try:
         record = parse(line, path)
         if isinstance(record, dict) and MARK in record:
+            if record[MARK] not in (FORMAT, FORMAT_OLD):
+                raise CommandError(f"{path} has format {record[MARK]!r}; use a newer program, this one reads {FORMAT}")
             return True, record[MARK] == FORMAT_OLD
         check_run(record, f"{path} line {line.number}")
     except RunInvalid as error:
@@ -126,7 +136,7 @@ def parse(line: Line, path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise RunInvalid(f"{where} is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise RunInvalid(f"{where} is not JSON: {error.msg} at column {error.colno}") from None
+        raise RunInvalid(f"{where} is not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from None
     except ValueError:  # Python's own limit against numbers that take for ever
         raise RunInvalid(f"{where} has a number with more digits than Python reads") from None
     except RecursionError:
@@ -151,7 +161,8 @@ def _is_refused(character: str) -> bool:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines that hold something. Raises CommandError where the file cannot be read to its end."""
+    """The lines that hold something. Raises CommandError where the file cannot be read to its end; CutOff after them
+    where it has none."""
     with _explained(path), _opened(path) as file:
         number = 0
         while data := file.readline(LINE_BYTES_MAX + 1):
@@ -181,7 +192,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except EOFError:
+        raise CutOff(f"{path} is broken gzip: it is cut off; get the file again") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
         raise CommandError(f"{path} is broken gzip: {str(error).rstrip('.')}; get the file again") from None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from stateward.cli.recordings import Line, Recording, parse, read_lines
+from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines
 from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unavailable
 from stateward.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
 from stateward.importing import RunInvalid, RunRefused
@@ -71,7 +71,7 @@ def restore(
 
 
 def _records(recording: Recording, on_problem: Callable[[str], None]) -> Iterator[tuple[Line, dict[str, Any]]]:
-    for line in read_lines(recording.path):
+    for line in _lines(recording):
         where = f"{recording.path} line {line.number}"
         try:
             record = parse(line, recording.path)
@@ -86,6 +86,13 @@ def _records(recording: Recording, on_problem: Callable[[str], None]) -> Iterato
             on_problem(f"{where} names no thread")
         else:
             yield line, record
+
+
+def _lines(recording: Recording) -> Iterator[Line]:
+    try:
+        yield from read_lines(recording.path)
+    except CutOff:
+        return  # the end of the file is missing, which is told where it is
 
 
 class _File:
