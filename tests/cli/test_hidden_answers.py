@@ -1,6 +1,7 @@
 """The danger: a command that hides what was asked for, says it twice, or takes what it does not understand."""
 
 import io
+import json
 import sys
 
 import pytest
@@ -46,6 +47,19 @@ def test_replay_of_two_lines(stateward, line):
         assert answer.error.startswith("--from: version ")
         assert "from_version" not in answer.err
         assert "check the names" not in answer.err
+
+
+def test_replay_from_before_pruned_versions(stateward, client):
+    """A walk begins after what was pruned, and one that shall begin before it is told why it cannot."""
+    thread = client.thread("pruned")
+    for number in range(5):
+        thread.append("l", number)
+    thread.tag("kept", 1)
+    thread.prune(versions=[2, 3])
+    shown = stateward("replay", "pruned", "--json").out.splitlines()
+    assert [json.loads(line)["checkpoint"]["version"] for line in shown] == [4, 5]
+    answer = stateward("replay", "pruned", "--from", "kept")
+    assert (answer.code, answer.error.partition(";")[0]) == (1, "--from: version 3 of the line to version 5 was pruned")
 
 
 def test_replay_answers_what_it_does_not_understand(monkeypatch, capsys):

@@ -4,9 +4,10 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from tests.cli.conftest import environment, make_run, run
+from tests.cli.conftest import COMMAND, environment, make_run, run
 
 from stateward.cli.catalog import SECTIONS
 
@@ -203,6 +204,18 @@ def test_arguments_that_are_no_utf_8(stateward):
         answer = stateward(*arguments)
         assert answer.code == 1
         assert "not UTF-8" in answer.error
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["threads", "--json"], ["export", "--all", "--versions"]])
+def test_full_disk_behind_stdout(daemon, client, arguments):
+    """What cannot be written to stdout is one line and exit code 1, and no trace of the program."""
+    client.thread("t").append("l", "x" * 20_000)
+    with Path("/dev/full").open("wb") as full:
+        answer = subprocess.run(
+            [*COMMAND, "--target", daemon.target, "-n", client.namespace, *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False,
+        )  # fmt: skip
+    assert (answer.returncode, answer.stderr) == (1, "stateward: cannot write to stdout: No space left on device\n")
 
 
 def packed(*runs):

@@ -3,6 +3,7 @@ exit code."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from stateward.errors import (
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: whoever writes another file explains it
 
 # typer brings its own click or uses the installed one, by version; this is the base of its usage errors in both.
 _ClickException: type[Exception] = next(
@@ -106,11 +108,20 @@ def run(arguments: Sequence[str]) -> int:
         return _explain_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough, as in `stateward threads | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        _leave_stdout(error)
     else:
         return code if isinstance(code, int) else 0
     return EXIT_FAILED
+
+
+def _leave_stdout(error: OSError) -> None:
+    """Writes no more to stdout, also not what is in its buffer: it is full, or its reader has gone as `head` does."""
+    if error.errno not in (errno.EPIPE, *FULL):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno != errno.EPIPE:
+        fail(f"cannot write to stdout: {error.strerror}")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -38,7 +38,9 @@ def replay(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Walk a run step by step: what each version changed, and the slots it left. Pruned versions are passed over.
+    """Walk a run step by step: what each version changed, and the slots it left.
+
+    Where versions were pruned, the walk begins after the newest of them.
 
     On a terminal Enter shows the next step, b the one before, a number goes there, q ends it. In a pipe all steps are
     printed; --json prints a line for each, with its changes.

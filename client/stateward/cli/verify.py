@@ -17,7 +17,7 @@ from stateward.cli.connect import (
     connect,
 )
 from stateward.cli.findings import print_findings
-from stateward.cli.output import fail, print_json, say
+from stateward.cli.output import counted, fail, print_json, say
 from stateward.cli.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def verify(
     elif findings:
         print_findings(findings)
     else:
-        say(f"all is well: {records:,} records of {threads:,} threads were read back", style="green")
+        say(f"all is well: {counted(records, 'record')} of {counted(threads, 'thread')} can be read", style="green")
     if findings:
+        found = f"{counted(len(findings), 'finding')} in {counted(records, 'record')} of {counted(threads, 'thread')}"
         fail(
-            f"{len(findings)} findings in {records:,} records of {threads:,} threads; other versions of a thread that "
-            "is named may be whole: `stateward history THREAD`, `stateward show THREAD --at VERSION`"
+            f"{found}; other versions of a thread that is named may be whole: `stateward history THREAD`, "
+            "`stateward show THREAD --at VERSION`"
         )
         raise typer.Exit(1)

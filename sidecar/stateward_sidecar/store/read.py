@@ -161,6 +161,9 @@ class Reader:
                 line.append(version)
                 version = replay.read_version(txn, thread, version).header.parent_version
         if request.from_version and line[-1:] != [request.from_version]:
+            if version > request.from_version:
+                gone = f"version {version} of the line to version {newest} was pruned; the line begins after it"
+                raise InvalidField("from_version", gone)
             raise InvalidField("from_version", f"version {request.from_version} is no ancestor of version {newest}")
         return thread, line
 
