@@ -136,6 +136,11 @@ class DiskFull(StatewardError):
     reason = "DISK_FULL"
 
 
+def no_room(needed_bytes: int, room_bytes: int) -> DiskFull:
+    """The error of a write that is larger than what is left of disk and map."""
+    return DiskFull(f"disk or map is full: about {needed_bytes} bytes are needed, and {max(room_bytes, 0)} are left")
+
+
 class QueueFull(StatewardError):
     """Too many writes wait. Retry after a moment."""
 

@@ -127,8 +127,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--owner-id",
         metavar="NAME",
-        help="names this sidecar to people: in its log and as owner; may be given twice, for what it may write is told "
-        "by its data directory (default: host name)",
+        help="names this sidecar to people: in its log and as owner; two sidecars may have one name, for their data "
+        "directories tell them apart (default: host name)",
     )
     add(
         "--grace",
@@ -213,6 +213,9 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     archive = str(given.get("archive") or "")
     if durability == "archived" and not archive:
         raise StartError("--default-durability archived needs an --archive")
+    for name in ("archive_must_exist", "archive_put_back"):
+        if _is_yes(given, name) and not archive:
+            raise StartError(f"{_flag(name)} needs an --archive; without one all threads are on this disk alone")
     home = Path(environment.get("HOME") or "/")
     data_home = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
     config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")

@@ -56,6 +56,16 @@ def test_everything_comes_without_being_taken(machines: Fleet) -> None:
     write_steps(first, "long", 1, archived=True)
 
 
+def test_deleted_threads_are_not_counted(machines: Fleet) -> None:
+    """What is left of a deleted thread in the archive is no thread that was restored."""
+    first = machines.client(machines.machine("first"))
+    for name in ("kept", "gone"):
+        write_steps(first, name, 1, archived=True)
+    first.thread("gone").delete()
+    last = restore(machines.client(machines.machine("second")))[-1]
+    assert (last.total_threads, last.threads) == (1, 1)
+
+
 def test_a_second_run_reads_next_to_nothing(machines: Fleet) -> None:
     """What is here is known by its HEAD; what was written since comes."""
     first = machines.client(machines.machine("first"))

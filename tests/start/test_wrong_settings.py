@@ -29,6 +29,11 @@ FLAGS: dict[str, tuple[list[str], str]] = {
         ["--archive", "file:///tmp/no-such-archive", "--archive-must-exist"],
         "no archive at file:///tmp/no-such-archive",
     ),
+    "an archive that must be there and has no URL": (
+        ["--archive-must-exist"],
+        "--archive-must-exist needs an --archive",
+    ),
+    "what is put back to no archive": (["--archive-put-back"], "--archive-put-back needs an --archive"),
     "an archive that is away": (["--archive", "file:///proc/nowhere"], "cannot use the directory"),
     "an interval that is none": (["--archive-interval", "soon"], "--archive-interval"),
     "a budget of nothing": (["--archive-puts", "0"], "--archive-puts"),

@@ -78,7 +78,10 @@ class Restorer:
         yield progress
 
     def _add(self, progress: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
-        progress.threads += 1
+        if outcome.name or outcome.problem:
+            progress.threads += 1
+        else:
+            progress.total_threads -= 1  # deleted; only what says so is left in the archive
         progress.entries += outcome.entries
         self._other_bytes += outcome.size_bytes
         progress.bytes = self._fetcher.read_bytes + self._other_bytes

@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
-from stateward_sidecar.errors import DiskFull
+from stateward_sidecar.errors import DiskFull, no_room
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.files import sync_directory
 
@@ -139,7 +139,7 @@ class BlobFiles:
         with self._lock:  # else several writers would share the same last bytes
             room = self._room()
             if len(data) > room:
-                raise DiskFull(f"about {len(data)} bytes are needed and {max(room, 0)} are left")
+                raise no_room(len(data), room)
             guarded(lambda: _write_all(file, data))
 
 

@@ -34,6 +34,7 @@ from stateward_sidecar.errors import (
     QueueFull,
     ShuttingDown,
     StatewardError,
+    no_room,
 )
 from stateward_sidecar.storage.changes import Changes
 from stateward_sidecar.storage.engine import Engine, is_disk_full
@@ -288,7 +289,7 @@ class Writer:
             for write in taken:
                 write.error = None
                 if write.size_bytes > room and not write.frees_space and not _is_retry(write, txn, batch):
-                    write.error = DiskFull(f"about {write.size_bytes} bytes are needed and {max(room, 0)} are left")
+                    write.error = no_room(write.size_bytes, room)
                     continue
                 if self._run(txn, batch, write):
                     applied.is_empty = False

@@ -22,7 +22,7 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
 from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, StateTooLarge
+from stateward_sidecar.errors import DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
@@ -106,7 +106,7 @@ class BlobWrite:
         _check_size(size)
         room = context.engine.disk_room_bytes()
         if sealed_bytes_max(size) > room:
-            raise DiskFull(f"about {sealed_bytes_max(size)} bytes are needed and {max(room, 0)} are left")
+            raise no_room(sealed_bytes_max(size), room)
         self._sealing = Sealing(context, thread.identity)
         # A call that was cancelled discards while a worker may still be at its last step.
         self._lock = threading.Lock()
