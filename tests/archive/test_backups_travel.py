@@ -35,9 +35,7 @@ def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -
         first.kill()
         other = Wire(second.target)
         other.threads.Attach(AttachRequest(**asked, mode="ATTACH_MODE_TAKE_OVER"))
-        before, after = (
-            read(each, "space", "rich", is_restored=each is other) for each in (original, other)
-        )
+        before, after = (read(each, "space", "rich", is_restored=each is other) for each in (original, other))
         for found in (before, after):
             for field in ("access", "owner_id", "owner_epoch"):
                 found["thread"].ClearField(field)

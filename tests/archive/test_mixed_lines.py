@@ -100,9 +100,7 @@ def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("says_who", [False, True])
-def test_a_copy_of_a_line_that_was_lost_long_ago(
-    pair: Pair, says_who: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_a_line_that_was_lost_long_ago(pair: Pair, says_who: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD's newest epochs began after the end of the copy: it tells by who began the older ones, or entries do."""
     if not says_who:  # as earlier versions wrote it
         for module in (heads, attach):
@@ -185,9 +183,7 @@ def test_a_stranded_version_that_nobody_went_past(pair: Pair) -> None:
 
 @pytest.mark.parametrize("words", [0, 1, 2])
 @pytest.mark.parametrize("touch", [Twin.words, Twin.take])
-def test_a_stranded_version_and_another_of_its_number(
-    pair: Pair, words: int, touch: Callable[[Twin], object]
-) -> None:
+def test_a_stranded_version_and_another_of_its_number(pair: Pair, words: int, touch: Callable[[Twin], object]) -> None:
     """HEAD may be older, as long or longer by now: the stranded version becomes an orphan, and none is mixed."""
     give_up(pair)
     pair.b.take()

@@ -262,4 +262,3 @@ class Stage(RuleBasedStateMachine):
             disk.promised.clear()
         self.payments.paid.clear()
         self.payments.done.clear()
-

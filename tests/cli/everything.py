@@ -134,9 +134,7 @@ def _do_effects(wire: Wire, at: dict[str, str]) -> None:
         request = e.BeginEffectRequest(**at, **names, holder=HOLDER)
         token = wire.effects.BeginEffect(request).claim_token
         if end is not None:
-            wire.effects.CompleteEffect(
-                e.CompleteEffectRequest(**at, anchor="a", key=key, claim_token=token, **end)
-            )
+            wire.effects.CompleteEffect(e.CompleteEffectRequest(**at, anchor="a", key=key, claim_token=token, **end))
 
 
 def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[str, Any]:

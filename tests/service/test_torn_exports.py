@@ -90,9 +90,10 @@ def test_a_crash_leaves_nothing_of_an_import(tmp_path: Path) -> None:
         messages.put(None)
         assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
         daemon.start()
-        assert refused(
-            Wire(daemon.target).threads.GetThread, GetThreadRequest(namespace="torn", thread="copy")
-        ).reason == "THREAD_NOT_FOUND"
+        assert (
+            refused(Wire(daemon.target).threads.GetThread, GetThreadRequest(namespace="torn", thread="copy")).reason
+            == "THREAD_NOT_FOUND"
+        )
         again = Wire(daemon.target)
         whole: Iterator[backup.ImportThreadRequest] = iter([first, backup.ImportThreadRequest(parts=parts)])
         assert not again.backups.ImportThread(whole).existed

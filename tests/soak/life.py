@@ -48,7 +48,9 @@ def make_daemon(
     directory: Path, root: Path, short: Path, *, has_archive: bool = False, data: str = "data"
 ) -> FaultyDaemon:
     """Its data, its key file and its bucket lie below the root, and it makes all of them."""
-    archive = {"archive": f"file://{root / 'bucket'}", "archive_interval": "0.2"} if has_archive else {}
+    archive = (
+        {"archive": f"file://{root / 'bucket'}", "archive_interval": "0.2", "archive_lease": "1"} if has_archive else {}
+    )
     key_file = root / "config" / "key"
     daemon = FaultyDaemon(short, root / "state" / data, log_level="error", key_file=key_file, **archive)
     daemon._key_file = directory / "unused.key"

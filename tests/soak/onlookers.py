@@ -157,6 +157,7 @@ class Traveller(threading.Thread):
                 state = thread.fork(copy.name, version=version).hydrate(must_exist=True)
             else:
                 state = thread.hydrate(version=version, must_exist=True)
+            content = hash_of(state)  # reads its blobs as well
         except (NotFound, VersionPruned) as error:
             self._judge_missing(tail, known.name, known.uid, version, error)
             return
@@ -169,7 +170,7 @@ class Traveller(threading.Thread):
             if is_fork:
                 copy.delete(missing_ok=True)
         self.compared += 1
-        is_same = hash_of(state) == saved.hash and (is_fork or saved.digest in (None, state.digest.hex()))
+        is_same = content == saved.hash and (is_fork or saved.digest in (None, state.digest.hex()))
         if not is_same:
             now = tail.refresh().threads.get(known.name)
             if now is not None and now.uid == known.uid and not tail.book.pending_of("delete", known.name):

@@ -35,8 +35,9 @@ from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
 ROUNDS = 4
-# How long a read waits to hear whether another sidecar has taken the thread; a slower bucket counts as away.
-CHECK_WAIT_S = 2.0
+# How long after a question reads wait to hear whether another sidecar has taken the thread. A slower bucket counts as
+# away: later reads of the thread wait only for a moment, until it has answered.
+CHECK_WAIT_S, MOMENT_S = 1.0, 0.01
 
 
 class Place(NamedTuple):
@@ -59,7 +60,8 @@ class Holding:
         self.default_durability = default_durability
         self.gate = Gate()
         # Under way: whether threads that this process holds are still its own. Reads of one thread ask together.
-        self._checks: dict[tuple[str, str], asyncio.Future[None]] = {}
+        # Questions that are not answered yet, and until when reads wait for them.
+        self._checks: dict[tuple[str, str], tuple[asyncio.Future[None], float]] = {}
 
     async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
         """Runs what waits for the bucket where it holds up nothing but what belongs to the same name."""
@@ -210,12 +212,14 @@ class Holding:
         if archive.holds(namespace, thread) is None:
             await self.block(name, archive.know, namespace, thread)
             return
-        checking = self._checks.get(name)
+        now = asyncio.get_running_loop().time()
+        checking, until = self._checks.get(name, (None, 0.0))
         if checking is None:
-            checking = self._checks[name] = asyncio.ensure_future(self.block(name, archive.know, namespace, thread))
+            checking, until = asyncio.ensure_future(self.block(name, archive.know, *name)), now + CHECK_WAIT_S
+            self._checks[name] = checking, until
             checking.add_done_callback(lambda _: self._checks.pop(name, None))
             checking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait((checking,), timeout=CHECK_WAIT_S)
+        await asyncio.wait((checking,), timeout=max(until - now, MOMENT_S))
         if checking.done():
             checking.result()
 
