@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tests.archive.twins import NAME, twins
+from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
+from stateward.v1.thread_pb2 import Retention
+from stateward.v1.thread_service_pb2 import UpdateThreadRequest
 from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
+from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.store import clear
 
 UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
 BOOTS = frozenset((KILLED, BOOT))
@@ -37,6 +44,12 @@ def taken_again(before: ArchiveHead, tip: int, begun: int) -> ArchiveHead:
     made.CopyFrom(before)
     made.epoch, made.boot_id, made.tip_sequence, made.tip_digest = before.epoch + 1, OTHER, tip, FOREIGN
     made.lineage.append(epoch_start(made.epoch, OTHER, begun, FOREIGN))
+    return made
+
+
+def begun_earlier(made: ArchiveHead, sequence: int) -> ArchiveHead:
+    """The same, and epoch 2 began there."""
+    made.lineage.insert(1, epoch_start(2, OLD_BOOT, sequence, digest(sequence)))
     return made
 
 
@@ -98,6 +111,14 @@ CASES = {
     "set back to an older epoch of another line": (
         local(), head(11, epoch=2, boot=OTHER, digest_of=FOREIGN, lineage=4), Verdict.ROLLED_BACK, 4,
     ),
+    "ours, and the entry that HEAD ends with was pruned": (
+        replace(local(tip=12), digest_at=lambda sequence: digest(sequence) if sequence > 10 else b""), head(10),
+        Verdict.OURS, 0,
+    ),
+    "taken, and the entry where an older epoch began was pruned": (
+        replace(local(tip=10), digest_at=lambda sequence: digest(sequence) if sequence > 6 else b""),
+        begun_earlier(head(13, epoch=4, boot=OTHER, lineage=10), 5), Verdict.TAKEN, 10,
+    ),
     "gone": (local(), None, Verdict.MISSING, 0),
     "deleted": (local(), ArchiveHead(uid=UID, epoch=4, deleted=True), Verdict.DELETED, 0),
     "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5), Verdict.DELETED, 0),
@@ -142,3 +163,38 @@ def test_a_tombstone_says_little_and_can_be_followed() -> None:
     grave = tombstone(head(10, boot=BOOT, epoch=4), BOOT, "me", 5)
     assert (grave.deleted, grave.uid, grave.epoch, grave.tip_sequence, bytes(grave.image)) == (True, UID, 4, 0, b"")
     assert judge(local(), grave).verdict is Verdict.DELETED
+
+
+def test_the_newest_archived_entry_was_pruned_while_the_bucket_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is still HEAD's line: it is shipped after a restart, and not set aside."""
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_ENTRIES", 2)
+    with twins(tmp_path) as pair:
+        pair.a.put("0")
+        change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)
+        change.options.retention.CopyFrom(Retention(keep_last=2))
+        change.update_mask.paths.append("retention")
+        pair.a.write(pair.a.store.settings.update(change))
+        pair.a.put("1")
+        pair.a.ship(pair.a.number_here())
+        pair.a.write_rows()
+
+        def away(_method: str, key: str) -> None:
+            raise BucketUnavailable(key)
+
+        pair.bucket.before = away
+        words = [str(number) for number in range(8)]
+        for word in words[2:]:
+            pair.a.put(word)
+        pair.time.sleep(7200)
+        assert pair.a.store.pruner.retain(NAMESPACE, NAME) == 2
+        thread = pair.a.find(NAME)
+        assert thread is not None
+        assert not pair.a.archive.desk.outbox.digest_at(thread.identity, thread.archived_sequence)
+        pair.mend()
+        pair.a.restart()
+        pair.a.put("8")
+        pair.a.archive_all()
+        assert pair.a.orphans() == []
+        assert pair.b.words() == [*words, "8"]

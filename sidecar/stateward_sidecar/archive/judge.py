@@ -107,7 +107,7 @@ def _common(local: Local, head: ArchiveHead) -> int:
     # One place that differs is enough: HEAD's line had parted before it.
     differing = [
         sequence - 1 for sequence, digest in theirs
-        if sequence <= local.tip_sequence and not _agrees(local, sequence, digest)
+        if sequence <= local.tip_sequence and _digest_at(local, sequence) not in (b"", digest)
     ]  # fmt: skip
     until = min([local.tip_sequence, *_parted(known, head), *differing])
     places = [(known.tip_sequence, known.tip_digest), *theirs]
@@ -133,5 +133,11 @@ def _parted(known: ArchiveHead, head: ArchiveHead) -> list[int]:
 def _agrees(local: Local, sequence: int, digest: bytes) -> bool:
     if sequence == 0:
         return True
-    found = local.digest_at(sequence)
+    found = _digest_at(local, sequence)
     return found == digest if found else sequence <= local.floor_sequence
+
+
+def _digest_at(local: Local, sequence: int) -> bytes:
+    """Empty where nothing here says it: the entry may be in the archive only, or pruned."""
+    known = local.known
+    return local.digest_at(sequence) or (known.tip_digest if sequence == known.tip_sequence else b"")
