@@ -188,6 +188,14 @@ def test_a_deletion_that_did_not_land(pair: Pair) -> None:
     check_nothing_is_lost(pair, [])
 
 
+def test_a_deletion_of_a_thread_that_waits_and_is_not_archived_yet(pair: Pair) -> None:
+    """What is archived for the deletion gives nothing up: nobody else has taken it, and the tombstone follows."""
+    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
+    with pytest.raises(ThreadNotFound):
+        pair.b.words()
+
+
 def refuse_head(pair: Pair, *, landed: bool) -> None:
     """The next HEAD has no answer, and then the bucket is away until it is mended."""
 

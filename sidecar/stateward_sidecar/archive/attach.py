@@ -12,7 +12,7 @@ import os
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
-from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
+from stateward_sidecar.archive.fetch import NEVER, Fetched, Fetcher, Seen
 from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
@@ -58,11 +58,12 @@ class Attacher:
     def _own(self, name: Name, *, take_over: bool, must_exist: bool) -> bool:
         """One round; False: somebody changed HEAD meanwhile."""
         desk = self._desk
+        claim = desk.hooks.claims.get(name)  # before the thread is looked for: a commit makes one of the other
         thread = self._local(name)
         hold = desk.holds.get(thread.number) if thread is not None else None
         if hold is not None:
             return not take_over or self._look_again(hold)
-        if thread is None and name in desk.hooks.claims:
+        if thread is None and claim is not None and self._is_claimed_still(name, claim):
             if must_exist:
                 raise not_found(*name)
             return True
@@ -141,15 +142,9 @@ class Attacher:
         return self._settler.settle(thread, known, place, seen, waits=waits) is not None
 
     def _claim(
-        self,
-        name: Name,
-        namespace: NamespaceKeys,
-        place: Place,
-        seen: Seen | None,
-        thread: Thread | None,
-        *,
+        self, name: Name, namespace: NamespaceKeys, place: Place, seen: Seen | None, thread: Thread | None, *,
         take_over: bool,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Takes a name that has no thread in the archive, before anybody is answered about it."""
         desk = self._desk
         known = self._settler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
@@ -186,6 +181,22 @@ class Attacher:
             desk.claimed[name] = etag, now
             desk.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
         return True
+
+    def _is_claimed_still(self, name: Name, claim: Claim) -> bool:
+        """Whether a name is still ours for which nothing was saved yet: it may have been claimed long ago, for a save
+        that failed, and whoever was patient has it now."""
+        desk = self._desk
+        etag, checked_at = desk.claimed.get(name, ("", NEVER))
+        if desk.wire.now() - checked_at < desk.options.check_s:
+            return True
+        namespace = desk.keys.namespace(name[0])
+        seen = self._fetcher.look(namespace, desk.place(namespace, name[1]), with_key=False)
+        if seen is not None and seen.head.write_id == claim.row.head.write_id:
+            desk.claimed[name] = etag, seen.asked_at
+            return True
+        desk.claimed.pop(name, None)
+        desk.hooks.claims.pop(name, None)
+        return False
 
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
         desk = self._desk
@@ -299,9 +310,11 @@ class Attacher:
                 seen = self._fetcher.look(namespace, place, with_key=True)
             else:
                 raise self._lost_head(name)
-        if seen is not None:
-            desk.observe(place, seen.head)  # whoever reads a thread may want to write it next
-        if seen is None or seen.head.deleted or seen.is_empty:
+        if seen is None:
+            desk.wire.check_there()  # else nobody knows what there is
+            raise not_found(*name)
+        desk.observe(place, seen.head)  # whoever reads a thread may want to write it next
+        if seen.head.deleted or seen.is_empty:
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
 

@@ -98,7 +98,7 @@ class Remover:
             if hold.is_rolled_back:
                 return  # nothing can be archived of it; what is saved meanwhile goes with it
             # A copy must not be ahead of HEAD, should this end here.
-            self._shipper.ship(hold)
+            self._shipper.ship(hold, keeps=True)
             live = desk.store.threads.in_memory(thread.number) or live
             if live.is_deleted:  # on this disk, meanwhile: nothing is left here to ship or to close
                 desk.holds.pop(thread.number, None)
@@ -121,14 +121,14 @@ class Remover:
             raise self._taken(thread)
         seen: Seen | None = Seen(hold.head, hold.etag, None)
         if not hold.is_verified or hold.is_rolled_back:
-            seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+            seen = self._look(thread, hold.place)
         while seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
             head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
             try:
                 desk.wire.replace(hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag)
                 break
             except (ObjectChanged, Unclear):
-                found = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+                found = self._look(thread, hold.place)
                 if (
                     found is not None
                     and found.head.uid == identity.uid
@@ -145,6 +145,15 @@ class Remover:
             desk.keys.destroy_thread(hold.place, hold.head.created_epoch)
         desk.holds.pop(thread.number, None)
         self.delete_orphans(thread)
+
+    def _look(self, thread: Thread, place: Place) -> Seen | None:
+        """HEAD. A thread is not gone because its archive is: it would come back with it, and its key too."""
+        keys = thread.identity.namespace_keys
+        seen = self._fetcher.look(keys, place, with_key=False)
+        if seen is None:
+            self._desk.wire.check_there()
+            seen = self._fetcher.look(keys, place, with_key=False)  # of a directory that is mounted again
+        return seen
 
     @staticmethod
     def _taken(thread: Thread) -> NotOwner:

@@ -108,6 +108,8 @@ class Keys:
             return keystore.namespace(name)
         key = namespace_key(identity)
         found = self._wire.find(key)
+        if found is None:
+            self._wire.check_there()  # else a second key would be made for it
         if found is None and next(self._wire.walk(namespace_prefix(identity)), None) is not None:
             found = self._wire.find(key)  # made meanwhile: it comes before the first thread
             if found is None:
@@ -164,7 +166,8 @@ class Keys:
         made = known or ThreadKey(os.urandom(UID_BYTES), os.urandom(KEY_BYTES))
         try:
             slot = KeyStore.wrap_thread(made.uid, namespace, made.data_key)
-            self._wire.create(place.key(epoch), _key_object(slot))
+            # No thread begins where nothing of the archive is there: it may have begun in the archive long ago.
+            self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), _key_object(slot)))
             return made
         except ObjectExists:
             found = self.find_thread(namespace, place, epoch)

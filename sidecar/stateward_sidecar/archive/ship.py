@@ -69,8 +69,9 @@ class Shipper:
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
 
-    def ship(self, hold: Hold, *, detach: bool = False) -> None:
-        """Archives what is committed, and with ``detach`` gives the thread up.
+    def ship(self, hold: Hold, *, detach: bool = False, keeps: bool = False) -> None:
+        """Archives what is committed, and with ``detach`` gives the thread up. With ``keeps`` it stays ours, also where
+        nobody works on it at present.
 
         Raises ArchiveUnavailable, Corrupt; returns quietly where the thread was lost, deleted or rolled back.
         """
@@ -90,7 +91,7 @@ class Shipper:
             rests = moment.image.head.status in RESTING
             is_new = moment.tip_sequence > hold.head.tip_sequence or bool(hold.dropped_blobs)
             if is_new or (detach and not hold.head.detached):
-                self._ship(hold, moment, detach=detach or rests)
+                self._ship(hold, moment, detach=not keeps and (detach or rests))
 
     def _verify(self, hold: Hold) -> bool:
         identity = hold.thread.identity

@@ -1,0 +1,59 @@
+"""The danger: the archive's directory is not mounted for a while, and what is not found there is taken for gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.archive.twins import NAME, Pair, twins
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """The twins."""
+    with twins(tmp_path) as made:
+        yield made
+
+
+def unmount(pair: Pair) -> None:
+    """``a`` has archived a version; then nothing of the archive is there."""
+    pair.a.put("one")
+    pair.a.archive_all()
+    pair.back_up()
+    pair.bucket.objects = {}
+
+
+@pytest.mark.parametrize("knows_namespace", [False, True])
+def test_a_thread_that_is_not_found_is_not_new(pair: Pair, knows_namespace: bool) -> None:
+    """Neither a read nor a first save is answered: what was archived in its place would be lost with the next mount."""
+    unmount(pair)
+    if knows_namespace:
+        mounted = dict(pair.bucket.objects)
+        pair.set_back()
+        pair.b.archive.desk.keys.namespace(NAMESPACE)
+        pair.bucket.objects = mounted
+    with pytest.raises(ArchiveUnavailable, match="mounted"):
+        pair.b.words()
+    with pytest.raises(ArchiveUnavailable, match="mounted"):
+        pair.b.put("two", after=0)
+    assert not any(key.endswith("/HEAD") for key in pair.bucket.objects)
+    pair.set_back()
+    assert pair.b.words() == ["one"]
+
+
+def test_a_deletion_is_refused(pair: Pair) -> None:
+    """Else the thread would come back with the directory, and with its key. It can be deleted afterwards."""
+    request = DeleteThreadRequest(namespace=NAMESPACE, thread=NAME)
+    unmount(pair)
+    with pytest.raises(ArchiveUnavailable, match="mounted"):
+        pair.a.delete(request)
+    pair.set_back()
+    assert pair.a.words() == ["one"]
+    pair.a.delete(request)
+    with pytest.raises(ThreadNotFound):
+        pair.b.words()
