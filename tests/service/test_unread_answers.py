@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.inside import Inside, daemon_inside
 from tests.service.rawhttp2 import DATA, RawConnection
 
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget
@@ -53,6 +56,38 @@ def test_small_pages_are_the_whole_state(inside: Inside) -> None:
     inside.wire.save(SaveRequest(thread="u", expected_version=0, state=State(slots=slots)))
     found = inside.wire.hydrate(HydrateRequest(thread="u", max_bytes=MIB))
     assert found.slots["s"].data == CONTENT[:100_000]
+
+
+def test_an_answer_that_nobody_is_there_for_leaves_its_memory(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a large request asks for is worked on to its end, also where its client has gone; the answer is dropped."""
+    reader, answers = inside.parts.store.reader, inside.parts.room.answers
+    begun, has_gone, is_over, hydrate = threading.Event(), threading.Event(), threading.Event(), reader.hydrate
+
+    def slowly(*arguments: Any) -> bytes:
+        begun.set()
+        assert has_gone.wait(10)
+        try:
+            return hydrate(*arguments)
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(reader, "hot_bytes", lambda _: None)
+    monkeypatch.setattr(reader, "hydrate", slowly)
+    names = ["s", *(f"{number:0100}" for number in range(100))]  # more than is parsed without a share
+    call = inside.wire.checkpoints.Hydrate.future(
+        HydrateRequest(thread="t", max_bytes=8 * MIB, projection=Projection(slots=names))
+    )
+    assert begun.wait(10)
+    assert answers.used_bytes
+    call.cancel()
+    for _ in range(5):  # so that the daemon hears of it
+        inside.wire.thread("default", "t")
+    has_gone.set()
+    assert is_over.wait(10)
+    until = time.monotonic() + 5
+    while answers.used_bytes and time.monotonic() < until:
+        inside.wire.thread("default", "t")
+    assert answers.used_bytes == 0
 
 
 async def test_shares_are_given_in_the_order_of_asking() -> None:

@@ -77,7 +77,17 @@ async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
 
     working.add_done_callback(end)
     working.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody is there to hear it
-    return await asyncio.shield(working)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        working.add_done_callback(_drop)
+        raise
+
+
+def _drop(made: asyncio.Future[Any]) -> None:
+    """Gives back the memory of an answer that nobody is there for."""
+    if not made.cancelled() and made.exception() is None and isinstance(answer := made.result(), Reserved):
+        answer.share.close()
 
 
 def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable[..., Any]:
