@@ -83,6 +83,19 @@ def test_a_wrong_key_is_refused(made: Path) -> None:
     assert "--key-file" in line
 
 
+def test_an_archive_of_another_key_ties_no_directory_to_it(short: Path) -> None:
+    """A new sidecar with the URL of somebody else's archive is told so, and starts once it has its own."""
+    bucket = f"file://{short}/theirs"
+    with run_daemon(short / "theirs-data", archive=bucket):
+        pass
+    line = start(short, "--archive", bucket).line
+    assert "does not open the archive" in line
+    assert not (short / "data" / "keys").exists()
+    shutil.copy(short / "key", short / "data.key")
+    with run_daemon(short / "data", archive=f"file://{short}/own") as daemon, daemon.client() as client:
+        assert client.thread("t").hydrate().version == 0
+
+
 def test_a_missing_key_is_refused_and_not_made_anew(made: Path) -> None:
     """Where there are data, a key file that is not there is an error; a fresh one would lock them for ever."""
     line = refused(made, "--key-file", str(made / "none")).line

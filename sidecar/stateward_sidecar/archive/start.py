@@ -114,9 +114,9 @@ def _check_new(wire: Wire) -> None:
 
 def _lost(keys: list[str]) -> StartError:
     return StartError(
-        f"--archive: {' and '.join(keys)} is missing in the archive, which is not new. Is this the right bucket, and "
-        "is its directory mounted? If the object was lost, put it back from a copy of the bucket, or start a sidecar "
-        "whose --data-dir has joined this archive once with --archive-put-back"
+        f"--archive: the archive is not new and lacks {' and '.join(keys)}. Is this the right bucket, and is its "
+        "directory mounted? Put back what was lost from a copy of the bucket; or start a sidecar whose --data-dir has "
+        "joined this archive, once with --archive-put-back"
     )
 
 

@@ -58,7 +58,10 @@ class KeyStore:
     """Finds, makes and destroys keys."""
 
     def __init__(self, path: Path, key: bytes, root: bytes = b"") -> None:
-        """``root``: the slot of a root that others use already, for a file that is made now."""
+        """``root``: the slot of a root that others use already, for a file that is made now.
+
+        Raises StartError, and makes no file, where the key does not open it.
+        """
         self._path = path
         self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
         try:
@@ -86,6 +89,11 @@ class KeyStore:
         self._root_names = NameKey(opened[KEY_BYTES:])
 
     def _new_file(self, key: bytes, root: bytes) -> bytes:
+        if root and _open(root, ROOT, b"\0" * 16, key) is None:  # a directory must not be tied to it
+            raise StartError(
+                f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; start with the --key-file "
+                "that the archive was made with, or give another --archive"
+            )
         first = (_MAGIC + bytes((FORMAT,))).ljust(SLOT_BYTES, b"\0")
         return first + (root or _wrap(ROOT, b"\0" * 16, self._key_id, key, os.urandom(2 * KEY_BYTES)))
 
