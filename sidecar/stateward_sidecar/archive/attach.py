@@ -12,7 +12,7 @@ import os
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
-from stateward_sidecar.archive.fetch import NEVER, Fetched, Fetcher, Seen
+from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
@@ -186,13 +186,13 @@ class Attacher:
         """Whether a name is still ours for which nothing was saved yet: it may have been claimed long ago, for a save
         that failed, and whoever was patient has it now."""
         desk = self._desk
-        etag, checked_at = desk.claimed.get(name, ("", NEVER))
-        if desk.wire.now() - checked_at < desk.options.check_s:
-            return True
+        claimed = desk.claimed.get(name)
+        if claimed is None or desk.wire.now() - claimed[1] < desk.options.check_s:
+            return True  # without the first one, its thread is being committed
         namespace = desk.keys.namespace(name[0])
         seen = self._fetcher.look(namespace, desk.place(namespace, name[1]), with_key=False)
         if seen is not None and seen.head.write_id == claim.row.head.write_id:
-            desk.claimed[name] = etag, seen.asked_at
+            desk.claimed[name] = claimed[0], seen.asked_at
             return True
         desk.claimed.pop(name, None)
         desk.hooks.claims.pop(name, None)
