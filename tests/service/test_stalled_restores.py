@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -12,9 +14,11 @@ from tests.service.wire import appends
 
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.state_pb2 import State, Value
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
 from stateward_sidecar.store.store import BACKGROUND_WORKERS
 
+MIB = 1 << 20
 AT = {"namespace": "stalled", "thread": "t"}
 
 
@@ -28,9 +32,7 @@ def test_copies_that_wait_for_a_name_hold_up_nobody_else(tmp_path: Path) -> None
         begin = backup.ImportBegin(namespace="stalled", thread="copy", request_id="r")
         messages.put(backup.ImportThreadRequest(begin=begin))
         restore = wire.backups.ImportThread.future(iter(messages.get, None))
-        until = time.monotonic() + 10
-        while not importer._names._taken and time.monotonic() < until:
-            assert not restore.done()
+        wait_until(lambda: bool(importer._names._taken))
         copies = [
             wire.threads.ForkThread.future(ForkThreadRequest(**AT, new_thread="copy", request_id=f"{number}"))
             for number in range(BACKGROUND_WORKERS)
@@ -43,3 +45,38 @@ def test_copies_that_wait_for_a_name_hold_up_nobody_else(tmp_path: Path) -> None
         made = [copy.exception() is None for copy in copies]
         assert sum(made) == 1
         assert wire.findings() == []
+
+
+def test_a_large_request_and_a_restore_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The request waits for all memory, of which a version that has not come as a whole has a part."""
+    with daemon_inside(tmp_path, memory_limit="256MiB") as inside:
+        wire, memory = inside.wire, inside.parts.room.requests
+        slots = {f"{number}": Value(data=os.urandom(MIB)) for number in range(7)}
+        wire.save(SaveRequest(**AT, expected_version=0, state=State(slots=slots)))
+        export = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
+        parts = [part for answer in export for part in answer.parts]
+        messages: queue.SimpleQueue[backup.ImportThreadRequest | None] = queue.SimpleQueue()
+        restore = wire.backups.ImportThread.future(iter(messages.get, None))
+        begin = backup.ImportBegin(namespace="stalled", thread="copy", request_id="r")
+        wait_until(lambda: not memory.used_bytes)
+        messages.put(backup.ImportThreadRequest(begin=begin, parts=parts[:2]))
+        for part in parts[2:8]:
+            messages.put(backup.ImportThreadRequest(parts=[part]))
+        wait_until(lambda: memory.used_bytes >= 20 * MIB)
+        wait_until(messages.empty)
+        large = State(slots={"s": Value(data=os.urandom(30 * MIB))})
+        request = SaveRequest(namespace="stalled", thread="large", expected_version=0, state=large)
+        save = wire.checkpoints.Save.future(request)
+        wait_until(lambda: bool(memory._waiting))
+        for part in parts[8:]:
+            messages.put(backup.ImportThreadRequest(parts=[part]))
+        messages.put(None)
+        assert restore.result(10).thread.last_version == 1
+        assert save.result(10).version == 1
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)

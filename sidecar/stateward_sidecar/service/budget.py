@@ -82,13 +82,14 @@ class Budget:
         self.used_bytes += size_bytes
         return Share(self, size_bytes)
 
-    async def take(self, size_bytes: int, wait_s: float = WAIT_S) -> Share:
-        """A share, as soon as there is room. Raises QueueFull."""
-        if self.has_room(size_bytes):
+    async def take(self, size_bytes: int, wait_s: float = WAIT_S, *, is_ahead: bool = False) -> Share:
+        """A share, as soon as there is room. Raises QueueFull. ``is_ahead``: for who has a share already and may need
+        this one to give it back: it waits for nobody who waits for that."""
+        if self._fits(size_bytes) if is_ahead else self.has_room(size_bytes):
             return self.grant(size_bytes)
         granted: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         place = (size_bytes, granted)
-        self._waiting.append(place)
+        (self._waiting.appendleft if is_ahead else self._waiting.append)(place)
         try:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(granted)

@@ -28,6 +28,8 @@ from stateward_sidecar.service.status import DETAILS_KEY, to_status
 from stateward_sidecar.telemetry import log, log_damage
 
 T = TypeVar("T")
+# Their messages make up versions, of which a large one has a share until it is whole.
+HOLDING = frozenset(("ImportThread",))
 
 
 def make_handler(
@@ -42,6 +44,7 @@ def make_handler(
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room,
         is_tight=is_tight and bytes_max > ASIDE_BYTES and not descriptor.client_streaming,
+        is_holding=descriptor.name in HOLDING,
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)

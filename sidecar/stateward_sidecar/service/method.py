@@ -47,6 +47,8 @@ class Method:
     room: Room
     # Whether messages come one after another, because a few of them would take all memory.
     is_tight: bool
+    # Whether a call keeps memory from one message to the next.
+    is_holding: bool = False
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """The next message of a call, None after the last one; and the share of memory that a large one has.
@@ -104,7 +106,7 @@ class Method:
             items = await self._aside(data, self._count)
             size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
         if held is None:
-            return await self.room.requests.take(size_bytes)
+            return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
         held.settle(size_bytes)
         return held
 
