@@ -152,8 +152,10 @@ class Stage(RuleBasedStateMachine):
         if isinstance(error, Corrupt):
             assert kinds & set(DAMAGE) or self.era, f"CORRUPT, and nothing was damaged: {error.message}"
         elif isinstance(error, ArchiveUnavailable):
-            # An earlier write of its own had landed after all; or a deletion found that the thread was taken.
-            again = any(text in error.message for text in ("shipping again", "was taken by another"))
+            # An earlier write of its own had landed after all; a deletion found that the thread was taken; or data that
+            # were copied wait for a lease before what they hold is theirs.
+            texts = ("shipping again", "was taken by another", "if it stays idle")
+            again = any(text in error.message for text in texts)
             assert kinds or again or op.was_away, f"ARCHIVE_UNAVAILABLE, and the bucket answered: {error.message}"
         elif isinstance(error, KeyUnavailable):
             assert kinds & {MEANWHILE, *DAMAGE} or self.era, f"KEY_UNAVAILABLE: {error.message}"
@@ -261,4 +263,3 @@ class Stage(RuleBasedStateMachine):
         for disk in (*self.disks, *self.copies):
             disk.promised.clear()
         self.payments.paid.clear()
-        self.payments.done.clear()

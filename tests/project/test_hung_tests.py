@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,12 @@ def test_a_child_hears_ctrl_c():
 def run_tests(repository: Path, tmp_path: Path):
     """Runs a file of tests with this project's conftest and settings."""
 
-    def run(source: str, *options: str, **more: object) -> subprocess.CompletedProcess[str]:
+    def run(source: str, *options: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_bad.py").write_text(source)
         command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
         command += ["-c", str(repository / "pyproject.toml"), str(tmp_path), *options]
-        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False, **more)
+        command = [*before, *command]
+        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
 
     return run
 
@@ -63,7 +65,5 @@ def test_a_test_that_hangs_outside_of_python_ends(run_tests) -> None:
 
 def test_background_jobs_can_run_the_tests(run_tests) -> None:
     """A shell starts those with SIGINT ignored, and children inherit it; the tests set it right."""
-    import signal
-
-    done = run_tests(INTERRUPTED, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    done = run_tests(INTERRUPTED, before=["sh", "-c", 'trap "" INT; exec "$@"', "sh"])
     assert done.returncode == 0, done.stdout

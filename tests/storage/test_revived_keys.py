@@ -94,9 +94,7 @@ def write_blob(store: Store, content: bytes) -> WriteBlobResponse:
     return answer
 
 
-def test_blobs_of_a_thread_that_came_back_are_not_cleared_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blobs_of_a_thread_that_came_back_are_not_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files lay under the uid that was deleted; what is written under it since the start stays."""
     with opened(tmp_path) as first:
         save(first, "0", expected_version=0)
