@@ -31,3 +31,13 @@ def test_nothing_of_it_is_dirty(driven: Town) -> None:
         waiting.result(0)
     assert machine.archive.leaver.count_dirty() == 0
     assert machine.state().checkpoint.version == 1
+
+
+def test_it_can_be_given_up(driven: Town) -> None:
+    """HEAD still says that this sidecar owns the thread: another one need not wait for a lease."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    delete_here(machine)
+    machine.archive.detach("default", "job")
+    assert driven.machine("second").put(append(after=1)).version == 2

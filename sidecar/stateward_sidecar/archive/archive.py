@@ -202,6 +202,9 @@ class Archive:
             if hold is None:
                 if self.attacher.is_detached(name_of):
                     return
+                if self.attacher.is_own(name_of):  # it was not in memory, or its copy was deleted on this disk
+                    self.attacher.own(name_of, must_exist=True)
+                    continue
                 raise NotOwner(f"thread {name!r} is another sidecar's: it is not ours to give up", thread=name)
             self.check_archivable(namespace, name)
             self._shipper.ship(hold, detach=True)

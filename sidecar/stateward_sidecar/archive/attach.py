@@ -368,6 +368,11 @@ class Attacher:
             thread = self._local(name)
             return thread is not None and thread.archive is not None and thread.archive.head.detached
 
+    def is_own(self, name: Name) -> bool:
+        """Whether the HEAD that was read last was written by a process of this disk. Asks nobody."""
+        thread = self._local(name)
+        return thread is not None and thread.archive is not None and self._desk.is_own(thread.archive.head)
+
     def release(self, hold: Hold, head: ArchiveHead) -> bool:
         """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes, until HEAD has landed
         or ``Settler.take_back`` was called. False: it has not."""

@@ -164,7 +164,8 @@ class ThreadService:
 
         async def prune() -> PruneThreadResponse:
             name = request.namespace, request.thread
-            if (archive := self._holding.archive) is not None and not request.dry_run:
+            # Also for a dry run: what is not archived is never pruned, and the call itself archives it first.
+            if (archive := self._holding.archive) is not None:
                 await self._holding.block(name, archive.flush, *name)
             return await self._calls.work(self._store.pruner.prune, request)
 
