@@ -155,9 +155,7 @@ class Machine(Looking):
         if known.state is None:
             known = self.truth.versions[digest] = Version(known.version, known.branch, found, known.parent)
         assert (known.version, known.state) == (answer.checkpoint.version, found), "a state is not what was saved"
-        sent = self.truth.heads.get(key)
-        if self.era or (sent is not None and sent.disk == sidecar.disk.number):  # it has found out, and serves its own
-            is_held = is_held or sidecar.holds(name)
+        is_held = is_held or self.serves_its_own(sidecar, key, name)
         if not version:
             self.beliefs[name, branch] = answer.checkpoint.version, digest
         if is_held or head is None or era != self.era:
@@ -170,6 +168,16 @@ class Machine(Looking):
             newest = [self.truth.branch_head(line, branch) for line in lines]
             assert digest in newest, "a reader got something else than the newest archived version"
         return answer
+
+    def serves_its_own(self, sidecar: Sidecar, key: str, name: str) -> bool:
+        """Whether a sidecar answers from its disk after it has asked: the newest HEAD is its own, or of the disk that
+        its own was copied from."""
+        sent = self.truth.heads.get(key)
+        if self.era or (sent is not None and sent.disk == sidecar.disk.number):
+            return sidecar.holds(name)
+        origin = next((disk.origin for disk in self.disks if sent is not None and disk.number == sent.disk), None)
+        thread = sidecar.find(name)
+        return origin == sidecar.disk.origin and thread is not None and thread.access == ACCESS_OWNED
 
     def must_know(self, sidecar: Sidecar, key: str) -> bool:
         """Whether the thread was taken so long ago that who held it must have asked, as nothing hindered it."""

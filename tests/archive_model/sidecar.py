@@ -40,6 +40,7 @@ from stateward.v1.effect_service_pb2 import (
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
+    DeleteThreadResponse,
     ForkThreadRequest,
     PruneThreadRequest,
     PruneThreadResponse,
@@ -246,8 +247,8 @@ class Sidecar:
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
         return run(self.threads_.fork_thread(request, CALLER)).thread
 
-    def delete(self, request: DeleteThreadRequest) -> None:
-        run(self.threads_.delete_thread(request, CALLER))
+    def delete(self, request: DeleteThreadRequest) -> DeleteThreadResponse:
+        return run(self.threads_.delete_thread(request, CALLER))
 
     def wait_durable(self, thread: str, answer: SaveResponse) -> WaitDurableResponse:
         """Asks for ARCHIVED of exactly this save, by all that the request can say."""

@@ -223,14 +223,10 @@ class Rules(Machine):
             return
 
         def delete(sidecar: Sidecar) -> None:
-            thread, stops = sidecar.find(name), self.turns.stops
-            sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name))
-            if thread is not None:
-                uid = thread.identity.uid
-                is_there = bool(self.truth.history(uid)) and uid not in self.truth.deleted
-                assert not is_there or stops != self.turns.stops, "deleted here, and not in the archive"
-                if not is_there:
-                    self.truth.deleted.add(uid)
+            answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name))
+            uid = bytes.fromhex(answer.uid)
+            assert uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
+            self.truth.deleted.add(uid)
 
         self.act(who, f"delete {name}", delete, plan)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import AWAY, CUT, HELD_AFTER, LOST_AWAY, Fault
+from tests.archive_model.faults import AWAY, CUT, HELD, HELD_AFTER, LOST_AWAY, Fault
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
@@ -266,3 +266,26 @@ def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(effects, "find_effect", lambda *_: None)
     with pytest.raises(AssertionError, match="called twice"):
         broken.pay(1, "a", "fare", restarted=False, finishes=False, plan=NONE)
+
+
+def test_a_thread_made_while_its_name_is_deleted_is_whole_or_gone(history: Rules) -> None:
+    """The archive has no thread of this name to delete; a save makes one before the deletion is committed."""
+    history.delete(0, "b", (Fault(HELD, 0, at_commit=True),), now=True)
+    history.save_one(0, "b", "main", 10, conditional=False, archived=False, rests=False, plan=NONE)
+    history.resume(0)
+
+
+@pytest.mark.parametrize("commit", range(4))
+def test_a_thread_made_after_the_tombstone_is_not_deleted_with_the_old_one(history: Rules, commit: int) -> None:
+    """The name is free once the tombstone is there: a save may take it before the old copy is gone from the disk."""
+    history.delete(0, "a", (Fault(HELD, commit, at_commit=True),), now=True)
+    save(history, 0, archived=False)
+    history.resume(0)
+
+
+def test_a_copied_disk_reads_what_was_not_archived_of_it(history: Rules) -> None:
+    """HEAD is of the disk that was copied: the copy does not own the thread yet, and has what HEAD has, and more."""
+    save(history, 0, archived=False)
+    history.copy(0)
+    history.restore(1, 0, now=True)
+    history.read(1, "a", "main", NONE)

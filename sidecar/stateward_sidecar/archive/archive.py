@@ -132,10 +132,10 @@ class Archive:
         """See ``BlobCarrier.fetch``."""
         self._blobs.fetch((namespace, name), blob_id)
 
-    def delete(self, request: DeleteThreadRequest) -> None:
-        """Makes a thread unreadable in the archive; see ``Remover.remove``."""
+    def delete(self, request: DeleteThreadRequest) -> bytes:
+        """Makes a thread unreadable in the archive, and returns its uid; see ``Remover.remove``."""
         self._check_running()
-        self._remover.remove(request)
+        return self._remover.remove(request)
 
     def check_reachable(self) -> None:
         """Raises ArchiveUnavailable where a promise to archive would be made in vain."""

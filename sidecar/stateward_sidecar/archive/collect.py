@@ -49,7 +49,7 @@ class Verbs:
     """What is done to a thread whose time is over."""
 
     own: Callable[[Name], None]
-    delete: Callable[[DeleteThreadRequest], None]
+    delete: Callable[[DeleteThreadRequest], object]
 
 
 @dataclass(frozen=True, slots=True)

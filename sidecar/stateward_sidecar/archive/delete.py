@@ -46,31 +46,32 @@ class Remover:
         self._fetcher = fetcher
         self._attacher = attacher
 
-    def remove(self, request: DeleteThreadRequest) -> None:
+    def remove(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
 
-        A thread that is not there, an orphan, and a name that another creation has are left to the store.
+        Returns the uid of that thread: the store deletes this thread on the disk, and no other. Empty: the archive has
+        nothing to delete, because there is no such thread, or an orphan, or a thread with another uid than expected.
         """
         name: Name = request.namespace, request.thread
         with self._desk.locks.of(name):
             for _ in range(ROUNDS):
                 with suppress(Gone):
-                    self._remove(name, request)
-                    return
+                    return self._remove(name, request)
         raise ArchiveUnavailable(f"thread {name[1]!r} is deleted on this disk all the time; try again")
 
-    def _remove(self, name: Name, request: DeleteThreadRequest) -> None:
+    def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:
         thread = self._local(name)
         if thread is not None and thread.access == ACCESS_ORPHAN:
-            return
+            return b""
         try:
             self._attacher.own(name, must_exist=True)
         except ThreadNotFound:
-            return
+            return b""
         thread = self._local(name)
         if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
-            return
+            return b""
         self.end(thread, lambda live: check_main_version(Draft(live), request))
+        return thread.identity.uid
 
     def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
         """Does it to a thread that is ours, under the lock of its name, unless ``check`` raises. Raises NotOwner, Gone.

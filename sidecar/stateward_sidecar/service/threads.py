@@ -41,13 +41,22 @@ from stateward.v1.thread_service_pb2 import (
     WatchRequest,
     WatchResponse,
 )
+from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.codec.edits import check_name
-from stateward_sidecar.errors import Fenced, InvalidField, NotOwner, QueueFull, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Fenced,
+    InvalidField,
+    NotOwner,
+    QueueFull,
+    ThreadNotFound,
+    VersionNotFound,
+)
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
 from stateward_sidecar.service.feed import Feed
-from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.holding import ROUNDS, Holding
 from stateward_sidecar.service.levels import await_archived
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
@@ -178,11 +187,26 @@ class ThreadService:
         check.check_durability(request.durability)
         if request.durability == DURABILITY_ARCHIVED:
             self._holding.is_wanted(request.durability)
-        if (archive := self._holding.archive) is not None and not request.local_only:
-            await self._holding.block((request.namespace, request.thread), archive.delete, request)
-        answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
+        archive = self._holding.archive
+        if archive is not None and not request.local_only:
+            answer = await self._delete_everywhere(request, archive, context)
+        else:
+            answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
         answer.everywhere = archive is None or not request.local_only
         return answer
+
+    async def _delete_everywhere(
+        self, request: DeleteThreadRequest, archive: Archive, context: grpc.aio.ServicerContext
+    ) -> DeleteThreadResponse:
+        """Deletes a thread in the archive, then here. Starts over if a save made the thread in between."""
+        name = request.namespace, request.thread
+        for _ in range(ROUNDS):
+            ended = await self._holding.block(name, archive.delete, request)
+            verb = self._store.deleter.delete_ended(request, ended)
+            answer = await self._calls.write(verb, context, frees_space=True)
+            if answer is not None:
+                return answer
+        raise ArchiveUnavailable(f"thread {request.thread!r} is made anew all the time; try again")
 
     async def update_thread(
         self, request: UpdateThreadRequest, context: grpc.aio.ServicerContext

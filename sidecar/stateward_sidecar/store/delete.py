@@ -55,6 +55,27 @@ class Deleter:
 
         return run
 
+    def delete_ended(
+        self, request: DeleteThreadRequest, ended: bytes
+    ) -> Callable[[lmdb.Transaction, Batch], DeleteThreadResponse | None]:
+        """The verb after the archive was asked, which ended the thread with this uid. Empty: it had none to end.
+
+        A save may have made a thread since then. A thread that the archive has not ended is never deleted here alone:
+        it would come back. Returns None if there is such a thread and nothing was ended: the archive is asked again.
+        """
+        delete = self.delete(request)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse | None:
+            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
+            if draft is not None and draft.thread.access == ACCESS_ORPHAN:
+                return delete(txn, batch)
+            found = draft.identity.uid if draft is not None else b""
+            if found == ended:
+                return delete(txn, batch)
+            return DeleteThreadResponse(uid=ended.hex()) if ended else None
+
+        return run
+
     def expire(self, number: int, second: int) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Deletes a thread if its time has really come: a save may have moved it meanwhile."""
 
