@@ -12,13 +12,12 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectRef,
     PackedRow,
 )
-from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward_sidecar.archive.chain import Chain
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher, headers_of
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
-from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.install import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
@@ -93,7 +92,7 @@ class History:
         desk = self._desk
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
-        chain = _Chain(thread, self._following(thread))
+        chain = Chain(thread, self._following(thread))
         if thread.access == ACCESS_ORPHAN and not self._leads_to(place, refs, chain):
             raise _gone(thread)
         snapshots, count = set[int](), 0
@@ -103,15 +102,10 @@ class History:
             if isinstance(found, Corrupt):
                 hole.add(ref, found)
                 continue
-            for row in found:
+            for row in chain.missing(found, place.object(ref)):
                 if is_snapshot(row):
                     snapshots.add(row.snapshot_version)
-                elif is_entry(row):
-                    if not chain.take(unpack(row.record, row.sequence).header, place.object(ref)):
-                        continue
-                    count += 1
-                elif row.parts_id not in chain.parts:
-                    continue
+                count += is_entry(row)
                 pending.append(row)
                 size += len(row.record)
             if size >= BYTES_AT_ONCE:
@@ -136,7 +130,7 @@ class History:
             raise not_found(identity.namespace, thread.name)
         return place, seen.head
 
-    def _leads_to(self, place: Place, refs: Sequence[ObjectRef], chain: _Chain) -> bool:
+    def _leads_to(self, place: Place, refs: Sequence[ObjectRef], chain: Chain) -> bool:
         """Whether the archive's entry at the floor is the one that goes on here: HEAD may be of a third line by now."""
         wanted = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= chain.floor <= ref.last_sequence]
         return all(
@@ -149,34 +143,6 @@ class History:
         """The digest of the entry at the floor, as the first one above it says."""
         with self._desk.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)
-
-
-class _Chain:
-    """Entries that come one after the other: each continues the one before it, and the last one is continued here."""
-
-    def __init__(self, thread: Thread, following: bytes) -> None:
-        """``following``: the digest of the entry at the floor, as the first one above it says; empty = not said."""
-        self.floor = thread.floor_sequence
-        self._name = thread.name
-        self._following = following
-        self._last, self._digest = 0, b""
-        self.parts = set[int]()  # of what was taken: their pieces come right after them
-
-    def is_ours(self, header: EntryHeader) -> bool:
-        """False for what stands in the place of the entry that is continued here."""
-        return header.sequence != self.floor or self._following in (b"", header.digest)
-
-    def take(self, header: EntryHeader, key: str) -> bool:
-        """Whether it is missing here. Raises Corrupt, naming the object."""
-        if header.sequence == self._last + 1 and self._digest and header.previous_digest != self._digest:
-            raise Corrupt(f"object {key}: entry {header.sequence} does not continue the one before it", self._name)
-        if not self.is_ours(header):
-            raise Corrupt(f"object {key}: entry {header.sequence} is of another line", self._name)
-        self._last, self._digest = header.sequence, header.digest
-        if header.sequence > self.floor:
-            return False
-        self.parts.add(header.parts_id)
-        return True
 
 
 def _gone(orphan: Thread) -> VersionPruned:

@@ -7,8 +7,9 @@ so whoever writes must have the thread's last 1,024 entries first. Their states 
 from __future__ import annotations
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward_sidecar.archive.chain import Chain
 from stateward_sidecar.archive.desk import Desk, Name
-from stateward_sidecar.archive.fetch import Fetcher, headers_of
+from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
@@ -71,14 +72,11 @@ class Window:
         if head.HasField("index") and head.index.last_sequence > start:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
         packs = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= floor and ref.last_sequence > start]
-        following = self._digest_before(thread, floor + 1)
+        chain = Chain(thread, self._following(thread), after=start)
         for ref, found in self._fetcher.history(place, packs):
             if isinstance(found, Corrupt):
                 return found
-            headers = {header.sequence: header for header in headers_of(found)}
-            if following and floor in headers and headers[floor].digest != following:
-                raise Corrupt(f"object {place.object(ref)}: entry {floor} is of another history", thread.name)
-            self._desk.installer.add_history(thread, found)
+            self._desk.installer.add_history(thread, list(chain.missing(found, place.object(ref))))
         self._desk.installer.finish_history(thread, set(), (start, thread.floor_version))
         return None
 
@@ -86,7 +84,7 @@ class Window:
         with self._desk.context.engine.read() as txn:
             return self._desk.store.threads.by_number(txn, thread.number) or thread
 
-    def _digest_before(self, thread: Thread, sequence: int) -> bytes:
-        """The digest that an entry on this disk continues; empty where the entry was pruned."""
+    def _following(self, thread: Thread) -> bytes:
+        """The digest of the entry at the floor, as the first one above it says; empty where that was pruned."""
         with self._desk.context.engine.read() as txn:
-            return digest_before(txn, thread.identity, sequence)
+            return digest_before(txn, thread.identity, thread.floor_sequence + 1)

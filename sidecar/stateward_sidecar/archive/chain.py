@@ -1,0 +1,53 @@
+"""What of an object's rows may be put below a copy: what is missing there, and of the copy's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stateward.storage.v1.archive_pb2 import PackedRow
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.thread import Thread
+
+
+class Chain:
+    """Entries that come one after the other: each continues the one before it, and the last one is continued here."""
+
+    def __init__(self, thread: Thread, following: bytes, after: int = 0) -> None:
+        """``following``: the digest of the entry at the floor, as the first one above it says; empty = not said.
+        ``after``: older entries are not wanted."""
+        self.floor = thread.floor_sequence
+        self._after = after
+        self._name = thread.name
+        self._following = following
+        self._last, self._digest = 0, b""
+        self._parts = set[int]()  # of what was taken: their pieces come right after them
+
+    def is_ours(self, header: EntryHeader) -> bool:
+        """False for what stands in the place of the entry that is continued here."""
+        return header.sequence != self.floor or self._following in (b"", header.digest)
+
+    def missing(self, found: Iterable[PackedRow], key: str) -> Iterator[PackedRow]:
+        """The rows of one object that this disk lacks. Raises Corrupt, naming the object.
+
+        A pack may go on above the copy: whoever put that here would leave entries and index rows after its tip.
+        """
+        for row in found:
+            if is_entry(row):
+                if self._take(unpack(row.record, row.sequence).header, key):
+                    yield row
+            elif is_snapshot(row) or row.parts_id in self._parts:
+                yield row
+
+    def _take(self, header: EntryHeader, key: str) -> bool:
+        if header.sequence == self._last + 1 and self._digest and header.previous_digest != self._digest:
+            raise Corrupt(f"object {key}: entry {header.sequence} does not continue the one before it", self._name)
+        if not self.is_ours(header):
+            raise Corrupt(f"object {key}: entry {header.sequence} is of another line", self._name)
+        self._last, self._digest = header.sequence, header.digest
+        if not self._after < header.sequence <= self.floor:
+            return False
+        self._parts.add(header.parts_id)
+        return True
