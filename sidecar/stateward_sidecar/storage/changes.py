@@ -30,7 +30,8 @@ class Changes:
         """Whether a batch that was not ``over`` then may have changed a thread of this name (None: any thread)."""
         begun = self.begun
         changed = [self._changed[number % KEPT] for number in range(since, min(begun, since + KEPT))]
-        if self.begun - since > KEPT:
+        # With so many batches since, the next one may be writing over the first of them already, before it counts.
+        if self.begun - since >= KEPT:
             return True
         # A batch without drafts may have changed anything.
         return any(thread is None or not keys or any(key[1] == thread for key in keys) for keys in changed)
