@@ -236,7 +236,7 @@ class Import:
         for tag in self._end.tags:
             self._hidden.later(self._hidden.tag(tag.name, tag.version))
         made = self._hidden.reveal(partial(self._settle, self._end))
-        self._on_end()
+        self._free_name()
         return made
 
     def _settle(self, end: BackupEnd, head: ThreadHead) -> None:
@@ -269,11 +269,19 @@ class Import:
             _check(is_here, f"parts.end.tags[{tag.name!r}]", "names a version that did not come")
 
     def discard(self) -> None:
-        """Leaves nothing; what was finished stays."""
-        if not self._hidden.is_over:
-            self._blobs.discard()
-            self._hidden.discard()
-            self._on_end()
+        """Leaves nothing; what was finished stays. Whatever fails, the name is free afterwards: rows that are left have
+        no name, and go with the next start."""
+        try:
+            if not self._hidden.is_over:
+                self._blobs.discard()
+                self._hidden.discard()
+        finally:
+            self._free_name()
+
+    def _free_name(self) -> None:
+        """Once: by now somebody else may have the name."""
+        on_end, self._on_end = self._on_end, lambda: None
+        on_end()
 
 
 def _check(is_right: bool, field: str, problem: str) -> None:
