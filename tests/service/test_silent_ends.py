@@ -18,6 +18,8 @@ from stateward.v1.admin_service_pb2 import GetStatsRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar import app, telemetry
+from stateward_sidecar.errors import DiskFull
+from stateward_sidecar.store import recovery
 from stateward_sidecar.store.recovery import Recovery
 
 
@@ -28,14 +30,14 @@ class Bug(Exception):
 class Failing:
     """Takes the place of a function: fails so many times, then does what it did."""
 
-    def __init__(self, real: Callable[..., Any], times: int = 2) -> None:
-        self._real, self._left = real, times
+    def __init__(self, real: Callable[..., Any], times: int = 2, error: Callable[[], Exception] = Bug) -> None:
+        self._real, self._left, self._error = real, times, error
         self.is_done = threading.Event()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         self._left -= 1
         if self._left >= 0:
-            raise Bug
+            raise self._error()
         result = self._real(*arguments, **options)
         self.is_done.set()
         return result
@@ -132,14 +134,52 @@ def test_recovery_and_the_search_for_dirty_threads_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs once at the start and fails is run until it succeeds."""
-    recovery = Failing(Recovery.run)
+    recovering = Failing(Recovery.run)
     finding = Failing(app.Archive._find_dirty)
-    monkeypatch.setattr(Recovery, "run", lambda *given: recovery(*given))  # noqa: PLW0108  (becomes a method)
+    monkeypatch.setattr(Recovery, "run", lambda *given: recovering(*given))  # noqa: PLW0108  (becomes a method)
     monkeypatch.setattr(app.Archive, "_find_dirty", lambda *given: finding(*given))  # noqa: PLW0108  (as well)
     with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket") as daemon:
-        assert recovery.is_done.wait(WAIT_S)
+        assert recovering.is_done.wait(WAIT_S)
         assert finding.is_done.wait(WAIT_S)
         assert failures(daemon) == 4
+
+
+def test_recovery_goes_on_after_an_error_that_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full at the start may have room a moment later."""
+    clearing = Failing(recovery.clear, error=lambda: DiskFull("the disk is full"))
+    monkeypatch.setattr(recovery, "clear", clearing)
+    with daemon_inside(tmp_path) as daemon:
+        assert clearing.is_done.wait(WAIT_S)
+        assert failures(daemon) == 2
+
+
+def test_recovery_sees_that_keys_are_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write that decides about keys of unfinished deletions fails: it is written again."""
+    with daemon_inside(tmp_path) as daemon:
+        save(daemon)
+        keystore = daemon.parts.store.context.keystore
+        (uid,) = keystore.settled_threads()
+        keystore.mark_leaving(uid, is_leaving=True)
+        keystore.sync()
+    real = Recovery._settle
+    left = [None, None]
+
+    def settle(self: Recovery, named: set[bytes]) -> Any:
+        run = real(self, named)
+
+        def fail(*_: Any) -> None:
+            raise OSError(5, "the key store cannot be written")
+
+        return fail if left and left.pop() is None else run
+
+    monkeypatch.setattr(Recovery, "_settle", settle)
+    with daemon_inside(tmp_path) as daemon:
+        keystore = daemon.parts.store.context.keystore
+        end = time.monotonic() + WAIT_S
+        while keystore.is_leaving(uid):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert failures(daemon) == 2
 
 
 def test_what_fails_on_the_loop_is_counted(daemon: Inside) -> None:

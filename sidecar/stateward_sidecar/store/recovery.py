@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import lmdb
 
-from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
+from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.blobsweep import clear_leftovers
@@ -43,17 +43,13 @@ class Recovery:
         """Looks at threads with a number below ``below``: later ones may be copies in the making.
 
         Keys that the last process left marked or erased go, unless a thread has them or somebody has used them since
-        the start.
+        the start. Damage is logged and left as it is. Raises what may be over soon, such as DiskFull: each step may be
+        done again.
         """
-        try:
-            with self._context.engine.read() as txn:
-                found = self._look(txn, below)
-            if found is not None:
-                self._recover(found)
-        except ShuttingDown:
-            pass  # the next start goes on
-        except StatewardError as error:
-            log_damage("finishing deletions failed", error)
+        with self._context.engine.read() as txn:
+            found = self._look(txn, below)
+        if found is not None:
+            self._recover(found)
 
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:
         """None: a name row cannot be read and may lead to any thread, so nothing is cleared away. Verify names it."""
@@ -84,12 +80,12 @@ class Recovery:
             found.named.setdefault(head_uid(head), []).append(number)  # its key and its files stay
 
     def _recover(self, found: _Found) -> None:
+        for number in found.nameless:
+            self._name_again(number)
         if unfinished := self._context.keystore.unfinished:
             log.info("finishing deletions and copies", keys=len(unfinished))
             write = Write(run=self._settle(set(found.named)), background=True, frees_space=True)
-            self._context.writer.submit(write)
-        for number in found.nameless:
-            self._name_again(number)
+            self._context.writer.submit(write, wait=True).wait()
         for number in found.headless:
             self._deleter.purge(number, b"")
         clear(self._context)
@@ -129,7 +125,5 @@ class Recovery:
             write = Write(run=run, background=True, frees_space=True)
             if said := self._context.writer.submit(write, wait=True).wait():
                 log.error(said, number=number)
-        except ShuttingDown:
-            raise
-        except StatewardError as error:
+        except (Corrupt, KeyUnavailable) as error:
             log_damage("a thread without a name cannot be read", error, number=number)
