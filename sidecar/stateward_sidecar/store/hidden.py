@@ -37,7 +37,7 @@ from stateward_sidecar.store.branches import move_branch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
-from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_feed
+from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.snapshots import put_packed_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -267,8 +267,7 @@ class Hidden:
             txn.put(layout.retention_key(number), layout.PRESENT)
         index_expiry(txn, number, ThreadHead(), head)
         index_time(txn, identity, None, head)
-        for sequence in range(1, head.tip_sequence + 1):
-            put_feed(txn, number, sequence)
+        put_whole_feed(txn, number, head.tip_sequence)
         write_head(txn, identity, head)
         self._threads.settle_claim(txn, batch, copy)
         copy.head = head

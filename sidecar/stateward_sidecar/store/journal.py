@@ -147,6 +147,19 @@ def put_feed(txn: lmdb.Transaction, number: int, sequence: int) -> None:
     txn.put(layout.feed_key(next_place(txn)), layout.pack_feed(number, sequence), append=True)
 
 
+def put_whole_feed(txn: lmdb.Transaction, number: int, last_sequence: int) -> None:
+    """The same for all entries of a thread that gets its name in this transaction.
+
+    In one transaction, however many they are: a watch passes over a place whose thread has no name yet, and never comes
+    back to it. So they are put in one call, half a microsecond each; one by one they take six times that.
+    """
+    place = next_place(txn) - 1
+    every = range(1, last_sequence + 1)
+    feed = ((layout.feed_key(place + sequence), layout.pack_feed(number, sequence)) for sequence in every)
+    with txn.cursor() as cursor:
+        cursor.putmulti(feed, append=True)
+
+
 def next_place(txn: lmdb.Transaction) -> int:
     """The place of the next entry among all entries of the store; table W is the last one, and its newest row stays.
 
