@@ -16,6 +16,7 @@ from tests.service.wire import appends, sets
 
 from stateward.v1 import blob_service_pb2 as b
 from stateward.v1 import blob_service_pb2_grpc
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import GetThreadRequest, ListThreadsRequest
 from stateward_sidecar.store.store import DISK_WORKERS
@@ -87,15 +88,16 @@ class SlowEnv:
         return getattr(self._env, name)
 
 
-def others_are_answered(daemon: Inside) -> None:
+def others_are_answered(daemon: Inside, busy_version: int = 1) -> None:
     """Health, what is in memory, what is not, and lists."""
     wire = daemon.wire
     health = health_pb2_grpc.HealthStub(wire.channel).Check(health_pb2.HealthCheckRequest(), timeout=LONG_S)
     assert health.status == health_pb2.HealthCheckResponse.SERVING
-    for thread in ("hot", "cold", "busy"):
+    for thread, version in (("hot", 1), ("cold", 1), ("busy", busy_version)):
         answer = wire.checkpoints.Hydrate(HydrateRequest(thread=thread), timeout=LONG_S)
-        assert answer.checkpoint.version == 1
-        assert wire.threads.GetThread(GetThreadRequest(thread=thread), timeout=LONG_S).thread.last_version == 1
+        assert answer.checkpoint.version == version
+        shown = wire.threads.GetThread(GetThreadRequest(thread=thread), timeout=LONG_S).thread
+        assert shown.last_version == version
     assert len(wire.threads.ListThreads(ListThreadsRequest(), timeout=LONG_S).threads) == 3
 
 
@@ -143,3 +145,21 @@ def test_slow_blobs_hold_up_no_read(daemon: Inside, monkeypatch: pytest.MonkeyPa
         others_are_answered(daemon)
     for call in calls:
         assert call.result(WAIT_S).blob.size_bytes == 100_000
+
+
+def test_a_thread_that_left_memory_is_looked_for_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a commit and the wait for its level, others push the thread out of memory, and the disk is slow."""
+    with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket", archive_interval="0.05") as daemon:
+        for thread in ("busy", "hot", "cold"):
+            daemon.wire.save(save(thread, 0))
+        store = daemon.parts.store
+        with Sync(store.lines.find) as find:
+            monkeypatch.setattr(store.lines, "find", find)
+            monkeypatch.setattr(store.threads, "cached", lambda *_: None)
+            call = daemon.wire.checkpoints.Save.future(save("busy", 1, durability=DURABILITY_ARCHIVED))
+            assert find.begun.acquire(timeout=WAIT_S)
+            others_are_answered(daemon, busy_version=2)
+            assert not call.done()
+        assert call.result(WAIT_S).durability == DURABILITY_ARCHIVED

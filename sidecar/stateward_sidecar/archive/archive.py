@@ -178,12 +178,15 @@ class Archive:
 
     def line(self, line: Thread) -> Thread:
         """A line as it is now, whatever name it has; as it was where it was deleted."""
-        threads, number = self.desk.store.threads, line.number
-        live = threads.in_memory(number)
+        live = self.in_memory(line)
         if live is None:
             with self.desk.context.engine.read() as txn:
-                live = threads.by_number(txn, number)
+                live = self.desk.store.threads.by_number(txn, line.number)
         return live or line
+
+    def in_memory(self, line: Thread) -> Thread | None:
+        """The same, without a look at the disk; None where that is needed."""
+        return self.desk.store.threads.in_memory(line.number)
 
     def flush(self, namespace: str, name: str) -> None:
         """Archives what is committed of a thread now. Raises what hinders it."""

@@ -1,13 +1,16 @@
 """Waiting until what was written has a level.
 
 What is waited for is an entry, told by its digest, on a line that has a number on this disk. No thread is looked up by
-its name a second time: after a takeover another line has the name.
+its name a second time: after a takeover another line has the name. The loop looks at what is in memory, and at entries
+that were written a moment ago; all else is looked for on another thread, as it may wait for the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 import grpc.aio
 
@@ -18,6 +21,7 @@ from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
+T = TypeVar("T")
 # How long an answer waits for the archive where its caller gave no deadline, and how much before a deadline it comes.
 WAIT_MAX_S = 30.0
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
@@ -44,10 +48,13 @@ async def archived(
     """After a commit: waits until the entry is archived, or the deadline is near. Returns the level reached, and up to
     where the line is archived. Raises Fenced where the entry is no history.
     """
-    try:
-        line = store.read(store.lines.find, entry)
-    except (HistoryElsewhere, VersionPruned):
-        line = None
+    line = store.lines.find_hot(entry)
+    if line is None:
+        try:
+            async with asyncio.timeout(_timeout_s(context)):
+                line = await _aside(archive, entry, store.read, store.lines.find, entry)
+        except (HistoryElsewhere, VersionPruned, TimeoutError):
+            line = None
     if line is None:  # deleted since
         return DURABILITY_COMMITTED, 0
     return await await_archived(archive, line, entry.sequence, context)
@@ -57,16 +64,26 @@ async def await_archived(
     archive: Archive, line: Thread, sequence: int, context: grpc.aio.ServicerContext
 ) -> tuple[Durability, int]:
     """The same for a place of a line."""
-    future = archive.wait(line, sequence)
-    if future is not None:
-        remaining = context.time_remaining()
-        timeout = WAIT_MAX_S
-        if remaining is not None:
-            timeout = max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
-        try:
-            async with asyncio.timeout(timeout):
+    future: Future[None] | None = None
+    try:
+        async with asyncio.timeout(_timeout_s(context)):
+            if archive.in_memory(line) is None:
+                await _aside(archive, line.number, archive.line, line)
+            future = archive.wait(line, sequence)
+            if future is not None:
                 await asyncio.wrap_future(future)
-        except (TimeoutError, Corrupt):  # late, or HEAD was found to be set back: committed it is
+    except (TimeoutError, Corrupt):  # late, or HEAD was found to be set back: committed it is
+        if future is not None:
             archive.desk.waiters.drop(line.number, future)
-            return DURABILITY_COMMITTED, archive.line(line).archived_sequence
-    return DURABILITY_ARCHIVED, max(archive.line(line).archived_sequence, sequence)
+        return DURABILITY_COMMITTED, (archive.in_memory(line) or line).archived_sequence
+    return DURABILITY_ARCHIVED, max((archive.in_memory(line) or line).archived_sequence, sequence)
+
+
+def _timeout_s(context: grpc.aio.ServicerContext) -> float:
+    remaining = context.time_remaining()
+    return WAIT_MAX_S if remaining is None else max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
+
+
+async def _aside(archive: Archive, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
+    """Runs what may wait for a disk, where it holds up neither the loop nor a thread of an agent."""
+    return await asyncio.wrap_future(archive.lanes.call(("level", name), verb, *arguments))

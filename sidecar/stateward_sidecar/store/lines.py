@@ -13,7 +13,7 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.errors import Fenced, VersionPruned
+from stateward_sidecar.errors import Corrupt, Fenced, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
@@ -39,6 +39,20 @@ class Lines:
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
+
+    def find_hot(self, written: Written) -> Thread | None:
+        """The thread of that name if it is in memory and has the entry; None where a closer look is needed.
+
+        For the event loop, right after the write: waits for no disk, as what was just written is in the page cache.
+        """
+        thread = self._threads.cached(written.namespace, written.thread)
+        if thread is None or _ends_with(thread, written):
+            return thread
+        try:
+            with self._context.engine.read() as txn:
+                return thread if _has(txn, thread, written) else None
+        except Corrupt:
+            return None
 
     def find(self, written: Written) -> Thread | None:
         """The line that has an entry: the thread itself if it does, else an orphan of it; None where none has.
