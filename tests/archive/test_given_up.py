@@ -16,7 +16,7 @@ from stateward.v1.thread_pb2 import ACCESS_OWNED, Retention
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, UpdateThreadRequest
 from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.bucket.errors import BucketUnavailable
-from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, NotOwner, ThreadNotFound
 
 
 @pytest.fixture
@@ -136,6 +136,33 @@ def test_a_head_that_does_not_land(pair: Pair) -> None:
     words = ["one", "waits False", "after False", "waits True", "after True"]
     assert pair.a.words() == pair.b.words() == words
     assert pair.a.orphans() == []
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("touch", [None, Twin.words, Twin.take])
+def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, landed: bool, touch: Callable[[Twin], object] | None
+) -> None:
+    """The row that takes the thread back is not written: what was to be shipped is shipped by the next try."""
+    number = pair.a.number_here()
+    pair.a.put("two", status=STATUS_WAITING)
+    refuse_head(pair, landed=landed)
+
+    def fail(*_: object) -> None:
+        raise DiskFull("there is no room for a row")
+
+    monkeypatch.setattr(pair.a.archive.settler, "write_row", fail)
+    with pytest.raises(DiskFull):
+        pair.a.ship(number)
+    monkeypatch.undo()
+    pair.mend()
+    if touch is not None:
+        touch(pair.a)
+    pair.a.ship(number)
+    pair.a.write_rows()
+    assert pair.a.outbox() == set()
+    assert pair.b.words() == ["one", "two"]
+    check_nothing_is_lost(pair, [])
 
 
 def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:

@@ -242,7 +242,10 @@ class Settler:
             self.write_row(hold.thread, row_of_hold(current))
             current.given_up = None
         except Exception:
-            desk.holds.pop(hold.number, None)  # HEAD is asked at the next touch
+            # HEAD is asked at the next touch. Until then memory must say what the disk says: a thread that looks given
+            # up is not shipped, and it may have entries that no HEAD has.
+            desk.holds.pop(hold.number, None)
+            desk.store.threads.forget(hold.thread)
             raise
 
     def write_row(self, thread: Thread, row: ArchiveRow) -> None:
