@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.faults import COMMIT_KINDS, DIES_AFTER, HELD, HELD_AFTER, HOLDS, KINDS, MEANWHILE, Fault
-from tests.archive_model.machine import Machine
+from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, SLOW, STARTS, WHO
+from tests.archive_model.faults import DIES_AFTER, HOLDS, MEANWHILE, Fault
+from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
@@ -18,31 +19,11 @@ from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
 
-WHO = st.integers(0, SIDECARS - 1)
-NAMES = st.sampled_from(("a", "a", "a", "b"))
-KEYS = st.sampled_from(("fare", "hotel"))
-BRANCHES = st.sampled_from(("main", "main", "main", "side"))
-SIZES = st.sampled_from((10, 10, 60, 300, 1500))
-MEANWHILES = st.integers(0, 23)
-# Most of what can go wrong goes wrong around a HEAD.
-FAULT = st.one_of(
-    st.builds(Fault, st.sampled_from(KINDS), st.sampled_from((0, 0, 0, 1)), st.just(True), MEANWHILES),
-    st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 4), st.just(False), MEANWHILES),
-    st.builds(
-        Fault, st.sampled_from(COMMIT_KINDS), st.sampled_from((0, 0, 1, 2)), st.just(False), MEANWHILES, st.just(True)
-    ),
-)
-PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
-# What a start does by itself may take long.
-STARTS = st.sampled_from(((), (), (Fault(HELD, 0, at_commit=True),)))
-# Where giving a thread up takes long: before it is released, and while HEAD says so.
-SLOW = (Fault(HELD, 1, at_commit=True), Fault(HELD, 0, at_head=True), Fault(HELD_AFTER, 0, at_head=True))
 # Not "explain": it watches every line that runs, and finding takes a quarter of the time without.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
-SELDOM = st.sampled_from((False, False, True))
 
 
-class Rules(Machine):
+class Rules(Meetings):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM)
@@ -72,13 +53,6 @@ class Rules(Machine):
         for each in (plan, then):
             request = self.request("a", "main", conditional=takes, size=20, status=STATUS_RUNNING)
             self.act(who, "save a archived", lambda it, r=request: self.save(it, r, archived=True), each)
-
-    @rule(who=WHO, name=NAMES, count=st.integers(2, 6), size=SIZES, archived=st.booleans())
-    def work(self, who: int, name: str, count: int, size: int, archived: bool) -> None:
-        """An agent makes some steps."""
-        for _ in range(count):
-            request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
-            self.act(who, f"work on {name}", lambda it, request=request: self.save(it, request, archived=archived))
 
     @rule(who=WHO, name=NAMES, key=KEYS, restarted=st.booleans(), finishes=st.booleans(), plan=PLANS)
     def pay(
@@ -113,35 +87,6 @@ class Rules(Machine):
             if request.thread == name:
                 self.act(who, f"retry {name}", lambda it, r=request: self.save(it, r, archived=archived))
 
-    @rule(who=WHO, name=NAMES, own=st.integers(1, 4), count=st.integers(1, 4), size=SIZES, plan=PLANS)
-    def part(self, who: int, name: str, own: int, count: int, size: int, plan: tuple[Fault, ...]) -> None:
-        """One goes on, and does not archive all of it; the other takes the thread, goes on otherwise, and archives."""
-        other = (who + 1) % SIDECARS
-        self.read(who, name, "main", ())
-        self.take_over(who, name)
-        self.work(who, name, 1, 10, archived=True)
-        self.work(who, name, own, 10, archived=False)
-        self.take_over(other, name)
-        self.work(other, name, count, size, archived=True)
-        self.ship(who, plan)
-
-    @rule(who=WHO, name=NAMES, lost=st.integers(1, 3), count=st.integers(1, 3), size=SIZES, now=SELDOM)
-    def lose_line(self, who: int, name: str, lost: int, count: int, size: int, now: bool) -> None:
-        """The bucket is set back to before what one machine has read; the thread goes on from there elsewhere."""
-        reader = (who + 1) % SIDECARS
-        if not now or self.turns.under_way:
-            return
-        self.take_over(who, name)
-        self.work(who, name, 1, 10, archived=True)
-        self.back_up()
-        self.work(who, name, lost, size, archived=True)
-        self.read(reader, name, "main", ())
-        self.lose(who, now=True)
-        self.set_back_bucket(now=True)
-        self.take_over(who, name)
-        self.work(who, name, count, size, archived=True)
-        self.read(reader, name, "main", ())
-
     @rule(who=WHO, back=st.integers(1, 6), plan=PLANS)
     def wait_durable_of(self, who: int, back: int, plan: tuple[Fault, ...]) -> None:
         """A client asks whether what it was answered is archived."""
@@ -152,48 +97,9 @@ class Rules(Machine):
             name, saved = answers[-back]
             self.act(who, f"wait for {name} {saved.sequence}", lambda it: self.wait_durable(it, name, saved), plan)
 
-    @rule(who=WHO, name=NAMES, branch=BRANCHES, plan=PLANS)
-    def read(self, who: int, name: str, branch: str, plan: tuple[Fault, ...]) -> None:
-        self.act(who, f"hydrate {name}/{branch}", lambda it: self.read_branch(it, name, branch), plan)
-
-    def read_branch(self, sidecar: Sidecar, name: str, branch: str) -> None:
-        if branch == "main" or self.truth.head(self.key_of(sidecar, name)) is not None:
-            thread = sidecar.find(name)
-            if branch != "main" and (thread is None or branch not in thread.branches):
-                return
-            self.hydrate(sidecar, name, branch)
-
-    @rule(who=WHO, plan=PLANS)
-    def ship(self, who: int, plan: tuple[Fault, ...]) -> None:
-        self.act(who, "ship", self.ship_all, plan)
-
-    @rule(who=WHO, plan=PLANS)
-    def background(self, who: int, plan: tuple[Fault, ...]) -> None:
-        """Uploads and deletions that nobody waits for."""
-        self.act(who, "background", lambda it: it.tidy(), plan)
-
-    @rule(who=WHO)
-    def write_rows(self, who: int) -> None:
-        """What is known of HEADs is written down, as it is once a second."""
-        self.act(who, "write rows", lambda it: it.write_rows())
-
-    @rule(who=WHO)
-    def forget(self, who: int) -> None:
-        """Memory is short."""
-        self.act(who, "forget", lambda it: it.forget())
-
-    @rule(which=st.integers(0, 3))
-    def resume(self, which: int) -> None:
-        """A call that was held goes on."""
-        self.go_on(which)
-
     @rule(who=WHO, name=NAMES, plan=PLANS)
     def attach(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
         self.act(who, f"attach {name}", lambda it: it.archive.own(NAMESPACE, name, must_exist=True), plan)
-
-    @rule(who=WHO, name=NAMES, plan=PLANS)
-    def take(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
-        self.take_over(who, name, plan)
 
     @rule(who=WHO, name=NAMES, plan=PLANS)
     def detach(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
@@ -270,21 +176,6 @@ class Rules(Machine):
             self.background(who, ())
             self.crash(who)
 
-    @rule(who=WHO, which=st.integers(0, 2), version=st.integers(0, 12), plan=PLANS)
-    def read_aside(self, who: int, which: int, version: int, plan: tuple[Fault, ...]) -> None:
-        """Old versions of an orphan, and its own."""
-        orphans = [thread for thread in self.sidecars[who].threads() if thread.access == ACCESS_ORPHAN]
-        if orphans:
-            name, last = orphans[which % len(orphans)].name, orphans[which % len(orphans)].head.last_version
-            chosen = (version % last + 1) if last else 0
-            self.act(who, f"hydrate {name} version {chosen}", lambda it: self.hydrate(it, name, "main", chosen), plan)
-
-    @rule(who=WHO, name=NAMES, version=st.integers(1, 12), plan=PLANS)
-    def read_old(self, who: int, name: str, version: int, plan: tuple[Fault, ...]) -> None:
-        """Time travel, for which history may have to come from the archive."""
-        what = f"hydrate {name} version {version}"
-        self.act(who, what, lambda it: self.hydrate(it, name, "main", version), plan)
-
     @rule(who=WHO, name=NAMES, plan=PLANS)
     def fork(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
         """A copy of main's head, of an orphan where there is one."""
@@ -311,21 +202,11 @@ class Rules(Machine):
         """A wall clock jumps."""
         self.sidecars[who].clock.skew_s += hours * 3600
 
-    @rule(who=WHO, plan=STARTS)
-    def crash(self, who: int, plan: tuple[Fault, ...] = ()) -> None:
-        self.steps.append(f"{who}: crash [{', '.join(map(str, plan))}]")
-        self.guarded(lambda: self.restart(who, plan))
-
     @rule(who=WHO)
     def stop(self, who: int) -> None:
         """SIGTERM, and a start."""
         self.act(who, "stop", lambda it: it.stop())
         self.guarded(lambda: self.restart(who))
-
-    @rule(who=WHO, now=SELDOM)
-    def lose(self, who: int, now: bool) -> None:
-        if now:
-            self.guarded(lambda: self.lose_disk(who))
 
     @rule(who=WHO)
     def copy(self, who: int) -> None:
@@ -335,20 +216,6 @@ class Rules(Machine):
     def restore(self, who: int, owner: int, now: bool) -> None:
         if self.copies and now:
             self.guarded(lambda: self.use_copy(who, self.owner(owner)))
-
-    @rule()
-    def back_up_bucket(self) -> None:
-        self.back_up()
-
-    @rule(now=SELDOM)
-    def set_back_bucket(self, now: bool) -> None:
-        if self.backups and now and not self.turns.under_way:
-            self.guarded(self.set_back)
-
-    @rule(seconds=st.sampled_from((1.0, 11.0, 11.0, GRACE_S + 100)))
-    def wait(self, seconds: float) -> None:
-        self.time.sleep(seconds)
-        self.guarded(self.turns.advance)
 
     @rule()
     def arrive(self) -> None:

@@ -1,0 +1,28 @@
+"""What the rules choose from."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from tests.archive_model.faults import COMMIT_KINDS, HELD, HELD_AFTER, KINDS, Fault
+from tests.archive_model.stage import SIDECARS
+
+WHO = st.integers(0, SIDECARS - 1)
+NAMES = st.sampled_from(("a", "a", "a", "b"))
+KEYS = st.sampled_from(("fare", "hotel"))
+BRANCHES = st.sampled_from(("main", "main", "main", "side"))
+SIZES = st.sampled_from((10, 10, 60, 300, 1500))
+MEANWHILES = st.integers(0, 23)
+# Most of what can go wrong goes wrong around a HEAD.
+FAULT = st.one_of(
+    st.builds(Fault, st.sampled_from(KINDS), st.sampled_from((0, 0, 0, 1)), st.just(True), MEANWHILES),
+    st.builds(Fault, st.sampled_from(KINDS), st.integers(0, 4), st.just(False), MEANWHILES),
+    st.builds(
+        Fault, st.sampled_from(COMMIT_KINDS), st.sampled_from((0, 0, 1, 2)), st.just(False), MEANWHILES, st.just(True)
+    ),
+)
+PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
+# What a start does by itself may take long.
+STARTS = st.sampled_from(((), (), (Fault(HELD, 0, at_commit=True),)))
+# Where giving a thread up takes long: before it is released, and while HEAD says so.
+SLOW = (Fault(HELD, 1, at_commit=True), Fault(HELD, 0, at_head=True), Fault(HELD_AFTER, 0, at_head=True))
+SELDOM = st.sampled_from((False, False, True))
