@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 from tests.archive_model.faults import COMMIT_KINDS, HELD, HELD_AFTER, KINDS, Fault
 from tests.archive_model.stage import SIDECARS
 
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+
 WHO = st.integers(0, SIDECARS - 1)
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 KEYS = st.sampled_from(("fare", "hotel"))
 BRANCHES = st.sampled_from(("main", "main", "main", "side"))
 SIZES = st.sampled_from((10, 10, 60, 300, 1500))
+WINDOWS = st.sampled_from((REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_ENTRIES, 8, 2))
 MEANWHILES = st.integers(0, 23)
 # Most of what can go wrong goes wrong around a HEAD.
 FAULT = st.one_of(

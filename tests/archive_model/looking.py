@@ -15,7 +15,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
-from stateward_sidecar.errors import Fenced, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Thread, rows
@@ -116,6 +116,21 @@ class Looking(Stage):
                 assert not is_history, f"entry {sequence} is history, and orphan {thread.name} calls it lost"
             elif not self.era:  # the bucket may have lost what both had
                 assert is_history, f"entry {sequence} is no history, and orphan {thread.name} says so"
+
+    def may_be_lost(self, sidecar: Sidecar, error: Corrupt, *, is_exact: bool) -> bool:
+        """Whether CORRUPT says what is so: the bucket was set back, and lacks an object or HEAD, or its HEAD is older.
+        Once somebody has gone on from there, what is here is of another line, and no reason to refuse.
+
+        ``is_exact``: all is still as it was when that was found.
+        """
+        name = error.metadata.get("thread", "")
+        thread, key = sidecar.find(name), self.key_of(sidecar, name)
+        row, sent = thread.archive if thread is not None else None, self.truth.heads.get(key)
+        if not self.era or not is_exact or "missing in the archive" in error.message:
+            return bool(self.era)
+        if row is None or row.access == ACCESS_ORPHAN:
+            return False
+        return sent is None or key not in self.truth.went_on or row.rolled_back or row.head.epoch > sent.head.epoch
 
     def check_outbox(self, sidecar: Sidecar) -> None:
         """After a start, everything of ours that is not archived will be shipped without anybody asking."""

@@ -5,38 +5,41 @@ The rules are in test_archive_model.py.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import uuid
+from hashlib import shake_128
 
 from hypothesis import currently_in_test_context, note
 from tests.archive_model.faults import Fault
-from tests.archive_model.looking import Looking, after, state_of
+from tests.archive_model.looking import after, state_of
+from tests.archive_model.reading import Reading
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_RUNNING, Status, VersionRef
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
-from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionPruned
+from stateward_sidecar.errors import VersionMismatch, VersionPruned
 from stateward_sidecar.store.requests import hash_request
 
 # Longer than any call waits.
 PATIENCE_S = 60.0
 
 
-class Machine(Looking):
+class Machine(Reading):
     """Two sidecars, one bucket, one truth."""
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
     def request(self, name: str, branch: str, *, conditional: bool, size: int, status: Status.ValueType) -> SaveRequest:
-        """The next save of a client."""
-        mark = f"{next(self.numbers)}:" + "x" * size
+        """The next save of a client. What it brings hardly compresses: so machines differ in where they make packs and
+        snapshots."""
+        number = f"{next(self.numbers)}:"
+        mark = number + shake_128(number.encode()).hexdigest(size // 2)
         diff = Diff(
             edits=[
                 Edit(append=Append(log="log", entries=[Value(media_type="text/plain", data=mark.encode())])),
@@ -101,6 +104,8 @@ class Machine(Looking):
             known = {}
             self.requests.append((request, known))
         earlier = [old for old in known.get(answered_uid, ()) if line.get(old.sequence) == old.digest]
+        if not answer.replayed:  # what came so long after it that nobody has to know it is made anew
+            earlier = [old for old in earlier if old.sequence >= answer.sequence - self.window]
         if not answer.replayed:
             # On a copied disk the same save at the same instant makes the very same version, for the first time there.
             earlier = [old for old in earlier if old.sequence != answer.sequence]
@@ -131,62 +136,6 @@ class Machine(Looking):
         digest = bytes(answer.checkpoint.digest)
         self.truth.versions[digest] = Version(answer.checkpoint.version, "main", state_of(answer), b"")
         sidecar.disk.promised.append((copy.identity.uid, answer.checkpoint.sequence, digest))
-
-    # -- reading --------------------------------------------------------------------------------------------------
-
-    def hydrate(self, sidecar: Sidecar, name: str, branch: str, version: int = 0) -> HydrateResponse:
-        """Reads a state; it is what was saved under its digest, in the line that the archive has, or this sidecar where
-        it holds the thread; and where it does not, the newest."""
-        request = HydrateRequest(namespace=NAMESPACE, thread=name, branch=branch)
-        if version:
-            request.version.CopyFrom(VersionRef(version=version))
-        key, era = self.key_of(sidecar, name), self.era
-        is_held = sidecar.holds(name) and not self.must_know(sidecar, key)
-        head, seen = self.truth.head(key), len(self.truth.log[key])
-        try:
-            answer = sidecar.hydrate(request)
-        except ThreadNotFound:
-            is_quiet = seen == len(self.truth.log[key])
-            assert head is None or not is_quiet or is_held, "a thread that is archived was not found"
-            raise
-        self.look()
-        digest, found = bytes(answer.checkpoint.digest), state_of(answer)
-        known = self.truth.versions[digest]
-        if known.state is None:
-            known = self.truth.versions[digest] = Version(known.version, known.branch, found, known.parent)
-        assert (known.version, known.state) == (answer.checkpoint.version, found), "a state is not what was saved"
-        is_held = is_held or self.serves_its_own(sidecar, key, name)
-        if not version:
-            self.beliefs[name, branch] = answer.checkpoint.version, digest
-        if is_held or head is None or era != self.era:
-            return answer
-        tips = [sent.head for sent in self.truth.heads_since(self.key_of(sidecar, name), seen)]
-        lines = [self.truth.line(bytes(tip.tip_digest)) for tip in tips if tip.tip_sequence and not tip.deleted]
-        if version:
-            assert any(digest in line.values() for line in lines), "a reader got a version of another line"
-        else:
-            newest = [self.truth.branch_head(line, branch) for line in lines]
-            assert digest in newest, "a reader got something else than the newest archived version"
-        return answer
-
-    def serves_its_own(self, sidecar: Sidecar, key: str, name: str) -> bool:
-        """Whether a sidecar answers from its disk after it has asked: the newest HEAD is its own, or of the disk that
-        its own was copied from."""
-        sent = self.truth.heads.get(key)
-        if self.era or (sent is not None and sent.disk == sidecar.disk.number):
-            return sidecar.holds(name)
-        origin = next((disk.origin for disk in self.disks if sent is not None and disk.number == sent.disk), None)
-        thread = sidecar.find(name)
-        return origin == sidecar.disk.origin and thread is not None and thread.access == ACCESS_OWNED
-
-    def must_know(self, sidecar: Sidecar, key: str) -> bool:
-        """Whether the thread was taken so long ago that who held it must have asked, as nothing hindered it."""
-        call = self.turns.current
-        if call is None or call.op.plan or call.op.was_away or self.era:
-            return False
-        others = itertools.takewhile(lambda sent: sent.disk != sidecar.disk.number, reversed(self.truth.log[key]))
-        first = min((sent.at_s for sent in others), default=self.time.now_s)
-        return self.time.now_s - first > LEASE_S
 
     # -- between two requests or commits of an operation ----------------------------------------------------------
 

@@ -30,7 +30,14 @@ from tests.archive_model.turns import Lock, NameLocks, Turns
 
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
+from stateward.v1.checkpoint_service_pb2 import (
+    HydrateRequest,
+    HydrateResponse,
+    ListCheckpointsRequest,
+    ListCheckpointsResponse,
+    SaveRequest,
+    SaveResponse,
+)
 from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
     BeginEffectResponse,
@@ -51,7 +58,7 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.collect import Collector, Verbs
-from stateward_sidecar.archive.desk import Options
+from stateward_sidecar.archive.desk import Hold, Options
 from stateward_sidecar.archive.start import fetch_root, find_former_boots, join, remember_boot
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
@@ -238,6 +245,9 @@ class Sidecar:
     def hydrate(self, request: HydrateRequest) -> HydrateResponse:
         return HydrateResponse.FromString(run(self.checkpoints.hydrate(request, CALLER)))
 
+    def list(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
+        return run(self.checkpoints.list_checkpoints(request, CALLER))
+
     def tag(self, request: SetTagRequest) -> SetTagResponse:
         return run(self.threads_.set_tag(request, CALLER))
 
@@ -334,8 +344,12 @@ class Sidecar:
 
     def holds(self, name: str) -> bool:
         """Whether this process believes itself the owner of a thread, also of one that is not in memory."""
+        return self.hold_of(name) is not None
+
+    def hold_of(self, name: str) -> Hold | None:
+        """What this process knows of a thread that it believes itself the owner of."""
         thread = self.find(name)
-        return thread is not None and thread.number in self.archive.desk.holds
+        return self.archive.desk.holds.get(thread.number) if thread is not None else None
 
     def outbox(self) -> set[int]:
         """Numbers of the threads that the next start would ship."""

@@ -8,7 +8,7 @@ from tests.archive_model.process import Inline, Waits
 
 from stateward_sidecar.archive import desk, fold, leave, ship
 from stateward_sidecar.service import levels
-from stateward_sidecar.store import snapshots
+from stateward_sidecar.store import requests, snapshots
 
 SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
@@ -26,10 +26,11 @@ SIZES: dict[tuple[object, str], Any] = {
 _usual: dict[tuple[object, str], Any] = {}
 
 
-def shrink(waits: Waits | None = None) -> None:
-    """From now on; and calls wait as ``waits`` does."""
+def shrink(waits: Waits | None = None, window: int = 0) -> None:
+    """From now on; and calls wait as ``waits`` does. ``window``: so many entries answer retries; 0 = as usual."""
     driven = {(levels, "asyncio"): waits, (leave, "time"): waits} if waits is not None else {}
-    for (module, name), size in {**SIZES, **driven}.items():
+    kept = {(requests, "REQUEST_WINDOW_ENTRIES"): window} if window else {}
+    for (module, name), size in {**SIZES, **driven, **kept}.items():
         _usual.setdefault((module, name), getattr(module, name))
         setattr(module, name, size)
 

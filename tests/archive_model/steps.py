@@ -44,6 +44,13 @@ class Steps(Machine):
         what = f"hydrate {name} version {version}"
         self.act(who, what, lambda it: self.hydrate(it, name, "main", version), plan)
 
+    @rule(who=WHO, name=NAMES, plan=PLANS)
+    def list_all(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
+        """All versions of a thread; of its newest orphan, where it is the other name's turn."""
+        orphans = [thread.name for thread in self.sidecars[who].threads() if thread.access == ACCESS_ORPHAN]
+        chosen = orphans[-1] if orphans and name == "b" else name
+        self.act(who, f"list {chosen}", lambda it: self.list_versions(it, chosen), plan)
+
     # -- writing --------------------------------------------------------------------------------------------------
 
     @rule(who=WHO, name=NAMES, count=st.integers(2, 6), size=SIZES, archived=st.booleans())

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, SLOW, STARTS, WHO
+from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, SLOW, STARTS, WHO, WINDOWS
 from tests.archive_model.faults import DIES_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
@@ -18,6 +18,7 @@ from tests.archive_model.stage import SIDECARS
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
+from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
 # Not "explain": it watches every line that runs, and finding takes a quarter of the time without.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
@@ -26,10 +27,12 @@ PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 class Rules(Meetings):
     """What users, networks and machines do."""
 
-    @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM)
-    def first_steps(self, size: int, archived: bool, one_host: bool = False) -> None:
+    @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS)
+    def first_steps(
+        self, size: int, archived: bool, one_host: bool = False, window: int = REQUEST_WINDOW_ENTRIES
+    ) -> None:
         """Most histories are of a thread that exists."""
-        self.begin(one_host=one_host)
+        self.begin(one_host=one_host, window=window)
         for _ in range(2):
             request = self.request("a", "main", conditional=True, size=size, status=STATUS_RUNNING)
             self.act(0, "save a", lambda it, request=request: self.save(it, request, archived=archived))

@@ -58,6 +58,7 @@ class Truth:
     log: dict[str, list[Sent]] = field(default_factory=lambda: defaultdict(list))  # all there ever were, by key
     deleted: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)  # was history until the bucket was set back
+    went_on: set[str] = field(default_factory=set)  # keys whose HEAD was written since it was
     archived: dict[bytes, dict[bytes, int]] = field(default_factory=lambda: defaultdict(dict))  # uid: digest: sequence
     pruned: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
     writers: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # disks, by uid
@@ -89,6 +90,7 @@ class Truth:
         self.heads = dict(heads)
         self.lost |= was
         self.archived.clear()
+        self.went_on.clear()
         self.deleted -= {bytes(sent.head.uid) for sent in heads.values() if not sent.head.deleted}
 
     def line(self, digest: bytes) -> dict[int, bytes]:
@@ -107,6 +109,7 @@ class Truth:
         before = self.heads.get(key)
         self.heads[key] = Sent(head, disk, at_s)
         self.log[key].append(self.heads[key])
+        self.went_on.add(key)
         uid = bytes(head.uid)
         self.writers[uid].add(disk)
         if head.tip_sequence and not head.deleted:
