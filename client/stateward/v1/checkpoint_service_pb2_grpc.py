@@ -28,8 +28,8 @@ if _version_not_supported:
 class CheckpointServiceStub(object):
     """Saves and reads the versions of threads.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters,
-    never "-" but where said; `branch` empty = "main".
+    Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
+    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
     """
 
     def __init__(self, channel):
@@ -83,27 +83,28 @@ class CheckpointServiceStub(object):
 class CheckpointServiceServicer(object):
     """Saves and reads the versions of threads.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters,
-    never "-" but where said; `branch` empty = "main".
+    Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
+    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
     """
 
     def Save(self, request, context):
-        """Writes one version, and makes the thread if it does not exist. Atomic; answered when durable as asked.
+        """Writes one version. Makes the thread if it does not exist. The write is atomic. The daemon answers when the version
+        has the requested durability.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchSave(self, request, context):
-        """Writes one version in each of several threads: all or none on this disk. Object storage gets them thread by
-        thread, so after the loss of a machine one may be there without the other.
+        """Writes one version in each of several threads. On this disk, all versions are written or none. They are archived
+        thread by thread, so after the loss of the machine the archive may have some of them and not the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Hydrate(self, request, context):
-        """Reads the state at a version, whole or in part, in pages.
+        """Reads the state at a version, or a part of it, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,21 +125,21 @@ class CheckpointServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadHistory(self, request, context):
-        """Streams a line of versions: a state, then what each version changed.
+        """Streams a line of versions: the state at the first one, and what each version changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLog(self, request, context):
-        """Reads a log as a stream of events, a page at a time, and waits for more at its end.
+        """Reads a page of a log, for readers that follow a log as a stream of events. Can wait at its end for new entries.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiffCheckpoints(self, request, context):
-        """Computes the edits that lead from one version to another, related or not.
+        """Computes the edits that lead from one version to another. The two versions need not be related.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,8 +199,8 @@ def add_CheckpointServiceServicer_to_server(servicer, server):
 class CheckpointService(object):
     """Saves and reads the versions of threads.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters,
-    never "-" but where said; `branch` empty = "main".
+    Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
+    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
     """
 
     @staticmethod
