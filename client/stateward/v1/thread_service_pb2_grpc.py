@@ -26,12 +26,15 @@ if _version_not_supported:
 
 
 class ThreadServiceStub(object):
-    """Looks after threads. Fields of the same name mean the same in every request:
+    """Manages threads. Fields of the same name mean the same in every request:
 
-    `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
-    `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
-    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
+    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
+    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+
+    With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
+    THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
+    cannot be asked.
     """
 
     def __init__(self, channel):
@@ -108,12 +111,15 @@ class ThreadServiceStub(object):
 
 
 class ThreadServiceServicer(object):
-    """Looks after threads. Fields of the same name mean the same in every request:
+    """Manages threads. Fields of the same name mean the same in every request:
 
-    `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
-    `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
-    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
+    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
+    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+
+    With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
+    THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
+    cannot be asked.
     """
 
     def GetThread(self, request, context):
@@ -124,35 +130,37 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListThreads(self, request, context):
-        """Lists the threads this sidecar knows, the most recently changed first (to the second).
+        """Lists the threads that this sidecar knows, the most recently changed first. The order is exact to the second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountThreads(self, request, context):
-        """Counts the threads this sidecar knows, by status.
+        """Counts the threads that this sidecar knows, by status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkThread(self, request, context):
-        """Copies a thread under its own key: one version, or all of them. Deleting the source never harms the copy.
+        """Copies one version of a thread, or all of them, to a new thread with its own key. Deleting the source never harms
+        the copy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PruneThread(self, request, context):
-        """Removes versions now. What stays is readable as before.
+        """Removes versions now. The other versions stay readable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteThread(self, request, context):
-        """Removes a thread for good, by destroying its key first. A thread of the same name starts anew.
+        """Removes a thread for good. The daemon destroys the thread's key first. A later thread of the same name is a new
+        one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,7 +174,7 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetTag(self, request, context):
-        """Makes a tag, or moves it.
+        """Makes a tag, or moves an existing one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,32 +188,35 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Streams changes of one thread, or of all threads of a namespace, with no gap and no duplicate. A thread that does
-        not exist is THREAD_NOT_FOUND; the watch of a thread ends after its deletion. What another sidecar writes is told
-        once something here asks the archive for the thread: a read of it, or a write.
+        """Streams the changes of one thread, or of all threads of a namespace, with no gap and no duplicate. Fails with
+        THREAD_NOT_FOUND if the thread does not exist. The watch of a thread ends after its deletion. Changes by another
+        sidecar are sent after a read or a write of the thread at this sidecar has asked the archive for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WaitDurable(self, request, context):
-        """Waits until a place in the journal has reached a level. After a takeover another entry may stand at that place:
-        `digest` says which one is meant. Where that one is no history any more, the answer is FENCED, and names the orphan.
+        """Waits until a journal entry has reached a level. After a takeover, another entry may have the same sequence;
+        `digest` says which entry is meant. Fails with FENCED if that entry is no longer part of the history; the error
+        names the orphan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request, context):
-        """Makes this sidecar the owner of a thread that exists in the archive, or reads it. Writes do it by themselves, with
-        IF_FREE and without waiting. NO_ARCHIVE where there is none; NOT_OWNER where somebody else holds it.
+        """Makes this sidecar the owner of a thread in the archive, or only reads the thread. Writes attach a thread by
+        themselves, with IF_FREE and without waiting. Fails with NO_ARCHIVE if there is no archive, and with NOT_OWNER if
+        another sidecar holds the thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detach(self, request, context):
-        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once.
+        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once. Fails with
+        NO_ARCHIVE if there is no archive, and with NOT_OWNER if another sidecar holds the thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -288,12 +299,15 @@ def add_ThreadServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ThreadService(object):
-    """Looks after threads. Fields of the same name mean the same in every request:
+    """Manages threads. Fields of the same name mean the same in every request:
 
-    `namespace` empty = "default". `expected_version`: absent = any, else the head of main must be this version.
-    `expected_uid`: empty = any, else the thread must be this creation. `request_id`: as in SaveRequest; optional here.
-    With the feature "archive", a thread that is not on this disk is looked for there; "not found" is answered only after
-    the archive said so in this call, and ARCHIVE_UNAVAILABLE where it cannot be asked.
+    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
+    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+
+    With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
+    THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
+    cannot be asked.
     """
 
     @staticmethod
