@@ -125,7 +125,7 @@ class CheckpointServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadHistory(self, request, context):
-        """Streams a line of versions: the state at the first one, and what each version changed.
+        """Streams a line of versions: a state, then what each version changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
