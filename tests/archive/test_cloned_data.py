@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import LEASE_S
 
+from stateward.v1.archive_service_pb2 import RepairThreadRequest
+from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.errors import Fenced, NotOwner
 
 
@@ -76,3 +79,22 @@ def test_what_waits_for_the_archive_is_tried_again(driven: Town, tmp_path: Path)
     driven.time.sleep(LEASE_S)
     moved.ship_now()
     assert driven.machine("other").state().checkpoint.version == 2
+
+
+def test_a_repair_waits_for_the_lease(driven: Town, tmp_path: Path) -> None:
+    """HEAD names an object that is lost: it is not written anew while the other copy may live and use it."""
+    first = driven.machine("host")
+    for _ in range(6):
+        first.put(append(os.urandom(2000)))
+        first.ship_now()
+    first.archive.schedule.write_rows(wait=True)
+    first.copy_disk(tmp_path / "copy")
+    pack = next(key for key, _ in driven.net.bucket.list("v1/t/") if key.endswith(".pack"))
+    driven.net.bucket.delete(pack)
+    copy = driven.machine("host", tmp_path / "copy")
+    request = RepairThreadRequest(namespace="default", thread="job")
+    with pytest.raises(NotOwner, match="another copy of these data may hold it"):
+        Repairer(copy.archive.desk).repair(request)
+    driven.time.sleep(LEASE_S)
+    assert Repairer(copy.archive.desk).repair(request).findings
+    assert copy.state().checkpoint.version == 6

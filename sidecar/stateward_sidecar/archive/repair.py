@@ -140,7 +140,7 @@ class Repairer:
         else:
             local = Local(
                 thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
-                lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots,
+                lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots, desk.former,
             )  # fmt: skip
             verdict = judge(local, head).verdict
             if verdict is Verdict.ROLLED_BACK:
@@ -159,6 +159,10 @@ class Repairer:
         is_free = head.detached or desk.is_own(head)
         if found.findings and thread.access == ACCESS_REMOTE and not is_free:
             found.refusal = f"it is held by {head.owner_id!r}; repair it there, or once it was given up"
+        elif found.findings and head.boot_id in desk.former and not head.detached:
+            left_s = desk.options.lease_s - desk.observe(place, head)
+            if left_s > 0:
+                found.refusal = f"another copy of these data may hold it; if it stays idle, repair it in {left_s:.1f} s"
         if marked and not found.findings:
             found.only_marked = True
             found.findings.append("it is marked as rolled back here, and HEAD is in order now")
