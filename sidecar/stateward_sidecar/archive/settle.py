@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -138,9 +140,21 @@ class Settler:
         refs = list(head.objects)
         if head.HasField("index") and head.index.last_sequence > after:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
+        tail = {sequence_of(record): record for record in head.tail}
+        if shared := self._newest_of(thread, tail, after, until):
+            return shared
         packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > after and ref.first_sequence <= until]
-        theirs = {row.sequence: row.record for row in self._fetcher.read(place, packs) if is_entry(row)}
-        theirs.update((sequence_of(record), record) for record in head.tail)
+        packs.sort(key=lambda ref: ref.last_sequence, reverse=True)
+        # The newest first, and few at once: a history may be larger than memory.
+        for _, found in self._fetcher.history(place, packs):
+            if isinstance(found, Corrupt):
+                raise found
+            theirs = {row.sequence: row.record for row in found if is_entry(row)}
+            if shared := self._newest_of(thread, theirs, after, until):
+                return shared
+        return 0
+
+    def _newest_of(self, thread: Thread, theirs: Mapping[int, bytes], after: int, until: int) -> int:
         for sequence in sorted(theirs, reverse=True):
             if after < sequence <= until:
                 ours = self._desk.outbox.digest_at(thread.identity, sequence)
