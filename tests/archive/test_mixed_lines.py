@@ -133,6 +133,34 @@ def test_an_owner_whose_line_was_lost(pair: Pair) -> None:
     assert pair.a.words(orphan) == ["one", "two", "lost three", "lost four"]
 
 
+@pytest.mark.parametrize("unshipped", [0, 1])
+@pytest.mark.parametrize("epochs", [1, 14, 15, 20])
+def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, unshipped: int) -> None:
+    """HEAD names the last 16 epochs only, and what was known of it is in no line any more: entries tell."""
+    a = pair.a
+    a.stop_and_start()
+    pair.back_up()
+    a.put("lost three")
+    a.put("lost four")
+    a.archive_all()
+    a.archive.schedule._rows.add(a.number_here())
+    a.write_rows()  # what is known of HEAD outlives the process
+    for number in range(unshipped):
+        a.put(f"never shipped {number}")
+    pair.set_back()
+    for number in range(epochs):
+        other = pair.start(f"other {number}")
+        other.take()
+        other.put(f"other {number}")
+        other.archive_all()
+        other.stop()
+    a.restart()
+    assert a.words() == ["one", "two", *(f"other {number}" for number in range(epochs))]
+    (orphan,) = (each for each in a.threads() if each.access == ACCESS_ORPHAN)
+    assert orphan.archive is not None
+    assert orphan.archive.common_sequence == 2
+
+
 def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> None:
     """Nobody went on from there: reads are refused by name, and nothing is set aside."""
     pair.a.stop_and_start()

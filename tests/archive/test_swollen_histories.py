@@ -35,7 +35,7 @@ def test_lines_are_compared_from_their_end(driven: Town, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(desk.outbox, "digest_at", ours)
     most = watch_requests(machine, monkeypatch)
-    assert machine.archive.settler._newest_shared(thread, hold.place, seen.head, 0, COUNT) == common
+    assert machine.archive.settler._newest_shared(thread, hold.place, seen.head, 0, COUNT)[0] == common
     read = COUNT - common + 1 if common else COUNT
     assert sum(most) <= read + AT_ONCE - 1
     assert max(most) <= AT_ONCE

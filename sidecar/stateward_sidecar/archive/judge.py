@@ -52,6 +52,8 @@ class Judgement:
 
     verdict: Verdict
     common_sequence: int = 0
+    # False: HEAD has seen more epochs since what was known than it names, and may have left our line before that place.
+    is_certain: bool = True
 
 
 def judge(local: Local, head: ArchiveHead | None) -> Judgement:
@@ -87,9 +89,10 @@ def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
 
 def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
     common = _common(local, head)
-    if common >= local.tip_sequence:
-        return Judgement(Verdict.TAKEN, common)
-    return Judgement(Verdict.FENCED, common)
+    is_same = head.tip_sequence <= local.tip_sequence and local.digest_at(head.tip_sequence) == head.tip_digest
+    is_certain = is_same or not head.lineage or head.lineage[0].epoch <= local.known.epoch + 1
+    verdict = Verdict.TAKEN if common >= local.tip_sequence else Verdict.FENCED
+    return Judgement(verdict, common, is_certain)
 
 
 def _left(local: Local, head: ArchiveHead) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
@@ -101,7 +101,7 @@ class Settler:
     def part(self, thread: Thread, place: Place, seen: Seen) -> None:
         """Sets a copy aside whose newest entry is not the one that HEAD's next entry continues."""
         try:
-            common = self._newest_shared(thread, place, seen.head, 0, self._tip(thread) - 1)
+            common, _ = self._newest_shared(thread, place, seen.head, 0, self._tip(thread) - 1)
         except Corrupt:
             common = 0
         self._lose(thread, Judgement(Verdict.FENCED, common), seen.head)
@@ -113,7 +113,8 @@ class Settler:
             lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots, desk.former,
         )  # fmt: skip
         judgement = judge(local, seen.head if seen is not None else None)
-        if seen is not None and judgement.verdict in (Verdict.BEHIND, Verdict.FENCED):
+        is_open = judgement.verdict in (Verdict.BEHIND, Verdict.FENCED) or not judgement.is_certain
+        if seen is not None and is_open:
             return self._look_closer(thread, judgement, place, seen)
         return judgement
 
@@ -126,41 +127,45 @@ class Settler:
         tip, common = self._tip(thread), judgement.common_sequence
         if seen.head.uid != thread.identity.uid:
             return judgement
+        after = common if judgement.is_certain else 0
         try:
-            common = max(common, self._newest_shared(thread, place, seen.head, common, tip))
+            shared, is_parted = self._newest_shared(thread, place, seen.head, after, tip)
+            # Entries that differ say more than what was known of HEAD; where all are pruned, that has to do.
+            common = shared if is_parted and not judgement.is_certain else max(common, shared)
         except Corrupt:
             if judgement.verdict is Verdict.BEHIND:
                 raise
         if common < tip:
             return Judgement(Verdict.FENCED, common)
-        return Judgement(Verdict.TAKEN if judgement.verdict is Verdict.FENCED else Verdict.BEHIND, common)
+        return Judgement(Verdict.BEHIND if judgement.verdict is Verdict.BEHIND else Verdict.TAKEN, common)
 
-    def _newest_shared(self, thread: Thread, place: Place, head: ArchiveHead, after: int, until: int) -> int:
-        """The newest entry in (after, until] that is here and in the archive; 0 = none is."""
+    def _newest_shared(
+        self, thread: Thread, place: Place, head: ArchiveHead, after: int, until: int
+    ) -> tuple[int, bool]:
+        """The newest entry in (after, until] that is here and in the archive, 0 = none is; and whether one after it
+        differs."""
         refs = list(head.objects)
         if head.HasField("index") and head.index.last_sequence > after:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
-        tail = {sequence_of(record): record for record in head.tail}
-        if shared := self._newest_of(thread, tail, after, until):
-            return shared
         packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > after and ref.first_sequence <= until]
         packs.sort(key=lambda ref: ref.last_sequence, reverse=True)
+        is_parted = False
         # The newest first, and few at once: a history may be larger than memory.
+        for theirs in self._entries(place, head, packs):
+            for sequence in sorted(theirs, reverse=True):
+                ours = self._desk.outbox.digest_at(thread.identity, sequence) if after < sequence <= until else b""
+                if ours and ours == unpack(theirs[sequence], sequence).header.digest:
+                    return sequence, is_parted
+                is_parted = is_parted or bool(ours)
+        return 0, is_parted
+
+    def _entries(self, place: Place, head: ArchiveHead, packs: Sequence[ObjectRef]) -> Iterator[dict[int, bytes]]:
+        """Entries by sequence: of HEAD itself, then of packs. Raises Corrupt."""
+        yield {sequence_of(record): record for record in head.tail}
         for _, found in self._fetcher.history(place, packs):
             if isinstance(found, Corrupt):
                 raise found
-            theirs = {row.sequence: row.record for row in found if is_entry(row)}
-            if shared := self._newest_of(thread, theirs, after, until):
-                return shared
-        return 0
-
-    def _newest_of(self, thread: Thread, theirs: Mapping[int, bytes], after: int, until: int) -> int:
-        for sequence in sorted(theirs, reverse=True):
-            if after < sequence <= until:
-                ours = self._desk.outbox.digest_at(thread.identity, sequence)
-                if ours and ours == unpack(theirs[sequence], sequence).header.digest:
-                    return sequence
-        return 0
+            yield {row.sequence: row.record for row in found if is_entry(row)}
 
     def _tip(self, thread: Thread) -> int:
         moment = self._desk.outbox.moment(thread.identity)
