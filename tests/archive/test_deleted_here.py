@@ -41,3 +41,17 @@ def test_it_can_be_given_up(driven: Town) -> None:
     delete_here(machine)
     machine.archive.detach("default", "job")
     assert driven.machine("second").put(append(after=1)).version == 2
+
+
+def test_a_thread_with_another_uid_than_expected_stays(driven: Town) -> None:
+    """The call says at once that there is no such thread, and deletes neither the copy nor the archive's."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    request = DeleteThreadRequest(namespace="default", thread="job", expected_uid="0" * 32)
+    with pytest.raises(ThreadNotFound):
+        machine.delete(request)
+    request.allow_missing = True
+    assert not machine.delete(request).uid
+    assert machine.state().checkpoint.version == 1
+    assert driven.machine("second").state().checkpoint.version == 1

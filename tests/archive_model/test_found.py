@@ -289,3 +289,14 @@ def test_a_copied_disk_reads_what_was_not_archived_of_it(history: Rules) -> None
     history.copy(0)
     history.restore(1, 0, now=True)
     history.read(1, "a", "main", NONE)
+
+
+def test_a_thread_that_is_taken_while_it_is_read_is_read_as_held(history: Rules) -> None:
+    """The taking was answered late, and another machine took the thread meanwhile: its owner learns that later."""
+    history.detach(0, "a", NONE)
+    history.attach(1, "a", (Fault(HELD_AFTER, 0, at_head=True),))
+    history.read(1, "a", "main", NONE)
+    save(history, 1, archived=False)
+    history.take(0, "a", NONE)
+    save(history, 0)
+    history.resume(0)

@@ -67,10 +67,10 @@ class Deleter:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse | None:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
+            found = draft.identity.uid if draft is not None else b""
             if draft is not None and draft.thread.access == ACCESS_ORPHAN:
                 return delete(txn, batch)
-            found = draft.identity.uid if draft is not None else b""
-            if found == ended:
+            if found == ended or (not ended and request.expected_uid not in ("", found.hex())):
                 return delete(txn, batch)
             return DeleteThreadResponse(uid=ended.hex()) if ended else None
 
