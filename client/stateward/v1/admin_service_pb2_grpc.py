@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub(object):
-    """Tells about the server and checks what it stores. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
     """
 
     def __init__(self, channel):
@@ -58,33 +58,34 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Tells about the server and checks what it stores. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
     """
 
     def GetServerInfo(self, request, context):
-        """Reads versions, limits and features, so that no client finds a limit by failing.
+        """Returns the daemon's version, limits and features, so that a client need not find a limit by failing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Reads counts and sizes.
+        """Returns counts and sizes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Reads stored records back and streams what is wrong with them. Works beside normal operation.
+        """Reads stored records back and streams every damage that it finds. Works beside normal operation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Prepares the machine for being emptied: not ready any more, saves of new work are SHUTTING_DOWN, what is committed is
-        archived, and every thread is given up. Reads go on. Undone by a call with `undo`, or by a restart.
+        """Prepares the machine for being taken away. The daemon reports that it is not ready, and refuses new work with
+        SHUTTING_DOWN. It archives what is committed, then detaches every thread. Reads continue. A call with `undo` or a
+        restart of the daemon ends the drain.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +123,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Tells about the server and checks what it stores. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
     """
 
     @staticmethod
