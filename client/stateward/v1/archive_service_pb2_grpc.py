@@ -26,8 +26,12 @@ if _version_not_supported:
 
 
 class ArchiveServiceStub(object):
-    """Commands for people. These are the only calls that list the bucket: they cost requests by the number of threads.
-    NO_ARCHIVE where there is none, ARCHIVE_UNAVAILABLE where it cannot be reached.
+    """Commands for people. ListArchive, VerifyArchive, RestoreArchive and CollectGarbage list the bucket, so the number of
+    their requests grows with the number of threads. RepairThread lists the objects of one thread. No call of another
+    service lists the bucket as a whole.
+
+    All calls fail with NO_ARCHIVE if the daemon has no archive. All but GetArchive fail with ARCHIVE_UNAVAILABLE if the
+    bucket cannot be reached.
     """
 
     def __init__(self, channel):
@@ -69,47 +73,54 @@ class ArchiveServiceStub(object):
 
 
 class ArchiveServiceServicer(object):
-    """Commands for people. These are the only calls that list the bucket: they cost requests by the number of threads.
-    NO_ARCHIVE where there is none, ARCHIVE_UNAVAILABLE where it cannot be reached.
+    """Commands for people. ListArchive, VerifyArchive, RestoreArchive and CollectGarbage list the bucket, so the number of
+    their requests grows with the number of threads. RepairThread lists the objects of one thread. No call of another
+    service lists the bucket as a whole.
+
+    All calls fail with NO_ARCHIVE if the daemon has no archive. All but GetArchive fail with ARCHIVE_UNAVAILABLE if the
+    bucket cannot be reached.
     """
 
     def GetArchive(self, request, context):
-        """Reads where the archive is and how it does, without a request to it.
+        """Returns the location, settings and figures of the archive. Sends no request to the bucket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListArchive(self, request, context):
-        """Streams all threads in the archive, each by one request.
+        """Streams all threads in the archive, at the cost of about one request for each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyArchive(self, request, context):
-        """Checks that everything HEADs name is there, and with `data_percent` that it can be opened.
+        """Checks that everything that HEADs name is in the archive. With `data_percent` it also reads and opens objects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestoreArchive(self, request, context):
-        """Copies threads from the archive to this disk, without taking them. Can be run again: what is here is not read anew.
+        """Copies threads from the archive to this disk, without attaching them. The call can be repeated: it does not read
+        again what is already on this disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectGarbage(self, request, context):
-        """Removes objects that no HEAD names and that nobody can name any more.
+        """Removes objects that no HEAD names and that no sidecar can name any more. Also deletes threads that expired more
+        than an hour ago, if they are detached or this sidecar holds them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepairThread(self, request, context):
-        """Writes a thread's HEAD anew from this disk, where it was lost, damaged or rolled back.
+        """Writes a thread's HEAD anew from this disk, if HEAD or an object that it names is missing or damaged, or if HEAD
+        was rolled back. Fails with NOT_OWNER if this disk must not repair the thread; the message says why.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,8 +168,12 @@ def add_ArchiveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ArchiveService(object):
-    """Commands for people. These are the only calls that list the bucket: they cost requests by the number of threads.
-    NO_ARCHIVE where there is none, ARCHIVE_UNAVAILABLE where it cannot be reached.
+    """Commands for people. ListArchive, VerifyArchive, RestoreArchive and CollectGarbage list the bucket, so the number of
+    their requests grows with the number of threads. RepairThread lists the objects of one thread. No call of another
+    service lists the bucket as a whole.
+
+    All calls fail with NO_ARCHIVE if the daemon has no archive. All but GetArchive fail with ARCHIVE_UNAVAILABLE if the
+    bucket cannot be reached.
     """
 
     @staticmethod
