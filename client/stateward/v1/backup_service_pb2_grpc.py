@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class BackupServiceStub(object):
-    """Copies threads between stores that share no keys. What ExportThread sends, ImportThread takes.
+    """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
-    A restored thread reads as the original does, but for these: uid, digests and sequences are new; sizes at rest differ;
-    no lease is held; an effect that was being worked on is UNCERTAIN; `expire_time` counts from the restore; a copy does
-    not know which threads were forked from the original. Its journal is new too: it tells of what is kept, and not of
-    signals that were acknowledged, tags that were moved or claims that ended. Tokens of leases and claims are higher than
-    all that the original gave out.
+    A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
+    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
+    Its tokens of leases and claims are higher than all tokens of the original.
     """
 
     def __init__(self, channel):
@@ -54,27 +54,28 @@ class BackupServiceStub(object):
 
 
 class BackupServiceServicer(object):
-    """Copies threads between stores that share no keys. What ExportThread sends, ImportThread takes.
+    """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
-    A restored thread reads as the original does, but for these: uid, digests and sequences are new; sizes at rest differ;
-    no lease is held; an effect that was being worked on is UNCERTAIN; `expire_time` counts from the restore; a copy does
-    not know which threads were forked from the original. Its journal is new too: it tells of what is kept, and not of
-    signals that were acknowledged, tags that were moved or claims that ended. Tokens of leases and claims are higher than
-    all that the original gave out.
+    A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
+    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
+    Its tokens of leases and claims are higher than all tokens of the original.
     """
 
     def ExportThread(self, request, context):
-        """Streams all that is kept of a thread. Versions are those that the thread had when the call began; effects may be
-        newer, as they are after a crash. VERSION_PRUNED if a head was pruned meanwhile: export the thread again.
+        """Streams everything that is kept of a thread. The versions are those that the thread had when the call began.
+        Effects may be newer, as after a crash. Fails with VERSION_PRUNED if the head of a branch was pruned during the
+        call; the client then exports the thread again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportThread(self, request_iterator, context):
-        """Makes a thread: all or nothing. Nobody sees it before the call has succeeded, and a call that is cut off leaves
-        nothing. The first message is `begin`. THREAD_EXISTS if there is a thread of this name that this request id did not
-        make. The server may answer before the stream has ended, if the thread is there already.
+        """Makes a thread, all or nothing. Nobody sees the thread before the call has succeeded, and a call that is cut off
+        leaves nothing. The first message has `begin`. Fails with THREAD_EXISTS if a thread of this name exists and another
+        request made it. If this request id made it, the daemon may answer before the stream has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,13 +103,13 @@ def add_BackupServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BackupService(object):
-    """Copies threads between stores that share no keys. What ExportThread sends, ImportThread takes.
+    """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
-    A restored thread reads as the original does, but for these: uid, digests and sequences are new; sizes at rest differ;
-    no lease is held; an effect that was being worked on is UNCERTAIN; `expire_time` counts from the restore; a copy does
-    not know which threads were forked from the original. Its journal is new too: it tells of what is kept, and not of
-    signals that were acknowledged, tags that were moved or claims that ended. Tokens of leases and claims are higher than
-    all that the original gave out.
+    A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
+    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
+    Its tokens of leases and claims are higher than all tokens of the original.
     """
 
     @staticmethod
