@@ -26,15 +26,17 @@ if _version_not_supported:
 
 
 class BlobServiceStub(object):
-    """Writes and reads blobs. A blob belongs to one thread, is immutable, and is known there by the SHA-256 of its bytes:
-    the same bytes written twice are kept once. Write it first, then save a version whose values name it with the BlobRef
-    that WriteBlob answered; a Save that names a blob the thread does not have is INVALID_FIELD.
+    """Writes and reads blobs. A blob belongs to one thread and is immutable. Its name in the thread is the SHA-256 of its
+    bytes: a thread keeps the same bytes only once. The client first writes the blob, then saves a version whose values
+    name it with the BlobRef from WriteBlob's answer. A Save that names a blob that the thread does not have fails with
+    INVALID_FIELD.
 
-    A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
-    more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
+    A blob stays as long as a retained version names it. The daemon removes a blob that no retained version names, at the
+    earliest one day after it was last written. DeleteThread deletes the blobs of the thread. A copy of a thread has its
+    own copies of the blobs.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
-    "-".
+    Common fields: `namespace` empty = "default"; `thread` is 1 to 1,024 bytes of UTF-8 without control characters, and
+    never "-".
     """
 
     def __init__(self, channel):
@@ -61,35 +63,38 @@ class BlobServiceStub(object):
 
 
 class BlobServiceServicer(object):
-    """Writes and reads blobs. A blob belongs to one thread, is immutable, and is known there by the SHA-256 of its bytes:
-    the same bytes written twice are kept once. Write it first, then save a version whose values name it with the BlobRef
-    that WriteBlob answered; a Save that names a blob the thread does not have is INVALID_FIELD.
+    """Writes and reads blobs. A blob belongs to one thread and is immutable. Its name in the thread is the SHA-256 of its
+    bytes: a thread keeps the same bytes only once. The client first writes the blob, then saves a version whose values
+    name it with the BlobRef from WriteBlob's answer. A Save that names a blob that the thread does not have fails with
+    INVALID_FIELD.
 
-    A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
-    more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
+    A blob stays as long as a retained version names it. The daemon removes a blob that no retained version names, at the
+    earliest one day after it was last written. DeleteThread deletes the blobs of the thread. A copy of a thread has its
+    own copies of the blobs.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
-    "-".
+    Common fields: `namespace` empty = "default"; `thread` is 1 to 1,024 bytes of UTF-8 without control characters, and
+    never "-".
     """
 
     def WriteBlob(self, request_iterator, context):
-        """Writes a blob: one message with `begin`, then messages with `data`. Answered when it is durable on this disk. All
-        or nothing: a stream that ends in an error, or whose bytes are not those announced, leaves nothing. Free to repeat.
-        The server may answer before the stream has ended, where it finds that it has the announced blob already.
+        """Writes a blob: the client sends one message with `begin`, then messages with `data`. The daemon answers when the
+        blob is durable on this disk. All or nothing: a stream that ends in an error, or whose bytes are not the announced
+        ones, leaves nothing. Retries are safe. If the thread already has the announced blob, the daemon may answer before
+        the stream has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadBlob(self, request, context):
-        """Streams a blob, or a range of it, in order, in messages of at most 1 MiB.
+        """Streams a blob, or a range of it, in order, in messages with at most 1 MiB of data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StatBlob(self, request, context):
-        """Reads what is known about a blob, without its bytes.
+        """Returns what is known about a blob, without its bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,15 +127,17 @@ def add_BlobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlobService(object):
-    """Writes and reads blobs. A blob belongs to one thread, is immutable, and is known there by the SHA-256 of its bytes:
-    the same bytes written twice are kept once. Write it first, then save a version whose values name it with the BlobRef
-    that WriteBlob answered; a Save that names a blob the thread does not have is INVALID_FIELD.
+    """Writes and reads blobs. A blob belongs to one thread and is immutable. Its name in the thread is the SHA-256 of its
+    bytes: a thread keeps the same bytes only once. The client first writes the blob, then saves a version whose values
+    name it with the BlobRef from WriteBlob's answer. A Save that names a blob that the thread does not have fails with
+    INVALID_FIELD.
 
-    A blob stays as long as a retained version names it. One that no retained version names goes when it was last written
-    more than a day ago. Deleting the thread deletes its blobs; a copy of a thread has copies of its own.
+    A blob stays as long as a retained version names it. The daemon removes a blob that no retained version names, at the
+    earliest one day after it was last written. DeleteThread deletes the blobs of the thread. A copy of a thread has its
+    own copies of the blobs.
 
-    Common fields: `namespace` empty = "default"; `thread` 1 to 1,024 bytes of UTF-8 without control characters, never
-    "-".
+    Common fields: `namespace` empty = "default"; `thread` is 1 to 1,024 bytes of UTF-8 without control characters, and
+    never "-".
     """
 
     @staticmethod
