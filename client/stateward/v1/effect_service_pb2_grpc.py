@@ -26,11 +26,16 @@ if _version_not_supported:
 
 
 class EffectServiceStub(object):
-    """Keeps what tools did, so that an agent that died in the middle neither repeats nor loses it.
+    """Records what tools did, so that an agent that dies during a tool call neither repeats the call nor loses its result.
 
-    Before it calls a tool the agent begins an effect and gets NEW with a claim token; afterwards it completes it. Whoever
-    begins it again gets the result (DONE, FAILED), or learns that somebody is at it (IN_PROGRESS), or that somebody was and
-    ended without a word (UNCERTAIN): then it holds the claim, and must find out what happened before it calls again.
+    Before the agent calls a tool, it begins an effect and gets NEW with a claim token. After the call it completes the
+    effect. An agent that begins the same effect again gets one of these answers:
+
+    - DONE or FAILED, with the result.
+    - IN_PROGRESS: another holder is working on the effect.
+    - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
+    find out what happened before it calls the tool again.
+
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """
 
@@ -63,37 +68,44 @@ class EffectServiceStub(object):
 
 
 class EffectServiceServicer(object):
-    """Keeps what tools did, so that an agent that died in the middle neither repeats nor loses it.
+    """Records what tools did, so that an agent that dies during a tool call neither repeats the call nor loses its result.
 
-    Before it calls a tool the agent begins an effect and gets NEW with a claim token; afterwards it completes it. Whoever
-    begins it again gets the result (DONE, FAILED), or learns that somebody is at it (IN_PROGRESS), or that somebody was and
-    ended without a word (UNCERTAIN): then it holds the claim, and must find out what happened before it calls again.
+    Before the agent calls a tool, it begins an effect and gets NEW with a claim token. After the call it completes the
+    effect. An agent that begins the same effect again gets one of these answers:
+
+    - DONE or FAILED, with the result.
+    - IN_PROGRESS: another holder is working on the effect.
+    - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
+    find out what happened before it calls the tool again.
+
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """
 
     def BeginEffect(self, request, context):
-        """Claims an effect, or says what became of it. Durable before the answer. Makes the thread if it does not exist.
+        """Claims an effect, or returns its state. A claim is durable before the daemon answers. Makes the thread if it does
+        not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteEffect(self, request, context):
-        """Says how it ended. CLAIM_LOST where the claim is somebody else's by now: nothing was written.
+        """Records how an effect ended. Fails with CLAIM_LOST if the caller no longer holds the claim; nothing was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutEffects(self, request, context):
-        """Records results without claims: tool results to be found again, a framework's pending writes.
+        """Records results without claims, e.g. tool results that are looked up later, or a framework's pending writes. Makes
+        the thread if it does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEffects(self, request, context):
-        """Lists the effects of an anchor in the order of their sort keys, then keys.
+        """Lists the effects of an anchor in the order of their sort keys, then of their keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,11 +143,16 @@ def add_EffectServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EffectService(object):
-    """Keeps what tools did, so that an agent that died in the middle neither repeats nor loses it.
+    """Records what tools did, so that an agent that dies during a tool call neither repeats the call nor loses its result.
 
-    Before it calls a tool the agent begins an effect and gets NEW with a claim token; afterwards it completes it. Whoever
-    begins it again gets the result (DONE, FAILED), or learns that somebody is at it (IN_PROGRESS), or that somebody was and
-    ended without a word (UNCERTAIN): then it holds the claim, and must find out what happened before it calls again.
+    Before the agent calls a tool, it begins an effect and gets NEW with a claim token. After the call it completes the
+    effect. An agent that begins the same effect again gets one of these answers:
+
+    - DONE or FAILED, with the result.
+    - IN_PROGRESS: another holder is working on the effect.
+    - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
+    find out what happened before it calls the tool again.
+
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """
 
