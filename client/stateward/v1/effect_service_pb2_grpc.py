@@ -32,7 +32,7 @@ class EffectServiceStub(object):
     effect. An agent that begins the same effect again gets one of these answers:
 
     - DONE or FAILED, with the result.
-    - IN_PROGRESS: another holder is working on the effect.
+    - IN_PROGRESS: a holder is working on the effect.
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
 
@@ -74,7 +74,7 @@ class EffectServiceServicer(object):
     effect. An agent that begins the same effect again gets one of these answers:
 
     - DONE or FAILED, with the result.
-    - IN_PROGRESS: another holder is working on the effect.
+    - IN_PROGRESS: a holder is working on the effect.
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
 
@@ -149,7 +149,7 @@ class EffectService(object):
     effect. An agent that begins the same effect again gets one of these answers:
 
     - DONE or FAILED, with the result.
-    - IN_PROGRESS: another holder is working on the effect.
+    - IN_PROGRESS: a holder is working on the effect.
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
 
