@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class LeaseServiceStub(object):
-    """Gives out the right to write a thread. A named lock is a thread that nobody saves to.
+    """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves to the thread without its token are LEASE_HELD; reads, signals, tags and settings are free.
-    A save with a token that is not the newest one is LEASE_HELD as well, also when nobody holds the thread any more.
-    `namespace` empty = "default".
+    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
+    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    lease any more. `namespace` empty = "default".
     """
 
     def __init__(self, channel):
@@ -57,11 +57,11 @@ class LeaseServiceStub(object):
 
 
 class LeaseServiceServicer(object):
-    """Gives out the right to write a thread. A named lock is a thread that nobody saves to.
+    """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves to the thread without its token are LEASE_HELD; reads, signals, tags and settings are free.
-    A save with a token that is not the newest one is LEASE_HELD as well, also when nobody holds the thread any more.
-    `namespace` empty = "default".
+    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
+    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    lease any more. `namespace` empty = "default".
     """
 
     def AcquireLease(self, request, context):
@@ -72,14 +72,15 @@ class LeaseServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Begins the term anew. Costs no write. LEASE_HELD where somebody else has taken it.
+        """Restarts the term, also after it has ended if nobody has taken the lease since. Writes nothing. Fails with
+        LEASE_HELD if the lease was taken by another holder or given back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLease(self, request, context):
-        """Gives the lease back. One that was taken or given back already is fine.
+        """Gives the lease back. Succeeds too if the lease was already taken by another holder or given back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,11 +113,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LeaseService(object):
-    """Gives out the right to write a thread. A named lock is a thread that nobody saves to.
+    """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves to the thread without its token are LEASE_HELD; reads, signals, tags and settings are free.
-    A save with a token that is not the newest one is LEASE_HELD as well, also when nobody holds the thread any more.
-    `namespace` empty = "default".
+    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
+    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    lease any more. `namespace` empty = "default".
     """
 
     @staticmethod
