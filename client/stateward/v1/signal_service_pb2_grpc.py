@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class SignalServiceStub(object):
-    """Carries messages to threads. They are durable, come in order, at least once, and are acknowledged by a save
-    (`ack_signals`) in the transaction that holds what the agent made of them. Nobody's lease is in their way. With an
-    archive, a signal to a thread that is free attaches it; one that another sidecar holds is NOT_OWNER. `namespace` empty
-    = "default".
+    """Delivers messages to threads. Signals are durable and arrive in order, at least once. A save acknowledges them with
+    `ack_signals`, in the same transaction that holds what the agent made of them. A lease does not keep anybody from
+    sending signals. With an archive, a signal to a thread that is free attaches the thread; a signal to a thread that
+    another sidecar holds fails with NOT_OWNER. `namespace` empty = "default".
     """
 
     def __init__(self, channel):
@@ -51,10 +51,10 @@ class SignalServiceStub(object):
 
 
 class SignalServiceServicer(object):
-    """Carries messages to threads. They are durable, come in order, at least once, and are acknowledged by a save
-    (`ack_signals`) in the transaction that holds what the agent made of them. Nobody's lease is in their way. With an
-    archive, a signal to a thread that is free attaches it; one that another sidecar holds is NOT_OWNER. `namespace` empty
-    = "default".
+    """Delivers messages to threads. Signals are durable and arrive in order, at least once. A save acknowledges them with
+    `ack_signals`, in the same transaction that holds what the agent made of them. A lease does not keep anybody from
+    sending signals. With an archive, a signal to a thread that is free attaches the thread; a signal to a thread that
+    another sidecar holds fails with NOT_OWNER. `namespace` empty = "default".
     """
 
     def SendSignal(self, request, context):
@@ -65,7 +65,7 @@ class SignalServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSignals(self, request, context):
-        """Lists what is not acknowledged yet, oldest first.
+        """Lists the signals that are not acknowledged yet, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,10 +93,10 @@ def add_SignalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SignalService(object):
-    """Carries messages to threads. They are durable, come in order, at least once, and are acknowledged by a save
-    (`ack_signals`) in the transaction that holds what the agent made of them. Nobody's lease is in their way. With an
-    archive, a signal to a thread that is free attaches it; one that another sidecar holds is NOT_OWNER. `namespace` empty
-    = "default".
+    """Delivers messages to threads. Signals are durable and arrive in order, at least once. A save acknowledges them with
+    `ack_signals`, in the same transaction that holds what the agent made of them. A lease does not keep anybody from
+    sending signals. With an archive, a signal to a thread that is free attaches the thread; a signal to a thread that
+    another sidecar holds fails with NOT_OWNER. `namespace` empty = "default".
     """
 
     @staticmethod
