@@ -47,17 +47,20 @@ class WriterServiceServicer(object):
     """
 
     def Write(self, request_iterator, context):
-        """Takes the lease, then saves frame by frame, in order, many of them under way at once. The first message is `open`;
-        its answer is `opened`. The lease lives as long as the stream, and is given back when the client ends it; where the
-        stream breaks it lives on for its term, so that the same holder may come back.
+        """Takes the lease, then saves frames in order; many frames can be under way at once. The first message is `open`, and
+        the daemon answers it with `opened`. The lease lives as long as the stream. The daemon gives it back when the
+        client ends the stream. If the stream breaks, the lease lives on for its term, so that the same holder can come
+        back.
 
-        When a frame is refused, the frames after it are refused with WRITER_ABORTED, until `reset`: nothing lands on a hole.
-        Frames that were not answered when a stream breaks are sent again on the next one, with their request ids.
+        If the daemon refuses a frame, it refuses all frames after it with WRITER_ABORTED until `reset`. So no frame is
+        saved on top of a missing one. If a stream breaks, the client sends the frames that were not answered again on its
+        next stream, with their request ids.
 
-        Versions are counted by thread, not by branch: the n-th frame after `opened` or `reset` becomes version
-        `last_version` + n, whatever its branch, as long as frames before it are not refused and the lease's holder saves
-        nothing by other calls. Nobody else saves while the lease is held. So a client may name the version that a frame
-        will become, as `expected_version` of the frame after it, before the answer has come.
+        Versions are counted by thread, not by branch. The n-th frame after `opened` or `reset` becomes version
+        `last_version` + n, whatever its branch, under three conditions: no frame before it is refused, none of these
+        frames was saved before (such a frame is answered with its old version), and the holder of the lease saves nothing
+        by other calls. Nobody else saves while the lease is held. So a client can use the version that a frame will get as
+        `expected_version` of the next frame, before the answer has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
