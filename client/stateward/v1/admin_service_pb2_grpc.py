@@ -76,14 +76,14 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Reads stored records back and streams every damage that it finds. Works beside normal operation.
+        """Reads stored records back and streams every problem that it finds. Works beside normal operation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Prepares the machine for being taken away. The daemon reports that it is not ready, and refuses new work with
+        """Prepares the machine for removal. The daemon reports that it is not ready, and refuses new work with
         SHUTTING_DOWN. It archives what is committed, then detaches every thread. Reads continue. A call with `undo` or a
         restart of the daemon ends the drain.
         """
