@@ -254,7 +254,7 @@ def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.M
 def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where fencing does not look for what both histories share, an orphan says so of entries that are history."""
     monkeypatch.setattr(judge, "_common", lambda *_: 0)
-    monkeypatch.setattr(Settler, "_newest_shared", lambda *_: 0)
+    monkeypatch.setattr(Settler, "_newest_shared", lambda *_: (0, False))
     with pytest.raises(AssertionError, match="calls it lost"):
         two_owners(broken)
 
