@@ -53,9 +53,7 @@ def run_agent(target: str, *, is_first: bool) -> None:
 def interrupt_and_carry_on(client: Client) -> bool:
     """Two processes, one run."""
     command = [sys.executable, __file__, "agent", client.target]
-    first = subprocess.Popen(
-        [*command, "first"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    first = subprocess.Popen([*command, "first"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdin is not None
     assert first.stdout is not None
     lines = [first.stdout.readline(), first.stdout.readline()]

@@ -269,4 +269,3 @@ class OldFormat:
             versions=self._versions,
         )
         return backup.ThreadPart(end=end)
-

@@ -10,7 +10,15 @@ from tests.codec.test_state import NAMES, indexes, names, slot_values, trees, va
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.codec import diff as diff_module
-from stateward_sidecar.codec.diff import common_prefix, common_suffix, diff_from_state, diff_trees, shrink
+from stateward_sidecar.codec.changes import apply_changes, sent_bytes
+from stateward_sidecar.codec.diff import (
+    common_prefix,
+    common_suffix,
+    diff_trees,
+    find_changes,
+    read_state,
+    shrink,
+)
 from stateward_sidecar.codec.edits import apply_edits, check_diff, only_commutative
 from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message
 from stateward_sidecar.errors import InvalidField
@@ -25,6 +33,11 @@ def tree_of(*entries: bytes, first_index: int = 0, **slots: bytes) -> StateTree:
     """A state with slots, and entries in log m."""
     packed = {name: pack(data) for name, data in slots.items()}
     return StateTree.of(packed, {"m": LogState(first_index, Entries.of(map(pack, entries)))}, {})
+
+
+def diff_from_state(old: StateTree, new: State) -> Diff:
+    """The edits that a full state is stored as."""
+    return Diff.FromString(apply_changes(old, find_changes(old, *read_state(old, new)), 400)[1])
 
 
 def kinds(diff: Diff) -> list[str | None]:
@@ -87,7 +100,7 @@ def test_diff_trees_leads_there(old: StateTree, data: st.DataObject) -> None:
 
 @given(trees(), st.data())
 def test_diff_from_state_leads_there(old: StateTree, data: st.DataObject) -> None:
-    """The edits to a full state give that state, its logs starting as stored."""
+    """The edits to a full state give that state, its logs starting as stored; tree and bytes are those of the edits."""
     message = to_message(data.draw(related_trees(old)))
     for name, log in message.logs.items():
         stored = old.logs[name].first_index if name in old.logs else old.retired.get(name, 0)
@@ -95,8 +108,13 @@ def test_diff_from_state_leads_there(old: StateTree, data: st.DataObject) -> Non
             log.first_index = stored
         else:
             log.ClearField("first_index")
-    diff = diff_from_state(old, message)
-    reached = to_message(apply_edits(old, diff, 400))
+    slots, logs = read_state(old, message)
+    tree, edits = apply_changes(old, find_changes(old, slots, logs), 400)
+    diff = Diff.FromString(edits)
+    assert diff.SerializeToString() == edits
+    assert tree == apply_edits(old, diff, 400)
+    assert sent_bytes(message, slots, logs) == message.ByteSize()
+    reached = to_message(tree)
     for name, log in message.logs.items():
         log.first_index = old.logs[name].first_index if name in old.logs else old.retired.get(name, 0)
         log.rewritten_version = reached.logs[name].rewritten_version

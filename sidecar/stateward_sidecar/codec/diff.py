@@ -10,10 +10,12 @@ Edits stand in one order: deleted slots, deleted logs, changed slots, changed lo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
-from stateward.v1.diff_pb2 import Diff, SpliceSlot
+from stateward.v1.diff_pb2 import DeleteLog, DeleteSlot, Diff, Edit, ReplaceEntry, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import State
+from stateward_sidecar.codec.changes import Change, LogGrown, SlotSet, to_diff
 from stateward_sidecar.codec.state import (
     EMPTY_ENTRIES,
     Entries,
@@ -21,6 +23,7 @@ from stateward_sidecar.codec.state import (
     StateTree,
     byte_length,
     find_data,
+    frame,
     unframe,
 )
 from stateward_sidecar.errors import InvalidField
@@ -32,15 +35,14 @@ MIN_SPLICED_BYTES = 256
 MAX_PADDING_ENTRIES = 1 << 16
 # About what an edit takes beside its name and values: tags, lengths, an index.
 _EDIT_OVERHEAD_BYTES = 14
-_EMPTY_VALUE = b"\x12\x00"
+_EMPTY_ENTRY = frame(b"\x12\x00")
 _SLOT_EDITS = frozenset(("set_slot", "delete_slot", "splice_slot", "add_number"))
 
 
-def diff_from_state(old: StateTree, new: State) -> Diff:
-    """Finds the edits that lead to a full state that a client sent, which passed ``check_state``.
+def read_state(old: StateTree, new: State) -> tuple[dict[str, bytes], dict[str, LogState]]:
+    """The slots and logs of a full state that a client sent, which passed ``check_state``; logs begin as stored.
 
-    Splices carry no ``base_sha256``: the edits are meant for storage. Raises InvalidField where the first index of a
-    log is not as stored.
+    Raises InvalidField where the first index of a log is not as stored.
     """
     slots = {name: value.SerializeToString() for name, value in new.slots.items()}
     logs = {}
@@ -50,13 +52,29 @@ def diff_from_state(old: StateTree, new: State) -> Diff:
         if log.HasField("first_index") and log.first_index != first_index:
             text = f"{log.first_index}, but it is stored as {first_index}; to drop entries send a TrimLog edit"
             raise InvalidField(f"state.logs[{name}].first_index", text)
-        logs[name] = LogState(first_index, Entries.of([value.SerializeToString() for value in log.entries]))
-    return _diff(old, slots, logs, with_bases=False)
+        logs[name] = LogState(first_index, Entries.of(value.SerializeToString() for value in log.entries))
+    return slots, logs
+
+
+def find_changes(
+    old: StateTree, slots: dict[str, bytes], logs: dict[str, LogState], *, with_bases: bool = False
+) -> Iterator[Change]:
+    """Finds what leads to slots and logs. Splices carry no ``base_sha256`` unless asked for: those of storage."""
+    for name in sorted(old.slots.keys() - slots.keys()):
+        yield Edit(delete_slot=DeleteSlot(slot=name))
+    for name in sorted(old.logs.keys() - logs.keys()):
+        yield Edit(delete_log=DeleteLog(log=name))
+    for name in sorted(slots):
+        if old.slots.get(name) != slots[name]:
+            yield _change_slot(name, old.slots.get(name), slots[name], with_base=with_bases)
+    for name in sorted(logs):
+        if old.logs.get(name) is not logs[name]:
+            yield from _change_log(name, old, logs[name])
 
 
 def diff_trees(old: StateTree, new: StateTree) -> Diff:
     """Finds the edits that lead from one stored state to another, related or not. A client could send them."""
-    return _diff(old, new.slots, new.logs, with_bases=True)
+    return to_diff(find_changes(old, new.slots, new.logs, with_bases=True))
 
 
 def shrink(tree: StateTree, diff: Diff) -> Diff:
@@ -122,29 +140,9 @@ def common_suffix(a: bytes, b: bytes) -> int:
     return low
 
 
-def _diff(old: StateTree, slots: dict[str, bytes], logs: dict[str, LogState], *, with_bases: bool) -> Diff:
-    diff = Diff()
-    for name in sorted(old.slots.keys() - slots.keys()):
-        diff.edits.add().delete_slot.slot = name
-    for name in sorted(old.logs.keys() - logs.keys()):
-        diff.edits.add().delete_log.log = name
-    for name in sorted(slots):
-        if old.slots.get(name) != slots[name]:
-            _add_slot(diff, name, old.slots.get(name), slots[name], with_base=with_bases)
-    for name in sorted(logs):
-        if old.logs.get(name) is not logs[name]:
-            _add_log(diff, name, old, logs[name])
-    return diff
-
-
-def _add_slot(diff: Diff, name: str, old: bytes | None, new: bytes, *, with_base: bool) -> None:
+def _change_slot(name: str, old: bytes | None, new: bytes, *, with_base: bool) -> Change:
     splice = _splice(name, old, new, with_base=with_base) if old is not None else None
-    if splice is not None:
-        diff.edits.add().splice_slot.CopyFrom(splice)
-        return
-    edit = diff.edits.add().set_slot
-    edit.slot = name
-    edit.value.MergeFromString(new)
+    return SlotSet(name, new) if splice is None else Edit(splice_slot=splice)
 
 
 def _splice(name: str, old: bytes, new: bytes, *, with_base: bool) -> SpliceSlot | None:
@@ -168,28 +166,27 @@ def _splice(name: str, old: bytes, new: bytes, *, with_base: bool) -> SpliceSlot
     return edit
 
 
-def _add_log(diff: Diff, name: str, old: StateTree, new: LogState) -> None:
+def _change_log(name: str, old: StateTree, new: LogState) -> Iterator[Change]:
     stored = old.logs.get(name)
     base = LogState(old.retired.get(name, 0), EMPTY_ENTRIES) if stored is None else stored
     exists = stored is not None
     if new.first_index < base.first_index or new.first_index > base.next_index + MAX_PADDING_ENTRIES:
         if exists:
-            diff.edits.add().delete_log.log = name
-        _add_append(diff, name, new.entries[:])
+            yield Edit(delete_log=DeleteLog(log=name))
+        yield LogGrown(name, new.entries[:])
         return
     if new.first_index > base.next_index:
-        _add_append(diff, name, [], padding=new.first_index - base.next_index)
+        yield LogGrown(name, [_EMPTY_ENTRY] * (new.first_index - base.next_index))
         exists = True
     if new.first_index > base.first_index:
-        trim = diff.edits.add().trim_log
-        trim.log, trim.before_index = name, new.first_index
+        yield Edit(trim_log=TrimLog(log=name, before_index=new.first_index))
     remaining = base.entries[new.first_index - base.first_index :]
-    _add_entries(diff, name, new.first_index, remaining, new.entries[:])
+    yield from _change_entries(name, new.first_index, remaining, new.entries[:])
     if not exists and not new.entries:
-        _add_append(diff, name, [])
+        yield LogGrown(name, [])
 
 
-def _add_entries(diff: Diff, name: str, first_index: int, old: list[bytes], new: list[bytes]) -> None:
+def _change_entries(name: str, first_index: int, old: list[bytes], new: list[bytes]) -> Iterator[Change]:
     """Leads from one list of frames to another that begins at the same index."""
     both = min(len(old), len(new))
     if old[:both] == new[:both]:  # nearly always: the log has grown
@@ -206,20 +203,10 @@ def _add_entries(diff: Diff, name: str, first_index: int, old: list[bytes], new:
         if rewriting < replacing:
             keep, differing = differing[0], []
     for position in differing:
-        replace = diff.edits.add().replace_entry
-        replace.log, replace.index = name, first_index + position
-        replace.value.MergeFromString(unframe(new[position]))
+        edit = Edit(replace_entry=ReplaceEntry(log=name, index=first_index + position))
+        edit.replace_entry.value.MergeFromString(unframe(new[position]))
+        yield edit
     if keep < len(old):
-        trim = diff.edits.add().trim_log
-        trim.log, trim.from_index = name, first_index + keep
+        yield Edit(trim_log=TrimLog(log=name, from_index=first_index + keep))
     if keep < len(new):
-        _add_append(diff, name, new[keep:])
-
-
-def _add_append(diff: Diff, name: str, items: list[bytes], *, padding: int = 0) -> None:
-    edit = diff.edits.add().append
-    edit.log = name
-    for _ in range(padding):
-        edit.entries.add().MergeFromString(_EMPTY_VALUE)
-    for item in items:
-        edit.entries.add().MergeFromString(unframe(item))
+        yield LogGrown(name, new[keep:])

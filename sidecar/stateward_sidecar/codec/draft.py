@@ -100,7 +100,7 @@ class Draft:
     def set_slot(self, edit: SetSlot) -> None:
         if edit.HasField("expected_sha256"):
             self._compare(edit.slot, edit.expected_sha256)
-        self._put(edit.slot, edit.value.SerializeToString())
+        self.put(edit.slot, edit.value.SerializeToString())
 
     def add_number(self, edit: AddNumber) -> None:
         held = self.slots.get(edit.slot)
@@ -111,7 +111,7 @@ class Draft:
         if not INT64_MIN <= total <= INT64_MAX:
             self._refuse("delta", f"{value.number} and {edit.delta} are {total}, which is no int64")
         value.number = total
-        self._put(edit.slot, value.SerializeToString())
+        self.put(edit.slot, value.SerializeToString())
 
     def delete_slot(self, edit: DeleteSlot) -> None:
         value = self._slot(edit.slot)
@@ -141,16 +141,20 @@ class Draft:
         size = sum(map(len, pieces))
         # What stands behind the data are fields that this server does not know: they stay.
         spliced = [span.media_type_field, b"\x12", varint(size), *pieces, value[span.stop :]]
-        self._put(edit.slot, b"".join(spliced))
+        self.put(edit.slot, b"".join(spliced))
 
     def append(self, edit: Append) -> None:
         log = self._find_log(edit.log)
         next_index = self.retired.get(edit.log, 0) if log is None else log.next_index
         if edit.HasField("at_index") and edit.at_index != next_index:
             self._refuse("at_index", f"expected {edit.at_index}, but log {edit.log!r} ends at {next_index}")
+        self.grow(edit.log, [frame(value.SerializeToString()) for value in edit.entries])
+
+    def grow(self, name: str, items: list[bytes]) -> None:
+        """Adds framed values to a log, which is made if missing."""
+        log = self._find_log(name)
         if log is None:
-            log = self._make_log(edit.log)
-        items = [frame(value.SerializeToString()) for value in edit.entries]
+            log = self._make_log(name)
         log.entries.append_many(items)
         self.size_bytes += sum(map(len, items))
 
@@ -188,7 +192,8 @@ class Draft:
         self._own_logs().pop(edit.log, None)  # a log that this diff made is not there yet
         del self.open_logs[edit.log]
 
-    def _put(self, name: str, value: bytes) -> None:
+    def put(self, name: str, value: bytes) -> None:
+        """Sets a slot to a serialized Value."""
         slots = self._own_slots()
         old = slots.get(name)
         self.size_bytes += len(value) - len(old) if old is not None else byte_length(name) + len(value)

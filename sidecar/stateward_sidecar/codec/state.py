@@ -394,4 +394,4 @@ def _number(tag: bytes, number: int) -> bytes:
 
 
 def _entries_of(values: Iterable[object]) -> Entries:
-    return Entries.of([value.SerializeToString() for value in values])  # type: ignore[attr-defined]
+    return Entries.of(value.SerializeToString() for value in values)  # type: ignore[attr-defined]

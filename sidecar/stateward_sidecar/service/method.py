@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,6 +33,10 @@ WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
 # A message that is being received: gRPC has three copies of it for a moment. Where memory has not room for this many
 # messages, they come one after another, unless one takes longer than this.
 RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S = 3, 8, 1.0
+
+# How long the message is that the task at hand works on. A message itself can tell only by being encoded again, which
+# takes three times its memory.
+message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,16 @@ class Method:
             data = await context.read()
             if data is grpc.aio.EOF:
                 return None, None
+            message_bytes.set(len(data))
             if len(data) <= FREE_BYTES:
                 return self.parse(data), None
             if len(data) > self.bytes_max:
                 what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
                 raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
             share = await self._weigh(data, held)
-            return await self._parse_large(data), share
+            request = await self._aside(data, self.parse)
+            self.room.tidy(len(data))  # gRPC had copies of it
+            return request, share
         except BaseException:
             if share is not None:
                 share.close()
@@ -109,9 +117,6 @@ class Method:
             return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
         held.settle(size_bytes)
         return held
-
-    async def _parse_large(self, data: bytes) -> Message:
-        return await self._aside(data, self.parse)
 
     async def _aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
         if len(data) <= ASIDE_BYTES:

@@ -9,6 +9,7 @@ from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward_sidecar.codec.entry import Entry, stored_bytes
+from stateward_sidecar.codec.pieces import encode_pieces
 from stateward_sidecar.store.thread import Draft
 
 FINGERPRINT_BYTES = 8
@@ -107,12 +108,15 @@ def response(
     return answer
 
 
-def fingerprint(request: SaveRequest) -> bytes:
+def fingerprint(request: SaveRequest, *, is_large: bool = False) -> bytes:
     """Hash of what a save says: of everything but its request id, durability and lease token, as who repeats it after
-    a restart holds another lease. 8 bytes. Leaves the request as it was."""
+    a restart holds another lease. 8 bytes. Leaves the request as it was. A large one takes little memory and longer."""
     request_id, durability, lease_token = request.request_id, request.durability, request.lease_token
     for name in ("request_id", "durability", "lease_token"):
         request.ClearField(name)
-    data = request.SerializeToString(deterministic=True)
+    pieces = encode_pieces(request) if is_large else [request.SerializeToString(deterministic=True)]
     request.request_id, request.durability, request.lease_token = request_id, durability, lease_token
-    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
+    found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()

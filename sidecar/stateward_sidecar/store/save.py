@@ -23,12 +23,14 @@ from stateward.storage.v1.journal_pb2 import (
     ThreadCreation,
 )
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.compress import Dictionary
-from stateward_sidecar.codec.diff import diff_from_state, shrink
+from stateward_sidecar.codec.diff import find_changes, read_state, shrink
 from stateward_sidecar.codec.edits import Named, apply_edits
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.pieces import count_bytes, encode
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
@@ -67,6 +69,15 @@ from stateward_sidecar.store.threads import Threads, not_found
 SAVES_BEFORE_DICTIONARY = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a save makes of a state: the new one, the edits that are stored, and how long what was sent is."""
+
+    tree: StateTree
+    edits: bytes
+    sent_bytes: int
+
+
 @dataclass(slots=True)
 class Made:
     """A version made from one base: valid as long as line, base and version are right.
@@ -86,9 +97,19 @@ class Made:
 class SaveWrite:
     """One save on its way through the writer."""
 
-    def __init__(self, context: Context, threads: Threads, request: SaveRequest, named: Sequence[Named] = ()) -> None:
-        """``named``: the blobs that the request names, as its check found them."""
+    def __init__(
+        self,
+        context: Context,
+        threads: Threads,
+        request: SaveRequest,
+        named: Sequence[Named] = (),
+        *,
+        is_large: bool = False,
+    ) -> None:
+        """``named``: the blobs that the request names, as its check found them. A large request takes a way that needs
+        less memory and more time."""
         self._context = context
+        self._is_large = is_large
         self._named = named
         self._threads = threads
         self.request = request
@@ -118,7 +139,7 @@ class SaveWrite:
         before, or where the expectation does not hold at present.
         """
         request = self.request
-        self._fingerprint = fingerprint(request)
+        self._fingerprint = fingerprint(request, is_large=self._is_large)
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
         if request.HasField("expected_version") and request.expected_version != base:
@@ -152,7 +173,8 @@ class SaveWrite:
         self._fingerprint = fingerprint(request)
         if not request.HasField("expected_version") or request.expected_version == branch.version:
             try:
-                self._made = self._apply(thread, branch.version, old, dictionary, thread.head, branch.schema_version)
+                changed = self._change(thread, old)
+                self._made = self._pack(thread, branch.version, changed, dictionary, thread.head, branch.schema_version)
             except StatewardError:
                 if not request.request_id and not request.checkpoint_id:
                     raise
@@ -242,10 +264,13 @@ class SaveWrite:
     def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
         """Applies the save to a base version and compresses what is stored of it."""
         if thread is None:
-            return self._apply(None, 0, EMPTY, None, None, 0)
+            return self._pack(None, 0, self._change(None, EMPTY), None, None, 0)
         old = replay.state_at(txn, thread, base, self._context.cache)
         said, schema = self._said(txn, thread, base)
-        return self._apply(thread, base, old, self._dictionary(txn, thread, base, old), said, schema)
+        dictionary = self._dictionary(txn, thread, base, old)
+        changed = self._change(thread, old)
+        del old  # as large as the new one, perhaps, and compressing needs room
+        return self._pack(thread, base, changed, dictionary, said, schema)
 
     def _said(
         self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
@@ -260,36 +285,43 @@ class SaveWrite:
         body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
         return body, body.schema_version
 
-    def _apply(
+    def _change(self, thread: Thread | Draft | None, old: StateTree) -> Changed:
+        request, limit = self.request, self._context.limits.state_bytes
+        version = thread.head.last_version + 1 if thread is not None else 1
+        if request.HasField("state"):
+            slots, logs = read_state(old, request.state)
+            tree, edits = apply_changes(old, find_changes(old, slots, logs), version)
+            if tree.size_bytes > limit:
+                raise StateTooLarge(tree.size_bytes, limit)
+            return Changed(tree, edits, sent_bytes(request.state, slots, logs))
+        tree = apply_edits(old, request.diff, version)
+        if tree.size_bytes > limit:
+            raise StateTooLarge(tree.size_bytes, limit)
+        stored = shrink(old, request.diff)
+        edits = encode(stored) if self._is_large else stored.SerializeToString()
+        if stored is request.diff:
+            return Changed(tree, edits, len(edits))
+        return Changed(tree, edits, count_bytes(request.diff) if self._is_large else request.diff.ByteSize())
+
+    def _pack(
         self,
         thread: Thread | Draft | None,
         base: int,
-        old: StateTree,
+        changed: Changed,
         dictionary: Dictionary | None,
         said: ThreadHead | CheckpointBody | None,
         schema: int,
     ) -> Made:
-        request, limit = self.request, self._context.limits.state_bytes
+        request, edits = self.request, changed.edits
         version = thread.head.last_version + 1 if thread is not None else 1
-        has_state = request.HasField("state")
-        diff = diff_from_state(old, request.state) if has_state else request.diff
-        tree = apply_edits(old, diff, version)
-        if tree.size_bytes > limit:
-            raise StateTooLarge(tree.size_bytes, limit)
-        stored = shrink(old, diff)
-        edits = stored.SerializeToString()
-        sent_bytes = len(edits)
-        if has_state or stored is not diff:
-            sent_bytes = request.state.ByteSize() if has_state else diff.ByteSize()
-        del diff, stored  # as large as the state, perhaps, and compressing needs room
         is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
-        metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=sent_bytes)
+        metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
         body = metadata.checkpoint
         body.schema_version = request.schema_version or schema
         if said is not None and keeps_status(request):
             keep_status(body, said)
         line = thread.identity.number if thread is not None else 0
-        return Made(line, base, version, tree, draft_content(metadata, edits, dictionary), body)
+        return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
