@@ -27,7 +27,7 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 # the C library gives a piece of this size back to the system as soon as it is freed.
 _MANY_ENTRIES = 1000
 _PIECE_BYTES = 4 << 20
-# Names stand in the order of their bytes, but some versions of protobuf put a name after longer ones that begin with it.
+# Names stand in the order of their bytes, but some versions of protobuf put a name after those that it begins.
 _PROBE = State(slots={"a": Value(number=0), "ab": Value(number=0)}).SerializeToString(deterministic=True)
 _NAME_END = b"\xff" if _PROBE.index(b"\x0a\x01a") > _PROBE.index(b"\x0a\x02ab") else b""
 
