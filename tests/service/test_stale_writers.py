@@ -27,6 +27,7 @@ from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
+from stateward.v1.thread_service_pb2 import ATTACH_MODE_TAKE_OVER, AttachRequest, DetachRequest
 
 TERM_S = 30
 
@@ -470,3 +471,41 @@ def archived_again(save: SaveRequest, token: int) -> SaveRequest:
     again.CopyFrom(save)
     again.lease_token = token
     return again
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_frame_that_was_applied_elsewhere_is_no_conflict(tmp_path: Path, gives_up: bool) -> None:
+    """It expects more than a replaced owner has: HEAD is asked, as for a call. The thread is another's, or free again
+    and the frame is answered as the first time; frames that were sent behind it are told to wait for a reset."""
+    with fleet(tmp_path, archive_lease="30") as machines:
+        first, second = (Wire(machines.machine(name).target) for name in ("first", "second"))
+        stream = Agent(first, "default", "ada").open()
+        for _ in range(3):
+            stream.send(durability=DURABILITY_ARCHIVED)
+        assert stream.answers(3) == [1, 2, 3]
+        place = {"namespace": "default", "thread": THREAD}
+        second.threads.Attach(AttachRequest(**place, mode=ATTACH_MODE_TAKE_OVER), timeout=20)
+        other = Agent(second, "default", "bob")
+        applied = SaveRequest(
+            **place, diff=appends("once"), request_id="once", expected_version=3, durability=DURABILITY_ARCHIVED,
+            lease_token=other.take(take_over=True),
+        )  # fmt: skip
+        assert second.save(applied).version == 4
+        further = {**place, "diff": appends("twice"), "request_id": "twice", "lease_token": applied.lease_token}
+        twice = SaveRequest(**further, expected_version=4, durability=DURABILITY_ARCHIVED)
+        assert second.save(twice).version == 5
+        if gives_up:
+            second.threads.Detach(DetachRequest(**place), timeout=20)
+        again = SaveRequest()
+        again.CopyFrom(twice)
+        again.lease_token = stream.token
+        stream.resend(again)
+        stream.send()
+        answered, aborted = stream.next(), stream.next()
+        if gives_up:
+            assert (answered.saved.save.version, answered.saved.save.replayed) == (5, True)
+        else:
+            assert answered.refused.reason_name == "NOT_OWNER"
+        assert aborted.refused.reason_name in ("WRITER_ABORTED", "LEASE_HELD")
+        first.close()
+        second.close()

@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol
 import grpc.aio
 import lmdb
 
-from stateward.v1.checkpoint_service_pb2 import SaveResponse
+from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.writer_service_pb2 import (
@@ -30,7 +30,7 @@ from stateward.v1.writer_service_pb2 import (
     WriterSave,
     WriterSaved,
 )
-from stateward_sidecar.errors import InvalidField, ShuttingDown, StatewardError, WriterAborted
+from stateward_sidecar.errors import InvalidField, ShuttingDown, StatewardError, VersionMismatch, WriterAborted
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.leases import Leasing
@@ -73,6 +73,8 @@ class _Frame:
     error: Exception | None = None
     is_archived: bool = False
     reset: WriterReset | None = None
+    request: SaveRequest | None = None  # of a frame that was queued before anybody else was asked
+    before: _Frame | None = None
 
     @property
     def is_done(self) -> bool:
@@ -81,7 +83,7 @@ class _Frame:
 
     def let_go(self) -> None:
         """Answered: the next frame only asks whether this one was written, and must not keep all before it alive."""
-        self.save = self.future = None
+        self.save = self.future = self.request = self.before = None
         if self.write is not None:
             self.write.run, self.write.is_retry, self.write.result = _never, None, None
 
@@ -219,7 +221,7 @@ class WriterService:
             if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not may_write:
                 await self._take_slowly(frame, item, stream, before)
                 return frame
-            frame.save = save
+            frame.save, frame.request, frame.before = save, request, before
             self._queue(frame, save, stream, before, at_once=item.awaited)
         except (asyncio.CancelledError, InvalidFrame):
             raise
@@ -252,8 +254,11 @@ class WriterService:
     def _queue(
         self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None, *, at_once: bool = False
     ) -> None:
+        # Not looked up later: a frame that is asked about again gets another write, which may come after this one.
+        ahead = before.write if before is not None else None
+
         def check_turn() -> None:
-            if before is not None and (before.error is not None or (before.write and before.write.error is not None)):
+            if before is not None and (before.error is not None or (ahead is not None and ahead.error is not None)):
                 raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
@@ -303,8 +308,7 @@ class WriterService:
         try:
             if frame.error is not None:
                 raise frame.error
-            assert frame.future is not None
-            saved = await frame.future
+            saved = await self._saved(frame, stream)
             if frame.save is not None:
                 self._saving.after(frame.save)
             if frame.is_archived:
@@ -320,6 +324,30 @@ class WriterService:
             unforeseen = StatewardError("the server failed in an unforeseen way; its log has more")
             return WriteResponse(refused=_refused(frame.number, unforeseen))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
+
+    async def _saved(self, frame: _Frame, stream: _Stream) -> SaveResponse:
+        """What the frame's write came to. One that expects more than this disk has may have been applied by whoever
+        replaced this sidecar: HEAD is asked before it is refused, as for every save, and it is written again if that
+        brings what it lacked. Frames behind it were refused with it, and stay refused."""
+        assert frame.future is not None
+        try:
+            return await frame.future
+        except VersionMismatch as error:
+            mismatch: list[VersionMismatch] = [error]
+        request, place = frame.request, stream.place
+        if request is None:
+            raise mismatch[0]
+
+        async def save_again() -> SaveResponse:
+            if mismatch:
+                raise mismatch.pop()
+            await self._settle(stream)
+            frame.save = await self._saving.prepare(request, await self._saving.check(request))
+            self._queue(frame, frame.save, stream, frame.before)
+            assert frame.future is not None
+            return await asyncio.shield(frame.future)
+
+        return await self._calls.holding.write(place.namespace, place.thread, save_again, is_archived=frame.is_archived)
 
 
 def _never(*_: object) -> NoReturn:
