@@ -96,7 +96,7 @@ def test_what_only_this_disk_has_is_not_pruned(pair: Pair) -> None:
     """A prune takes what HEAD has, and nothing beyond."""
     find_out(pair)
     pruned = pair.a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=1))
-    assert list(pruned.pruned_versions) == [1]
+    assert (list(pruned.pruned_versions), pruned.archived_sequence) == ([1], 1)
     pair.a.restart()
     assert pair.a.words(version=2) == WORDS[:2]
 
