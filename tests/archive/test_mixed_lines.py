@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.storage.v1.archive_pb2 import EpochStart, PackedRow
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
-from stateward.v1.thread_service_pb2 import WatchRequest
+from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
 from stateward_sidecar.archive import attach, heads
 from stateward_sidecar.archive.desk import row_of
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, VersionPruned
@@ -162,18 +162,26 @@ def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, u
 
 
 def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> None:
-    """Nobody went on from there: reads are refused by name, and nothing is set aside."""
+    """Nobody went on from there: reads are refused by name, lists say what is archived, and nothing is set aside. When
+    the bucket is as it was, so is all else."""
     pair.a.stop_and_start()
     pair.back_up()
     pair.a.put("lost three")
     pair.a.archive_all()
     assert pair.b.words() == ["one", "two", "lost three"]
+    newest = dict(pair.bucket.objects)
     pair.set_back()
     for _ in range(2):
         with pytest.raises(Corrupt, match="somebody set the bucket back"):
             pair.b.words()
+        (shown,) = pair.b.store.lister.threads(ListThreadsRequest(namespace=NAMESPACE)).threads
+        assert (shown.sequence, shown.archived_sequence) == (3, 2)
         pair.b.restart()
     assert pair.b.orphans() == []
+    pair.bucket.objects = newest
+    assert pair.b.words() == ["one", "two", "lost three"]
+    (shown,) = pair.b.store.lister.threads(ListThreadsRequest(namespace=NAMESPACE)).threads
+    assert (shown.sequence, shown.archived_sequence) == (3, 3)
 
 
 # -- copies that are ahead of HEAD, as earlier versions left them -----------------------------------------------------

@@ -341,7 +341,8 @@ class Attacher:
         desk = self._desk
         if thread is not None and thread.archive is not None:
             here = thread.archive.head.write_id, entries_here(thread), thread.head.tip_digest
-            if here == (seen.head.write_id, seen.head.tip_sequence, seen.head.tip_digest):
+            is_same = here == (seen.head.write_id, seen.head.tip_sequence, seen.head.tip_digest)
+            if is_same and not thread.archive.rolled_back:
                 return thread
             seen = self._settler.with_key(thread, seen)
             if not self._settler.follows(thread, place, seen):

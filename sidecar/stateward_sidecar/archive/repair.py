@@ -134,7 +134,8 @@ class Repairer:
         assert thread.archive is not None
         hold = desk.holds.get(thread.number)
         known = hold.head if hold is not None else thread.archive.head
-        marked = thread.archive.rolled_back or (hold is not None and hold.is_rolled_back)
+        is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # a copy: the next read takes it away
+        marked = is_marked or (hold is not None and hold.is_rolled_back)
         if thread.access == ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:

@@ -93,6 +93,11 @@ class Settler:
         if verdict is Verdict.FENCED:
             self._lose(thread, judgement, head)
             return False
+        row = ArchiveRow()
+        row.CopyFrom(thread.archive)
+        row.rolled_back, row.rolled_back_to = True, judgement.common_sequence  # lists ask nobody
+        if row != thread.archive:
+            self.write_row(thread, row)
         raise Corrupt(
             "its HEAD is older than the copy on this disk: somebody set the bucket back; to go on from HEAD, delete "
             "this copy alone (local_only)", thread.name,
