@@ -27,7 +27,7 @@ def list_(
 ) -> None:
     """List all threads in the archive, of every sidecar that writes to it. Exit code 1 if one cannot be read.
 
-    Without --namespace the threads of all namespaces are listed. The bucket gets one request for each thread.
+    Without --namespace the threads of all namespaces are listed. The bucket gets two to four requests for each thread.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ PAUSE_MAX_S = 60.0
 GRACE_S = 20.0
 # Between tries to reach a daemon that is away for longer than the client's patience.
 RECONNECT_S = 2.0
-# The archive is asked at every so many looks around: that costs a request for each thread in it.
+# The archive is asked at every so many looks around: that costs two to four requests for each thread in it.
 ARCHIVE_LOOKS = 10
 Happening = Callable[[], None]
 

@@ -32,10 +32,10 @@ def waiting(
 ) -> None:
     """List the threads that wait for somebody: for what, and since when they did not change.
 
-    With --archive, those of all sidecars that write to it, whether one of them runs or not; the bucket gets one request
-    for each thread, and without --namespace the threads of all namespaces are listed. A thread that has signals was
-    answered, and its agent has not taken them yet. One that is handed to an agent waits for that one, and takes no
-    answer.
+    With --archive, those of all sidecars that write to it, whether one of them runs or not; the bucket gets two to four
+    requests for each thread, and without --namespace the threads of all namespaces are listed. A thread that has
+    signals was answered, and its agent has not taken them yet. One that is handed to an agent waits for that one, and
+    takes no answer.
 
     \b
     Examples:

@@ -89,7 +89,7 @@ class ArchiveServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListArchive(self, request, context):
-        """Streams all threads in the archive, at the cost of about one request for each.
+        """Streams all threads in the archive, at the cost of two to four requests for each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
