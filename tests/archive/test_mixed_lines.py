@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.storage.v1.archive_pb2 import EpochStart, PackedRow
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
-from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WatchRequest
 from stateward_sidecar.archive import attach, heads
 from stateward_sidecar.archive.desk import row_of
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, VersionPruned
@@ -307,6 +308,39 @@ def test_the_old_history_of_an_orphan_is_taken_from_its_own_line(parted: Pair) -
         c.wire.background()
     with pytest.raises(VersionPruned, match="went with thread"):
         b.words(orphan, 1)
+    assert own_words(b, orphan) == before
+
+
+def test_the_old_history_of_an_orphan_is_not_where_the_bucket_was_set_back(parted: Pair) -> None:
+    """The archive has less than what goes on here: the old history is gone, and said to be, until it is back."""
+    b, later = parted.b, dict(parted.bucket.objects)
+    (orphan,) = b.orphans()
+    before = own_words(b, orphan)
+    parted.set_back()
+    for _ in range(2):
+        with pytest.raises(VersionPruned, match="went with thread"):
+            b.words(orphan, 1)
+        b.restart()
+    assert own_words(b, orphan) == before
+    parted.bucket.objects.update(later)
+    assert b.words(orphan, 1) == [noise(0)]
+
+
+def test_the_old_history_of_an_orphan_goes_with_a_prune(parted: Pair) -> None:
+    """Its successor pruned what both share: that is gone, and no damage. What is here stays."""
+    a, b = parted.a, parted.b
+    (orphan,) = b.orphans()
+    before = own_words(b, orphan)
+    a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=2))
+    a.archive_all()
+    parted.time.sleep(3600)
+    a.wire.background()
+    for version in range(1, 25):
+        with suppress(VersionPruned):
+            assert b.words(orphan, version) == [noise(number) for number in range(version)]
+    with pytest.raises(VersionPruned, match="went with thread"):
+        b.words(orphan, 1)
+    b.restart()
     assert own_words(b, orphan) == before
 
 

@@ -73,10 +73,12 @@ class Reading(Looking):
         """
         key, era = self.key_of(sidecar, name), self.era
         held, must_know = sidecar.holds(name), self.must_know(sidecar, key)
-        head, seen = self.truth.head(key), len(self.truth.log[key])
+        head, seen, stops = self.truth.head(key), len(self.truth.log[key]), self.turns.stops
 
         def check(is_of: Callable[[dict[int, bytes]], bool] | None) -> None:
-            was_held = (held or sidecar.holds(name)) and not must_know()  # another call may have taken it meanwhile
+            is_taken = stops != self.turns.stops and sidecar.holds(name)  # by another call, and perhaps lost again
+            sent = {each.disk for each in self.truth.log[key][seen:]}
+            was_held = (held and not must_know()) or (is_taken and (not held or sidecar.disk.number in sent))
             if is_of is None:
                 is_quiet = seen == len(self.truth.log[key])
                 assert head is None or not is_quiet or was_held, "a thread that is archived was not found"

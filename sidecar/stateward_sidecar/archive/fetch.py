@@ -103,7 +103,7 @@ class Fetcher:
             raise KeyUnavailable("the thread's key is not in the archive")
         head = seen.head
         cipher = Cipher(seen.key.data_key)
-        tail = [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
+        tail = tail_rows(head)
         refs = list(head.objects)
         window = window_start(head.tip_sequence) if for_writer else head.tip_sequence
         sealed, at_hand = head.image, dict[str, bytes]()
@@ -239,6 +239,11 @@ def _newest(head: ArchiveHead) -> int:
     """The newest snapshot that HEAD names: main's, as a rule."""
     named = (ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT)
     return max([head.snapshot_version, *named])
+
+
+def tail_rows(head: ArchiveHead) -> list[PackedRow]:
+    """The newest entries, which HEAD carries itself."""
+    return [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
 
 
 def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:

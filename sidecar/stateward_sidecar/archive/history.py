@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from stateward.storage.v1.archive_pb2 import (
@@ -15,12 +16,13 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.chain import Chain
 from stateward_sidecar.archive.desk import Desk, Name
-from stateward_sidecar.archive.fetch import Fetcher, headers_of
-from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.fetch import Fetcher, headers_of, tail_rows
+from stateward_sidecar.archive.packs import is_pack, snapshot_rows
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.install import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
@@ -93,16 +95,17 @@ class History:
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
-        if thread.access == ACCESS_ORPHAN and not self._leads_to(place, refs, chain):
+        if thread.access == ACCESS_ORPHAN and not self._is_kept(thread, place, head, refs, chain):
             raise _gone(thread)
         snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
         size = 0
-        for ref, found in self._fetcher.history(place, refs):
+        carried = ObjectRef(), _carried(thread, head, refs)
+        for ref, found in itertools.chain(self._fetcher.history(place, refs), [carried]):
             if isinstance(found, Corrupt):
                 hole.add(ref, found)
                 continue
-            for row in chain.missing(found, place.object(ref)):
+            for row in chain.missing(found, place.object(ref) if ref.kind else place.head):
                 if is_snapshot(row):
                     snapshots.add(row.snapshot_version)
                 count += is_entry(row)
@@ -128,21 +131,39 @@ class History:
             raise _gone(thread)
         if seen is None or not is_there:
             raise not_found(identity.namespace, thread.name)
+        if seen.head.tip_sequence < thread.floor_sequence:
+            if orphan is not None:
+                raise _gone(thread)
+            raise Corrupt("its HEAD was set back to before the newest part, which alone is here", thread.name)
         return place, seen.head
 
-    def _leads_to(self, place: Place, refs: Sequence[ObjectRef], chain: Chain) -> bool:
-        """Whether the archive's entry at the floor is the one that goes on here: HEAD may be of a third line by now."""
+    def _is_kept(
+        self, orphan: Thread, place: Place, head: ArchiveHead, refs: Sequence[ObjectRef], chain: Chain
+    ) -> bool:
+        """Whether the archive has the older history of an orphan: nothing of it was pruned since, and the entry at the
+        floor is the one that goes on here. HEAD may be of a third line by now."""
+        image = self._fetcher.image(place, head, orphan.identity.cipher)
+        pruned = Ranges.from_message(image.pruned).until(orphan.floor_version)
+        if len(pruned) > len(pruned.common(orphan.pruned)):
+            return False
         wanted = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= chain.floor <= ref.last_sequence]
-        return all(
-            chain.is_ours(header)
-            for _, found in self._fetcher.history(place, wanted) if not isinstance(found, Corrupt)
-            for header in headers_of(found)
-        )  # fmt: skip
+        found = [rows for _, rows in self._fetcher.history(place, wanted) if not isinstance(rows, Corrupt)]
+        return all(chain.is_ours(header) for rows in (*found, tail_rows(head)) for header in headers_of(rows))
 
     def _following(self, thread: Thread) -> bytes:
         """The digest of the entry at the floor, as the first one above it says."""
         with self._desk.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)
+
+
+def _carried(thread: Thread, head: ArchiveHead, refs: Sequence[ObjectRef]) -> list[PackedRow]:
+    """What HEAD itself has of older history: one that was set back may have in its tail what was in a pack when this
+    copy was made."""
+    packed = max((ref.last_sequence for ref in refs if is_pack(ref)), default=0)
+    entries = [row for row in tail_rows(head) if packed < row.sequence <= thread.floor_sequence]
+    if not entries or head.snapshot_version > thread.floor_version or head.snapshot_version in thread.snapshots:
+        return entries
+    return [*snapshot_rows(head.snapshot_version, head.snapshot_pieces), *entries]
 
 
 def _gone(orphan: Thread) -> VersionPruned:
