@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import KEY, NAMESPACE
+from tests.archive_model import sidecar
+from tests.archive_model.sidecar import KEY, LEASE_S, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest
 from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.places import FORMAT_KEY, NAMESPACE_KEYS, ROOT_KEY
 from stateward_sidecar.archive.start import expect_archive, fetch_root, join
 from stateward_sidecar.errors import KeyUnavailable, StartError
+from stateward_sidecar.storage.keystore import KeyStore
 
 LOST = [(FORMAT_KEY,), (ROOT_KEY,), (FORMAT_KEY, ROOT_KEY)]
 
@@ -85,3 +89,34 @@ def test_a_lost_namespace_is_not_new(driven: Town, first: Driven) -> None:
         second.put(append(after=0))
     assert contents(driven) == before
     assert second.archive.desk.keys.find_namespace(NAMESPACE + "-unused") is None
+
+
+def test_two_machines_that_find_nothing_at_the_same_moment(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one whose root comes second joins under the other's; once it holds something, it keeps its own."""
+    monkeypatch.setattr(sidecar, "fetch_root", lambda _: b"")
+    first, second = driven.machine("first"), driven.machine("second")
+    first.put(append(after=0))
+    first.ship_now()
+    assert second.state().checkpoint.version == 1
+    second.archive.own("default", "job", take_over=True)
+    second.put(append(after=1))
+    second.ship_now()
+    second = driven.restart(second)
+    assert second.put(append(after=2)).version == 3
+    driven.time.sleep(LEASE_S)
+    assert first.state().checkpoint.version == 2
+    keys, slot = first.store.context.keystore, driven.machine("third").store.context.keystore.root_slot()
+    other = KeyStore(driven.home / "other", KEY)
+    assert not keys.adopt_root(other.root_slot(), KEY)
+    other.close()
+    assert keys.is_root(slot, KEY)
+
+
+def test_a_root_under_another_key_is_not_taken(tmp_path: Path) -> None:
+    """Nothing is changed in the store that refuses it."""
+    own, other = KeyStore(tmp_path / "own", KEY), KeyStore(tmp_path / "other", b"o" * 32)
+    before = own.root_slot()
+    assert not own.adopt_root(other.root_slot(), KEY)
+    assert own.root_slot() == before
+    own.close()
+    other.close()

@@ -1,6 +1,6 @@
 """The keys that all sidecars of an archive share: put if absent before their first use; who comes second adopts.
 
-    root        made by the first sidecar, at its start; a store whose root is another one is refused
+    root        made by the first sidecar, at its start; a store that holds keys under another one is refused
     namespace   before the first thread of a namespace is claimed
     thread      before its HEAD
 
@@ -76,7 +76,10 @@ def find_root(wire: Wire) -> bytes | None:
 
 
 def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
-    """Makes sure that archive and store have one root. Raises StartError where they have two."""
+    """Makes sure that archive and store have one root. Raises StartError where they have two.
+
+    A store that holds nothing yet takes the archive's: another sidecar may have made it at the same moment.
+    """
     slot = find_root(wire)
     if slot is None:
         try:
@@ -84,11 +87,12 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
             return
         except ObjectExists:
             slot = find_root(wire)
-    if slot is None or not keystore.is_root(slot, key):
-        raise StartError(
-            "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "
-            "the --key-file of the archive and an empty --data-dir, or give this data an archive of its own"
-        )
+    if slot is not None and (keystore.is_root(slot, key) or keystore.adopt_root(slot, key)):
+        return
+    raise StartError(
+        "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "
+        "the --key-file of the archive and an empty --data-dir, or give this data an archive of its own"
+    )
 
 
 class Keys:

@@ -208,6 +208,19 @@ class KeyStore:
         root = _open(slot, ROOT, b"\0" * 16, key)
         return root is not None and hmac.compare_digest(root[:KEY_BYTES], self._root_key)
 
+    def adopt_root(self, slot: bytes, key: bytes) -> bool:
+        """Takes a root that others use in place of this store's own, durably, before anybody uses the store. False, and
+        nothing is changed, if keys lie under the own one, or the key does not open the other."""
+        root = _open(slot, ROOT, b"\0" * 16, key)
+        if root is None or self._slots:
+            return False
+        os.pwrite(self._fd, slot, SLOT_BYTES)
+        self._dirty = True
+        self.sync()
+        self._root_key, self._root_names = root[:KEY_BYTES], NameKey(root[KEY_BYTES:])
+        self._ids.clear()
+        return True
+
     def new_namespace_slot(self, name: str) -> bytes:
         """Keys for a namespace, wrapped, and stored nowhere yet."""
         return _wrap(NAMESPACE, self.namespace_id(name), b"\0" * 16, self._root_key, os.urandom(2 * KEY_BYTES))

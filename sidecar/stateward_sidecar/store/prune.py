@@ -186,7 +186,8 @@ class Pruner:
             change = begin_change(self._threads, txn, batch, request)
             draft = change.draft
             answer = PruneThreadResponse(
-                retained_versions=draft.head.retained_versions, sequence=draft.head.tip_sequence,
+                retained_versions=draft.head.retained_versions,
+                sequence=draft.head.tip_sequence,
                 archived_sequence=draft.thread.archived_sequence,
             )
             if change.replayed_sequence:

@@ -91,7 +91,7 @@ class Store:
         self.disk = ThreadPoolExecutor(DISK_WORKERS, thread_name_prefix="disk")
         self.context = Context(
             engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock, terms=Terms(clock),
-            tokens=Tokens(keystore.derive(b"page tokens")), limits=options.limits,
+            tokens=Tokens(partial(keystore.derive, b"page tokens")), limits=options.limits,
             writer=Writer(engine, deliver, on_fatal), background=self.background, blob_files=BlobFiles(engine),
         )  # fmt: skip
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from collections.abc import Callable
 
 from google.protobuf.message import Message
 
@@ -31,7 +32,8 @@ def bare(request: Message, *ignored: str) -> bytes:
 class Tokens:
     """Makes and reads page tokens."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: Callable[[], bytes]) -> None:
+        """``key`` is asked each time: a store that joins an archive may get another root."""
         self._key = key
 
     def pack(self, request: bytes, position: bytes) -> str:
@@ -54,4 +56,4 @@ class Tokens:
         return position
 
     def _mac(self, request: bytes, position: bytes) -> bytes:
-        return hmac.digest(self._key, length_prefixed(request, position), "sha256")[:_MAC_BYTES]
+        return hmac.digest(self._key(), length_prefixed(request, position), "sha256")[:_MAC_BYTES]
