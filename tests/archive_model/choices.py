@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from tests.archive_model.faults import COMMIT_KINDS, HELD, HELD_AFTER, KINDS, Fault
+from tests.archive_model.faults import COMMIT_KINDS, HELD, KINDS, Fault
 from tests.archive_model.stage import SIDECARS
 
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
@@ -26,6 +26,4 @@ FAULT = st.one_of(
 PLANS = st.one_of(st.just(()), st.tuples(FAULT), st.tuples(FAULT, FAULT))
 # What a start does by itself may take long.
 STARTS = st.sampled_from(((), (), (Fault(HELD, 0, at_commit=True),)))
-# Where giving a thread up takes long: before it is released, and while HEAD says so.
-SLOW = (Fault(HELD, 1, at_commit=True), Fault(HELD, 0, at_head=True), Fault(HELD_AFTER, 0, at_head=True))
 SELDOM = st.sampled_from((False, False, True))

@@ -33,14 +33,16 @@ CUT = "cut"  # the end of what is read is missing
 MEANWHILE = "meanwhile"  # nothing is wrong with the request; something else happens before it
 HELD = "held"  # nothing is wrong with it, and it takes until the machine lets it go on: others overtake
 HELD_AFTER = "held after"  # the effect, and the answer takes as long
-HOLDS = (HELD, HELD_AFTER)
+GATHERS = "gathers"  # the commit takes long to begin: what others of the process write goes into the same transaction
+APPLIED = "applied"  # the transaction is made, and takes long to be committed: memory does not say yet what it holds
+HOLDS = (HELD, HELD_AFTER, GATHERS, APPLIED)
 DAMAGE = (FLIPPED, CUT)
 DEATHS = (DIES_BEFORE, DIES_AFTER, DIES_LATE)
 KINDS = (
     REFUSED, LOST, LATE, AWAY, LOST_AWAY, LATE_AWAY, DIES_BEFORE, DIES_AFTER, DIES_LATE, FLIPPED, CUT, MEANWHILE, HELD,
     HELD_AFTER,
 )  # fmt: skip
-COMMIT_KINDS = (HELD, HELD_AFTER, HELD_AFTER, MEANWHILE, DIES_BEFORE, DIES_AFTER)
+COMMIT_KINDS = (HELD, HELD_AFTER, HELD_AFTER, GATHERS, APPLIED, MEANWHILE, DIES_BEFORE, DIES_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Op:
 
     plan: tuple[Fault, ...] = ()
     takes_over: bool = False
+    sweeps: bool = False  # deletes what nobody asked it to delete
     was_away: bool = False  # the bucket, when it began
     requests: int = 0
     head_writes: int = 0
@@ -118,9 +121,12 @@ class SkewedClock(FakeClock):
     def __init__(self, common: FakeClock) -> None:
         super().__init__()
         self._common = common
+        self.newest_us = 0  # that anybody was ever told
 
     def now_us(self) -> int:
-        return self._common.now_us() + int(self.skew_s * 1e6)
+        now_us = self._common.now_us() + int(self.skew_s * 1e6)
+        self.newest_us = max(self.newest_us, now_us)
+        return now_us
 
     def monotonic(self) -> float:
         return self._common.now_s

@@ -11,12 +11,13 @@ from tests.archive_model.truth import EMPTY, Sent, State, Version
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Thread, rows
 
@@ -70,6 +71,8 @@ class Looking(Stage):
                 here.setdefault(thread.identity.uid, set()).update(line.values())
                 if thread.access == ACCESS_ORPHAN:
                     self.check_orphan(sidecar, thread, line)
+                elif thread.access == ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
+                    self.check_copy(thread)
             for item in list(sidecar.waiting):
                 if item[0].done():
                     sidecar.waiting.remove(item)
@@ -132,6 +135,13 @@ class Looking(Stage):
             return False
         return sent is None or key not in self.truth.went_on or row.rolled_back or row.head.epoch > sent.head.epoch
 
+    def check_copy(self, thread: Thread) -> None:
+        """All of a copy is history: nobody will ship it, and any machine may go on without it at once."""
+        uid, tip = thread.identity.uid, thread.head
+        if uid not in self.truth.deleted and not self.era:
+            is_history = self.truth.history(uid).get(tip.tip_sequence) == tip.tip_digest
+            assert is_history, f"thread {thread.name!r} was given up with entry {tip.tip_sequence}, which is no history"
+
     def check_outbox(self, sidecar: Sidecar) -> None:
         """After a start, everything of ours that is not archived will be shipped without anybody asking."""
         outbox = sidecar.outbox()
@@ -159,6 +169,8 @@ class Looking(Stage):
         self.truth.see_head(key, head, disk.number, self.time.now_s)
         if not op.takes_over:
             self.check_lease(disk, before, head)
+        if op.sweeps and head.deleted and before is not None:
+            self.check_expired(disk, before.head)
 
     def check_lease(self, disk: Disk, before: Sent | None, head: ArchiveHead) -> None:
         """Nobody takes a thread without being asked to, unless its owner gave it up or was silent for the lease."""
@@ -168,6 +180,18 @@ class Looking(Stage):
         if owner.origin == disk.origin:
             return  # one owner, or a copy of it
         assert self.time.now_s - before.at_s >= LEASE_S, "a thread was taken before its owner's lease was over"
+
+    def check_expired(self, disk: Disk, before: ArchiveHead) -> None:
+        """A thread goes by itself only when its time is over, also by what was saved here and is not archived yet."""
+        for sidecar in self.sidecars:
+            if sidecar.disk is not disk:
+                continue
+            newest = before.tip_sequence, before.expire_second
+            for thread in sidecar.threads():
+                if thread.identity.uid == before.uid and thread.access != ACCESS_ORPHAN:
+                    newest = max(newest, (thread.head.tip_sequence, expire_second(thread.head)))
+            assert newest[1], "a thread without a time went by itself"
+            assert newest[1] * 1e6 <= sidecar.clock.newest_us, "a thread went before its time was over"
 
     def key_of(self, sidecar: Sidecar, name: str) -> str:
         """The key of a thread's HEAD."""

@@ -76,6 +76,9 @@ class Machine(Reading):
             raise
         self.look()
         digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
+        if digest not in self.truth.versions:  # nobody ever saw it
+            assert answered_uid in sidecar.disk.deleted[deleted:], "a save was answered that is on no disk"
+            return answer  # its thread went with the same transaction
         self.check_answer(request, answer, answered_uid)
         self.beliefs[name, branch] = answer.version, digest
         if era == self.era and answered_uid not in sidecar.disk.deleted[deleted:]:  # else it may have gone meanwhile

@@ -9,7 +9,18 @@ from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from tests.archive_model.faults import DIES_AFTER, DIES_BEFORE, HELD, HELD_AFTER, MEANWHILE, FakeClock, Op
+from tests.archive_model.faults import (
+    APPLIED,
+    DIES_AFTER,
+    DIES_BEFORE,
+    GATHERS,
+    HELD,
+    HELD_AFTER,
+    MEANWHILE,
+    FakeClock,
+    Fault,
+    Op,
+)
 from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.wire import Wire
@@ -24,14 +35,15 @@ T = TypeVar("T")
 
 
 class DrivenWriter(Writer):
-    """Commits on the thread of who writes, where the plan lets it; what nobody waits for is committed when the machine
-    says so."""
+    """Commits on the thread of who writes first, where the plan lets it; who comes meanwhile waits for that one. What
+    nobody waits for is committed when the machine says so."""
 
     def __init__(self, engine: Engine, on_fatal: Callable[[BaseException], None], turns: Turns, process: Any) -> None:
         super().__init__(engine, lambda _writes: None, on_fatal)
         self._turns = turns
         self._process = process
         self.put_off: list[Write] = []
+        self._is_committing = False
 
     def start(self) -> None:
         """There is no thread to start."""
@@ -49,32 +61,74 @@ class DrivenWriter(Writer):
         call = self._turns.current
         fault = call.op.at_commit() if call is not None else None
         kind = fault.kind if fault is not None else ""
-        if fault is not None and kind == MEANWHILE:
-            self._process.meanwhile(fault.meanwhile)
-        if kind == HELD:
-            self._turns.hold()
-        if self._process.is_dead:
-            raise Death  # while this one waited for its turn
-        if kind == DIES_BEFORE:
-            self._turns.die()
-        self._commit_now(write)
+        self._before(fault)
+        self._enqueue(write)
+        if self._is_committing:
+            if wait:  # in the same transaction, or in the next one
+                self._turns.wait_until(lambda: write._done is not None and write._done.is_set())
+        else:
+            self._commit_queue(kind)
         if kind == DIES_AFTER:
             self._turns.die()
         if kind == HELD_AFTER:
             self._turns.hold()
         return write
 
+    def _before(self, fault: Fault | None) -> None:
+        if fault is None:
+            return
+        if fault.kind == MEANWHILE:
+            self._process.meanwhile(fault.meanwhile)
+        if fault.kind == HELD:
+            self._turns.hold()
+        if self._process.is_dead:
+            raise Death  # meanwhile
+        if fault.kind == DIES_BEFORE:
+            self._turns.die()
+
     def tidy(self) -> None:
         """Commits what was put off, one after the other."""
-        while self.put_off:
-            self._commit_now(self.put_off.pop(0))
+        while self.put_off and not self._is_committing:
+            self._enqueue(self.put_off.pop(0))
+            self._commit_queue("")
 
-    def _commit_now(self, write: Write) -> None:
-        """What the writer's thread does with a batch of one."""
+    def _enqueue(self, write: Write) -> None:
+        (self._background if write.background else self._queue).append(write)
+        self._queued_bytes += write.size_bytes
+
+    def _commit_queue(self, kind: str) -> None:
+        """What the writer's thread does: all that waits, in as few transactions as it may be."""
+        self._is_committing = True
+        try:
+            if kind == GATHERS:
+                self._hold()
+            while self.queued:
+                self._commit_batch(self._take(), kind)
+                kind = ""
+        finally:
+            self._is_committing = False
+
+    def _commit_batch(self, writes: list[Write], kind: str) -> None:
         self._txn = self._engine.env.begin(write=True, buffers=True)
-        if not self._commit(self._run_all([write])):
-            write.error = DiskFull("the disk is full; nothing was written")
-        self._finish([write])
+        applied = self._run_all(writes)
+        if kind == APPLIED:
+            try:
+                self._hold()
+            except Death:
+                self._txn.abort()
+                raise
+        if not self._commit(applied):
+            for write in writes:
+                write.error = DiskFull("the disk is full; nothing was written")
+        if self.queued:
+            self._process.look()  # what is committed next may take it away
+        self._finish(writes)
+
+    def _hold(self) -> None:
+        """Others overtake."""
+        self._turns.hold()
+        if self._process.is_dead:
+            raise Death
 
 
 class Pool(Executor):

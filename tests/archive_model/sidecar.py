@@ -53,6 +53,8 @@ from stateward.v1.thread_service_pb2 import (
     PruneThreadResponse,
     SetTagRequest,
     SetTagResponse,
+    UpdateThreadRequest,
+    UpdateThreadResponse,
     WaitDurableRequest,
     WaitDurableResponse,
 )
@@ -198,6 +200,11 @@ class Sidecar:
 
         archive.wait, schedule._ship = wait, ship  # type: ignore[method-assign]
 
+    def look(self) -> None:
+        """Lets the machine see what is on the disk."""
+        if isinstance(self.bucket, FaultyBucket):
+            self.bucket.witness.before()
+
     def die(self) -> None:
         """From now on nothing of this process has an effect."""
         self.is_dead = True
@@ -250,6 +257,9 @@ class Sidecar:
 
     def tag(self, request: SetTagRequest) -> SetTagResponse:
         return run(self.threads_.set_tag(request, CALLER))
+
+    def update(self, request: UpdateThreadRequest) -> UpdateThreadResponse:
+        return run(self.threads_.update_thread(request, CALLER))
 
     def prune(self, request: PruneThreadRequest) -> PruneThreadResponse:
         return run(self.threads_.prune_thread(request, CALLER))
@@ -308,6 +318,11 @@ class Sidecar:
         threads = self.store.threads
         threads._threads.clear()
         threads._numbers.clear()
+
+    def page_in(self, name: str) -> None:
+        """A reader that had asked the archive before comes to the disk only now."""
+        with self.store.context.engine.read() as txn:
+            self.store.threads.find(txn, NAMESPACE, name)
 
     def ship(self, number: int) -> None:
         """One ship, as the schedule starts it; without turns it raises what the schedule would log."""

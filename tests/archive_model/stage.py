@@ -86,7 +86,7 @@ class Stage(RuleBasedStateMachine):
 
     def act(
         self, number: int, what: str, verb: Callable[[Sidecar], T], plan: tuple[Fault, ...] = (), *,
-        takes_over: bool = False,
+        takes_over: bool = False, sweeps: bool = False,
     ) -> T | None:  # fmt: skip
         """Runs a verb under a plan, until it is over or held.
 
@@ -97,7 +97,7 @@ class Stage(RuleBasedStateMachine):
             return None  # in the middle of something else; it starts again afterwards
         self.steps.append(f"{number}: {what} [{', '.join(map(str, plan))}]")
         TOTALS["archive operations"] += 1
-        op = Op(plan, takes_over=takes_over, was_away=sidecar.wire.away_s > 0)
+        op = Op(plan, takes_over=takes_over, sweeps=sweeps, was_away=sidecar.wire.away_s > 0)
         call = self.guarded(lambda: self.turns.begin(what, sidecar, lambda: verb(sidecar), op))
         if call.place is not Place.IS_OVER:
             self.steps.append(f"   {call}")

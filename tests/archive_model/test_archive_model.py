@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
-from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, SLOW, STARTS, WHO, WINDOWS
+from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.faults import DIES_AFTER, HOLDS, MEANWHILE, Fault
+from tests.archive_model.giving import GivingUp
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
@@ -24,7 +25,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(Meetings):
+class Rules(Meetings, GivingUp):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS)
@@ -154,19 +155,6 @@ class Rules(Meetings):
 
         if now:
             self.act(who, f"delete {name} here", delete, plan)
-
-    @rule(who=WHO, name=NAMES, at=st.sampled_from(SLOW), before=st.integers(0, 3), goes_on=st.booleans())
-    def give_up_slowly(self, who: int, name: str, at: Fault, before: int, goes_on: bool) -> None:
-        """While the HEAD that gives a thread up is on its way, rows are written, memory is short, and a save comes."""
-        self.save_one(who, name, "main", 10, conditional=False, archived=True, rests=True, plan=(at,))
-        if before & 1:
-            self.write_rows(who)
-        if before & 2:
-            self.forget(who)
-            self.read(who, name, "main", ())
-        self.work(who, name, 1, 10, archived=False)
-        if goes_on:
-            self.resume(len(self.turns.held) - 1)
 
     @rule(who=WHO, name=NAMES, dies=st.booleans(), plan=STARTS, now=SELDOM)
     def come_back(self, who: int, name: str, dies: bool, plan: tuple[Fault, ...], now: bool) -> None:

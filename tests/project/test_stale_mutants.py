@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.archive_model.mutants.__main__ import load as load_of_model
 from tests.mutants.__main__ import COPIED, Mutant, load
 
 
-@pytest.mark.parametrize("mutant", load(), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*load(), *load_of_model()], ids=lambda mutant: mutant.name)
 def test_the_patch_applies(mutant: Mutant, repository: Path) -> None:
     """It changes the product and names tests that are there."""
     checked = mutant.apply(repository, "--check")

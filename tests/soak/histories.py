@@ -46,8 +46,9 @@ def run_histories(
     table.update(TOTALS)
 
 
-def try_histories(number: int, count: int) -> str:
-    """What was found under a seed: the error, and the shortest history that leads to it; empty = nothing."""
+def try_histories(number: int, count: int, *, shrinks: bool = True) -> str:
+    """What was found under a seed: the error, and the shortest history that leads to it (without ``shrinks`` the first
+    one); empty = nothing."""
 
     class Seeded(Rules):
         """A class of its own, since the seed is noted on it."""
@@ -55,7 +56,8 @@ def try_histories(number: int, count: int) -> str:
     seed(number)(Seeded)
     how = settings(
         max_examples=count, stateful_step_count=STEPS, deadline=None, database=None, print_blob=True,
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
     )  # fmt: skip
     printed = StringIO()
     try:
