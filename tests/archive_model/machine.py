@@ -134,6 +134,7 @@ class Machine(Reading):
         if copy is None:
             return  # it was deleted before its maker looked
         answer = sidecar.hydrate(HydrateRequest(namespace=NAMESPACE, thread=name, version=VersionRef(version=1)))
+        self.look()
         states = [version.state for version in self.truth.versions.values()]
         assert state_of(answer) in states, "a copy has a state that was never saved"
         digest = bytes(answer.checkpoint.digest)

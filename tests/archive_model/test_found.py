@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import AWAY, CUT, HELD, HELD_AFTER, LOST_AWAY, Fault
+from tests.archive_model.faults import AWAY, CUT, GATHERS, HELD, HELD_AFTER, LOST_AWAY, Fault
+from tests.archive_model.giving import RELEASE
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
@@ -16,7 +17,11 @@ from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
+from stateward_sidecar.storage import layout
 from stateward_sidecar.store import effects
+from stateward_sidecar.store.orphans import Orphans
+from stateward_sidecar.store.sweep import Sweeper
+from stateward_sidecar.store.thread import rows
 
 NONE: tuple[Fault, ...] = ()
 
@@ -249,6 +254,50 @@ def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.M
     monkeypatch.setattr(Shipper, "_put", lambda *_: True)
     with pytest.raises(AssertionError, match="is no history"):
         save(broken, 0)
+
+
+def test_a_save_into_what_is_given_up_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is committed right before the release, which does not look."""
+    release = Orphans.release
+    monkeypatch.setattr(Orphans, "release", lambda it, thread, until, *more: release(it, thread, until + 9, *more))
+    with pytest.raises(AssertionError, match="CORRUPT, and nothing was damaged"):
+        broken.give_up_slowly(0, "a", "detach", (HELD, RELEASE), [], goes_on=True)
+
+
+def test_what_comes_while_a_commit_gathers_goes_with_it(history: Rules) -> None:
+    """So do the machine's writers, as a daemon's does."""
+    writer, gathers = history.sidecars[0].store.context.writer, (Fault(GATHERS, 0, at_commit=True),)
+    commits = writer.commits
+    save(history, 0, archived=False, plan=gathers)
+    save(history, 0, archived=False)
+    assert writer.commits == commits
+    history.go_on(0)
+    thread = history.sidecars[0].find("a")
+    assert thread is not None
+    assert (writer.commits - commits, thread.head.last_version) == (2, 4)  # one of both saves, one of a snapshot
+
+
+def test_a_thread_goes_when_its_time_is_over_and_not_before(history: Rules) -> None:
+    """Nobody asks for it."""
+    history.set_ttl(0, "a")
+    history.sweep(0, (), ["save"], hours=0)
+    assert history.sidecars[0].find("a") is not None
+    history.sweep(0, (), [], hours=1)
+    history.background(0, NONE)
+    assert history.sidecars[0].find("a") is None
+
+
+def test_a_thread_that_goes_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that does not wait."""
+
+    def due(sweeper: Sweeper) -> list[tuple[int, int]]:
+        with sweeper._context.engine.read() as txn:
+            return [layout.unpack_expiry(key)[::-1] for key, _ in rows(txn, b"E")]
+
+    monkeypatch.setattr(Sweeper, "_due", due)
+    broken.set_ttl(0, "a")
+    with pytest.raises(AssertionError, match="before its time"):
+        broken.sweep(0, (), [], hours=0)
 
 
 def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
