@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
@@ -25,6 +26,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.codec.seal import content_hash
+from stateward_sidecar.codec.state import varint
 from stateward_sidecar.errors import Corrupt
 
 M = TypeVar("M", ArchivePack, ArchiveIndex)
@@ -52,7 +54,7 @@ def pack_entries(
     names: Names, epoch: int, rows: Iterable[PackedRow], headers: Sequence[EntryHeader]
 ) -> tuple[ObjectRef, bytes]:
     """A pack of consecutive entries."""
-    data = _PREFIX + ArchivePack(rows=rows).SerializeToString()
+    data = _pack(rows)
     ref = names.ref(OBJECT_KIND_PACK, epoch, data)
     versions = [header.version for header in headers if header.version]
     ref.first_sequence, ref.last_sequence = headers[0].sequence, headers[-1].sequence
@@ -64,8 +66,7 @@ def pack_entries(
 
 def pack_snapshot(names: Names, epoch: int, version: int, pieces: Sequence[bytes]) -> tuple[ObjectRef, bytes]:
     """The object of one snapshot."""
-    rows = snapshot_rows(version, pieces)
-    data = _PREFIX + ArchivePack(rows=rows).SerializeToString()
+    data = _pack(snapshot_rows(version, pieces))
     ref = names.ref(OBJECT_KIND_SNAPSHOT, epoch, data)
     ref.first_version = ref.last_version = version
     return ref, data
@@ -100,6 +101,17 @@ def check_object(ref: ObjectRef, data: bytes) -> None:
     """Raises Corrupt unless these are the bytes that were named."""
     if len(data) != ref.size_bytes or content_hash(data)[:HASH_BYTES] != ref.sha256:
         raise Corrupt(f"an object of {len(data)} bytes is not the one of {ref.size_bytes} that was written")
+
+
+def _pack(rows: Iterable[PackedRow]) -> bytes:
+    """An ArchivePack's bytes, row by row: a message of all rows and its encoding would take five times their memory."""
+    out = BytesIO()
+    out.write(_PREFIX)
+    for row in rows:
+        data = row.SerializeToString()
+        out.write(b"\x0a" + varint(len(data)))
+        out.write(data)
+    return out.getvalue()
 
 
 def _open(kind: type[M], ref: ObjectRef, data: bytes) -> M:
