@@ -349,3 +349,17 @@ def test_a_thread_that_is_taken_while_it_is_read_is_read_as_held(history: Rules)
     history.take(0, "a", NONE)
     save(history, 0)
     history.resume(0)
+
+
+def test_a_request_that_came_too_late_is_made_anew_once() -> None:
+    """Outside of the window of retries a request makes another version; a retry is answered with the newer one."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=True, window=2)
+        for _ in range(4):
+            save(history, 0)
+        history.retry(0, 3, archived=True, plan=NONE)
+        history.retry(0, 3, archived=True, plan=NONE)
+        history.teardown()
+    finally:
+        small.restore()
