@@ -1,7 +1,8 @@
 """A proxy in front of an S3 server that knows what the archive asks for, and does to it what networks do.
 
 ``plan`` lets the next requests of a kind meet a fault, ``close`` lets nothing through, ``refuse`` answers writes with
-an error, ``hold`` keeps a request back until it is let go. Faults are those of ``tests.bucket.proxy``.
+an error, ``hold`` keeps a request back until it is let go, ``gather`` answers none before all of its round trip are
+there. Faults are those of ``tests.bucket.proxy``.
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class Gate:
     _refusal: tuple[int, str] | None = None
     _held: list[Held] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _rounds: threading.Condition = field(default_factory=threading.Condition)
+    _sizes: list[int] = field(default_factory=list)
+    _came: int = 0
+    _late: bool = False
 
     def plan(self, kind: str, *faults: tuple[str, str]) -> None:
         """Lets the next requests of a kind meet these: (fault, before or after)."""
@@ -106,6 +111,32 @@ class Gate:
         held = Held(kind, has_landed)
         self._held.append(held)
         return held
+
+    @contextmanager
+    def gather(self, *sizes: int) -> Iterator[None]:
+        """Meanwhile exactly so many requests must come in each round trip: none is answered before all of its round are
+        there, so a request that waits for the answer of another one of its round never comes."""
+        with self._rounds:
+            self._sizes, self._came, self._late = list(sizes), 0, False
+        try:
+            yield
+        finally:
+            with self._rounds:
+                self._sizes = []
+        assert not self._late, f"a round trip of {sizes} was not complete: a request waited for an answer"
+        assert self._came == sum(sizes), f"{self._came} requests came, and not {sum(sizes)}"
+
+    def await_round(self) -> None:
+        """Called by each request."""
+        with self._rounds:
+            if not self._sizes:
+                return
+            self._came += 1
+            self._rounds.notify_all()
+            ends = [sum(self._sizes[: count + 1]) for count in range(len(self._sizes))]
+            needed = next((end for end in ends if end >= self._came), 0)
+            if not self._rounds.wait_for(lambda: self._came >= needed or not self._sizes, HOLD_MAX_S / 2):
+                self._late = True
 
     def count(self, *kinds: str) -> int:
         """How many requests of these kinds came by; of all without any."""
@@ -149,6 +180,7 @@ class _Handler(proxy._Handler):
         if held is not None and not held.has_landed:
             held.arrived.set()
             held.released.wait(HOLD_MAX_S)
+        gate.await_round()
         if gate.delay_s:
             gate.stopped.wait(gate.delay_s)
         if gate.is_closed:

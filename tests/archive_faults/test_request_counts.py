@@ -7,34 +7,17 @@ import time
 from collections import Counter
 
 from tests.archive.rig import eventually, write_steps
-from tests.archive_faults.gate import Gate, Request
+from tests.archive_faults.gate import Gate
 from tests.archive_faults.wires import Machines
 
 from stateward import Client
 
-# Long enough that what is sent at the same time overlaps.
-LATENCY_S = 0.3
 
-
-def rounds(requests: list[Request]) -> int:
-    """Round trips: nothing that begins before the first one's answer can have come can depend on it."""
-    count, begun = 0, -LATENCY_S
-    for request in sorted(requests, key=lambda request: request.begun):
-        if request.begun >= begun + LATENCY_S:
-            count, begun = count + 1, request.begun
-    return count
-
-
-def hydrate_counted(gate: Gate, client: Client, name: str, expected: int) -> tuple[Counter[str], int]:
-    """The requests of one hydrate, and its round trips."""
+def hydrate_counted(gate: Gate, client: Client, name: str, expected: int) -> Counter[str]:
+    """The requests of one hydrate."""
     before = len(gate.requests)
-    gate.delay_s = LATENCY_S
-    try:
-        assert client.thread(name).hydrate().slots["count"] == expected
-    finally:
-        gate.delay_s = 0.0
-    seen = gate.requests[before:]
-    return Counter(request.kind for request in seen), rounds(seen)
+    assert client.thread(name).hydrate().slots["count"] == expected
+    return Counter(request.kind for request in gate.requests[before:])
 
 
 def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: Gate) -> None:
@@ -46,24 +29,29 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
     for number in range(140):  # more than fit into HEAD
         first.thread("tagged").tag(os.urandom(100).hex(), 1 + number % 6)
     write_steps(first, "tagged", 1, size=40_000, archived=True)
-    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url, patience_s=20), deadline=30)
-    kinds, _ = hydrate_counted(gate, other, "small", 3)  # the namespace's key is asked for once a process
-    assert kinds == {"get namespace": 1, "get HEAD": 1, "get key": 1}
-    other = fleet_on_s3.client(fleet_on_s3.machine_on("third", gate.url, patience_s=20), deadline=30)
-    other.thread("unknown").hydrate()
-    assert hydrate_counted(gate, other, "small", 3) == ({"get HEAD": 1, "get key": 1}, 1)
-    kinds, trips = hydrate_counted(gate, other, "large", 6)
-    assert (kinds["get HEAD"], kinds["get key"], trips) == (1, 1, 2)
-    assert kinds["get pack"] + kinds["get snap"] > 1
-    for number in range(4):  # on a busy machine a request may begin when others have ended
-        machine = fleet_on_s3.machine_on(f"fresh {number}", gate.url, patience_s=20)
-        other = fleet_on_s3.client(machine, deadline=30)
+
+    def fresh(owner: str) -> Client:
+        """A client of a machine with an empty disk, which has asked for the namespace's key."""
+        other = fleet_on_s3.client(fleet_on_s3.machine_on(owner, gate.url, patience_s=40), deadline=60)
         other.thread("unknown").hydrate()
-        kinds, trips = hydrate_counted(gate, other, "tagged", 7)
-        if trips == 2:
-            break
-    assert (kinds["get HEAD"], kinds["get key"], kinds["get image"], trips) == (1, 1, 1, 2)
+        return other
+
+    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url, patience_s=20), deadline=30)
+    kinds = hydrate_counted(gate, other, "small", 3)  # the namespace's key is asked for once a process
+    assert kinds == {"get namespace": 1, "get HEAD": 1, "get key": 1}
+    counting, timed = fresh("counting"), fresh("timed")
+    with gate.gather(2):
+        assert hydrate_counted(gate, timed, "small", 3) == {"get HEAD": 1, "get key": 1}
+    kinds = hydrate_counted(gate, counting, "large", 6)
+    assert (kinds["get HEAD"], kinds["get key"]) == (1, 1)
+    assert kinds["get pack"] + kinds["get snap"] > 1
+    with gate.gather(2, kinds.total() - 2):
+        assert hydrate_counted(gate, timed, "large", 6) == kinds
+    kinds = hydrate_counted(gate, counting, "tagged", 7)
+    assert (kinds["get HEAD"], kinds["get key"], kinds["get image"]) == (1, 1, 1)
     assert all(kind.startswith("get ") and kind != "get other" for kind in kinds)
+    with gate.gather(2, kinds.total() - 2):
+        assert hydrate_counted(gate, timed, "tagged", 7) == kinds
 
 
 def test_idle_daemon_asks_nothing(fleet_on_s3: Machines, gate: Gate) -> None:
