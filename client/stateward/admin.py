@@ -94,6 +94,9 @@ class Stats:
     cache_limit_bytes: int
     watches: int
     background_failures: int
+    blob_bytes: int
+    draining: bool
+    """It takes no new work, until the drain is undone."""
     archive: ArchiveStats | None
     """None = there is no archive."""
 

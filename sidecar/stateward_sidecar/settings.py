@@ -37,8 +37,11 @@ MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
 SIZE_MAX = 64 << 40
 STATE_BYTES_MAX = 1 << 30
+# The interpreter with all modules takes as much.
+MEMORY_BYTES_MIN = 64 * MIB
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": 1 << 30, "TIB": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Keeps the state of agents: takes checkpoints over gRPC, makes them durable, encrypted and small.",
         epilog="Every flag can be set in the environment (STATEWARD_DATA_DIR for --data-dir; several --listen "
         "separated by commas) or in the --config file (data_dir = ...). Flags win over the environment, which wins "
-        "over the file. Sizes take KiB, MiB, GiB, TiB; times are seconds.",
+        "over the file. Sizes take KiB, MiB, GiB, TiB; times take ms, s, m, h, d, and are seconds without a unit.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -102,16 +105,16 @@ def make_parser() -> argparse.ArgumentParser:
         const="yes",
         help="put back the archive's _format and _keys/root, if they were lost, from a --data-dir that has joined it",
     )
-    add("--archive-interval", metavar="SECONDS", help="how often a busy thread is archived (default: 1)")
+    add("--archive-interval", metavar="TIME", help="how often a busy thread is archived (default: 1)")
     add("--archive-puts", metavar="N", help="archive writes a second, for all threads together (default: 50)")
     add(
         "--archive-lease",
-        metavar="SECONDS",
+        metavar="TIME",
         help="how long another sidecar must be seen idle before its thread may be taken (default: 10)",
     )
     add(
         "--archive-check",
-        metavar="SECONDS",
+        metavar="TIME",
         help="how old what is read of an own idle thread may be, should another sidecar have taken it (default: the "
         "lease)",
     )
@@ -132,7 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--grace",
-        metavar="SECONDS",
+        metavar="TIME",
         help="how long a stop may take, for running calls and for what is not archived yet (default: 10)",
     )
     add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
@@ -144,7 +147,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or an eighth of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
-    add("--sweep-interval", metavar="SECONDS", help="how often retention and expiry are applied (default: 30)")
+    add("--sweep-interval", metavar="TIME", help="how often retention and expiry are applied (default: 30)")
     add("--log-level", choices=LEVELS, help="(default: info)")
     add("--log-format", choices=LOG_FORMATS, help="auto: text on a terminal, else JSON (default: auto)")
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
@@ -231,11 +234,14 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     state_bytes = _size(given, "max_state_size", 64 * MIB)
     if not 1 <= state_bytes <= STATE_BYTES_MAX:
         raise StartError(f"--max-state-size: {state_bytes} bytes are out of range; at most 1GiB")
+    memory_bytes = _size(given, "memory_limit", 0)
+    if memory_bytes < MEMORY_BYTES_MIN and "memory_limit" in given:
+        raise StartError(f"--memory-limit: {memory_bytes} bytes are too few to run in; at least 64MiB")
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
-        grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=_size(given, "memory_limit", 0),
+        grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=memory_bytes,
         cache_bytes=_size(given, "cache_size", 0),
         max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
@@ -262,9 +268,12 @@ def _is_yes(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _at_least_one(given: Mapping[str, Any], name: str, default: float) -> float:
-    value = _seconds(given, name, default)
-    if value < 1:
-        raise StartError(f"{_flag(name)}: {value:g} is less than 1")
+    try:
+        value = float(given.get(name, default))
+    except ValueError:
+        raise StartError(f"{_flag(name)}: {given[name]!r} is no number") from None
+    if not 1 <= value < float("inf"):
+        raise StartError(f"{_flag(name)}: {value:g} is out of range; at least 1")
     return value
 
 
@@ -276,20 +285,22 @@ def _choice(given: Mapping[str, Any], name: str, choices: Sequence[str], default
 
 
 def _seconds(given: Mapping[str, Any], name: str, default: float) -> float:
-    try:
-        value = float(given.get(name, default))
-    except (TypeError, ValueError):
-        raise StartError(f"{_flag(name)}: {given[name]!r} is no number of seconds") from None
+    value = given.get(name, default)
+    if isinstance(value, str):
+        found = _NUMBER_WITH_UNIT.fullmatch(value.strip())
+        if found is None or found[2] not in _TIME_UNITS:
+            raise StartError(f"{_flag(name)}: {value!r} is no time; write for example 10s or 2m")
+        value = float(found[1]) * _TIME_UNITS[found[2]]
     if not 0 <= value < float("inf"):
         raise StartError(f"{_flag(name)}: {value} is out of range")
-    return value
+    return float(value)
 
 
 def _size(given: Mapping[str, Any], name: str, default: int) -> int:
     value = given.get(name, default)
     if isinstance(value, int):
         value = str(value)
-    found = _SIZE.fullmatch(str(value).strip())
+    found = _NUMBER_WITH_UNIT.fullmatch(str(value).strip())
     if found is None or found[2].upper() not in _UNITS:
         raise StartError(f"{_flag(name)}: {value!r} is no size; write for example 512MiB")
     size = int(float(found[1]) * _UNITS[found[2].upper()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from hashlib import sha256
 
 import grpc
@@ -11,7 +12,7 @@ from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
 from tests.service.wire import refused
 
 from stateward.testing import Daemon
-from stateward.v1.admin_service_pb2 import GetServerInfoRequest
+from stateward.v1.admin_service_pb2 import GetServerInfoRequest, GetStatsRequest
 from stateward.v1.blob_service_pb2 import StatBlobRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
@@ -184,3 +185,17 @@ def test_a_blob_is_not_readable_at_rest(desk: Desk, size: int) -> None:
             assert b"very-secret" not in stored
             assert blob.sha256 not in stored
             assert blob.sha256.hex().encode() not in str(path).encode()
+
+
+def test_stats_count_the_bytes_of_blobs(desk: Desk) -> None:
+    """As files, so as much as the disk has less; many files are not looked at all the time."""
+
+    def counted() -> int:
+        time.sleep(0.01)
+        return int(desk.admin.GetStats(GetStatsRequest(), timeout=20).blob_bytes)
+
+    desk.put(random_bytes(300_000), "counted")
+    end = time.monotonic() + 20
+    while counted() != sum(path.stat().st_size for path in desk.directory.rglob("*") if path.is_file()):
+        assert time.monotonic() < end
+    assert counted() > 300_000

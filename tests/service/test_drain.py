@@ -91,7 +91,8 @@ def test_work_is_refused_and_reads_go_on(own_wire: Wire) -> None:
         assert "draining" in refusal.message
     assert own_wire.entries_written() == before
     assert [entry.data for entry in own_wire.hydrate(HydrateRequest(thread="a")).logs["messages"].entries] == [b"first"]
-    assert own_wire.admin.GetStats(GetStatsRequest(), timeout=10).threads == 2
+    stats = own_wire.admin.GetStats(GetStatsRequest(), timeout=10)
+    assert (stats.threads, stats.draining) == (2, True)
     assert own_wire.threads.WaitDurable(WaitDurableRequest(thread="a", sequence=1), timeout=10).sequence == 1
     watch = own_wire.threads.Watch(WatchRequest(thread="a"), timeout=10)
     assert next(watch).cursor

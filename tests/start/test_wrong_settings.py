@@ -20,6 +20,9 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "a state too large": (["--max-state-size", "2GiB"], "--max-state-size"),
     "no number of seconds": (["--grace", "soon"], "--grace"),
     "not a number of seconds": (["--grace", "nan"], "--grace"),
+    "a time of an unknown unit": (["--grace", "10 parsecs"], "--grace"),
+    "a memory limit that nothing runs in": (["--memory-limit", "1000"], "at least 64MiB"),
+    "no memory at all": (["--memory-limit", "0"], "at least 64MiB"),
     "negative seconds": (["--sweep-interval", "-1"], "--sweep-interval"),
     "an unknown level": (["--log-level", "loud"], "--log-level"),
     "an unknown flag": (["--nope"], "--nope"),
@@ -110,3 +113,12 @@ def test_no_flag_does_nothing() -> None:
     """Every flag of the help is a setting, and the other way round."""
     flags = {action.dest for action in make_parser()._actions}
     assert flags - {"help", "version", "health", "config"} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3", 3.0), ("2.5", 2.5), ("10s", 10.0), ("250ms", 0.25), ("2m", 120.0), ("1h", 3600.0)]
+)
+def test_times_are_written_as_elsewhere(text: str, seconds: float) -> None:
+    """With a unit as on the command line of `stateward`, or as plain seconds."""
+    settings, _ = load_settings(["--grace", text, "--archive-lease", text], {})
+    assert (settings.grace_s, settings.archive_lease_s, settings.archive_check_s) == (seconds, seconds, seconds)

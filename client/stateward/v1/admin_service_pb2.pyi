@@ -48,7 +48,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches", "archive", "background_failures")
+    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches", "archive", "background_failures", "blob_bytes", "draining")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,8 @@ class GetStatsResponse(_message.Message):
     WATCHES_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     BACKGROUND_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    BLOB_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     threads: int
     saves: int
     entries: int
@@ -81,7 +83,9 @@ class GetStatsResponse(_message.Message):
     watches: int
     archive: ArchiveStats
     background_failures: int
-    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ..., archive: _Optional[_Union[ArchiveStats, _Mapping]] = ..., background_failures: _Optional[int] = ...) -> None: ...
+    blob_bytes: int
+    draining: bool
+    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ..., archive: _Optional[_Union[ArchiveStats, _Mapping]] = ..., background_failures: _Optional[int] = ..., blob_bytes: _Optional[int] = ..., draining: bool = ...) -> None: ...
 
 class ArchiveStats(_message.Message):
     __slots__ = ("dirty_threads", "lag_entries", "lag_bytes", "lag", "away", "error", "heads", "objects", "head_bytes", "object_bytes", "entry_bytes", "requests", "owned_threads", "orphans", "rolled_back")

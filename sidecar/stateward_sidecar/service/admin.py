@@ -81,7 +81,8 @@ class AdminService:
             snapshots=counters.snapshots, used_bytes=used, file_bytes=file_bytes, map_bytes=store.engine.map_bytes,
             queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
-            background_failures=failures.count,
+            background_failures=failures.count, blob_bytes=await self._calls.look(store.blob_files.size_bytes),
+            draining=not self._calls.holding.gate.is_open,
             archive=await self._calls.read(archive.stats) if archive is not None else None,
         )  # fmt: skip
 
