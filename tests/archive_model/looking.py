@@ -36,13 +36,20 @@ class Looking(Stage):
         with sidecar.store.context.engine.read() as txn:
             for thread in threads:
                 line = {}
-                for key, record in rows(txn, thread.identity.keys.all_of(b"J")):
-                    entry = unpack(record, layout.tail_number(key))
-                    if self.truth.see_entry(thread.identity.uid, entry.header):
-                        self.see_new(thread, entry)
-                    line[entry.header.sequence] = bytes(entry.header.digest)
+                for key, row in rows(txn, thread.identity.keys.all_of(b"J")):
+                    sequence, record = layout.tail_number(key), bytes(row)
+                    seen = thread.identity.uid, sequence, record
+                    if seen not in self.digests:
+                        self.digests[seen] = self.see_row(thread, unpack(record, sequence))
+                    line[sequence] = self.digests[seen]
                 found.append((thread, line))
         return found
+
+    def see_row(self, thread: Thread, entry: Entry) -> bytes:
+        """A row of a journal that was never seen as it is. Its digest."""
+        if self.truth.see_entry(thread.identity.uid, entry.header):
+            self.see_new(thread, entry)
+        return bytes(entry.header.digest)
 
     def see_new(self, thread: Thread, entry: Entry) -> None:
         """An entry on a disk: what a version holds is told by the request that made it, answered or not."""

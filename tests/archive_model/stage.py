@@ -68,6 +68,7 @@ class Stage(RuleBasedStateMachine):
         # What the client of a thread and branch believes: uid, version, digest.
         self.beliefs: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.orphans: dict[tuple[int, int], tuple[str, int]] = {}  # name and era, by disk and number
+        self.digests: dict[tuple[bytes, int, bytes], bytes] = {}  # by uid, sequence and row: what was looked at
         self.payments = Payments()
         self.namespace: NamespaceKeys | None = None  # also when no disk has its keys any more
         self.steps: list[str] = []
