@@ -1,6 +1,6 @@
 """What clients ask of two sidecars, compared with the truth; what others do in the middle of it; and the end.
 
-The rules are in test_archive_model.py.
+The rules are in steps.py, meetings.py and test_archive_model.py; what readers are shown is in reading.py.
 """
 
 from __future__ import annotations
