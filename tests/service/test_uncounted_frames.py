@@ -1,0 +1,58 @@
+"""The danger: frames of writers' streams take memory that nobody counts, while calls wait for each other's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from tests.service.inside import WAIT_S, Inside, daemon_inside
+from tests.service.test_stale_writers import Agent
+from tests.service.wire import sets
+
+T = TypeVar("T")
+LARGE = "x" * 300_000
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Inside]:
+    with daemon_inside(tmp_path) as inside:
+        yield inside
+
+
+def on_loop(daemon: Inside, call: Callable[[], T]) -> T:
+    """Budgets belong to the event loop."""
+    done: Future[T] = Future()
+    daemon.loop.call_soon_threadsafe(lambda: done.set_result(call()))
+    return done.result(WAIT_S)
+
+
+def test_a_large_frame_waits_for_memory(daemon: Inside) -> None:
+    """It is taken when there is room, and holds up no small one of another stream; at the end all is given back."""
+    budget = daemon.parts.room.requests
+    stream, small = (Agent(daemon.wire, "default", name, name).open() for name in ("large", "small"))
+    share = on_loop(daemon, lambda: budget.grant(budget.total_bytes))
+    stream.send(diff=sets("slot", LARGE))
+    end = time.monotonic() + WAIT_S
+    while not on_loop(daemon, lambda: len(budget._waiting)):
+        assert time.monotonic() < end, "the frame was taken although there was no memory"
+        time.sleep(0.01)
+    small.send()
+    assert small.answers(1) == [1]
+    on_loop(daemon, share.close)
+    assert stream.answers(1) == [1]
+    with daemon.parts.store.context.writer.publishing:  # nothing is committed meanwhile
+        stream.send(diff=sets("slot", LARGE[1:]))
+        while on_loop(daemon, lambda: budget.used_bytes) < len(LARGE):
+            assert time.monotonic() < end, "the frame that is worked on takes no memory"
+        time.sleep(0.2)
+        assert on_loop(daemon, lambda: budget.used_bytes) > len(LARGE), "it has none any more, and is not written yet"
+    assert stream.answers(1) == [2]
+    for each in (stream, small):
+        each.end()
+    while on_loop(daemon, lambda: budget.used_bytes):
+        assert time.monotonic() < end
+        time.sleep(0.01)
