@@ -31,7 +31,7 @@ SLOW_SWEEPS = st.sampled_from(
 )  # fmt: skip
 # Clients more often than what a daemon does by itself.
 CALLS = st.sampled_from(
-    ("save", "save", "save archived", "read", "tag", "forget", "forget", "page in", "page in", "write rows",
+    ("save", "save", "save archived", "read", "tag", "forget", "read anew", "read anew", "page in", "write rows",
      "write rows", "sweep", "ship")
 )  # fmt: skip
 TTL_S = 3600
@@ -41,7 +41,7 @@ class GivingUp(Steps):
     """Rules for all of it."""
 
     @rule(who=WHO, name=NAMES, how=st.sampled_from(("rests", "rests", "detach", "leave")), at=SLOW,
-          calls=st.lists(CALLS, max_size=4), goes_on=st.sampled_from((True, True, False)))  # fmt: skip
+          calls=st.lists(CALLS, min_size=1, max_size=5), goes_on=st.sampled_from((True, True, False)))  # fmt: skip
     def give_up_slowly(
         self, who: int, name: str, how: str, at: tuple[str, str], calls: list[str], goes_on: bool
     ) -> None:
@@ -74,6 +74,7 @@ class GivingUp(Steps):
             "read": lambda it: self.hydrate(it, name, "main"),
             "tag": lambda it: it.tag(SetTagRequest(namespace=NAMESPACE, thread=name, tag="x")),
             "forget": lambda it: it.forget(),
+            "read anew": lambda it: (it.forget(), it.page_in(name)),
             "page in": lambda it: it.page_in(name),
             "write rows": lambda it: it.write_rows(),
             "sweep": lambda it: it.sweep(),
