@@ -13,7 +13,7 @@ NAMES = st.sampled_from(("a", "a", "a", "b"))
 KEYS = st.sampled_from(("fare", "hotel"))
 BRANCHES = st.sampled_from(("main", "main", "main", "side"))
 SIZES = st.sampled_from((10, 10, 60, 300, 1500))
-WINDOWS = st.sampled_from((REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_ENTRIES, 8, 2))
+WINDOWS = st.sampled_from((REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_ENTRIES, 4, 2))
 MEANWHILES = st.integers(0, 23)
 # Most of what can go wrong goes wrong around a HEAD.
 FAULT = st.one_of(

@@ -32,7 +32,7 @@ class Meetings(Steps):
             self.work(who, name, 1, 10, archived=False)
             self.read(other, name, "main", plan)
 
-    @rule(who=WHO, name=NAMES, worked=st.sampled_from((0, 0, 6, 12)), is_new=SELDOM, own=st.integers(1, 6),
+    @rule(who=WHO, name=NAMES, worked=st.sampled_from((0, 6, 12)), is_new=st.booleans(), own=st.integers(1, 6),
           count=st.integers(1, 8), size=SIZES, plan=PLANS)  # fmt: skip
     def part(
         self, who: int, name: str, own: int, count: int, size: int, plan: tuple[Fault, ...], worked: int = 0,
