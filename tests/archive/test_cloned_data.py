@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import LEASE_S
+from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.archive.repair import Repairer
-from stateward_sidecar.errors import Fenced, NotOwner
+from stateward_sidecar.errors import Corrupt, Fenced, NotOwner
 
 
 def machine_with_a_copy(driven: Town, tmp_path: Path) -> tuple[Driven, Path]:
@@ -53,6 +54,48 @@ def test_moved_data_lose_nothing(driven: Town, tmp_path: Path) -> None:
     moved.ship_now()
     assert [entry.data for entry in moved.state().state.logs["m"].entries] == [b"x", b"only here", b"x"]
     assert driven.restart(moved).put(append(after=3)).version == 4
+
+
+def objects_of_two_epochs(driven: Town, tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+    """A copy of a disk whose original has archived all of it, and gone on; and the packs that say so."""
+    first = driven.machine("host")
+    for _ in range(4):
+        first.put(append(os.urandom(2000)))
+    first.archive.schedule.write_rows(wait=True)
+    first.copy_disk(tmp_path / "copy")
+    for _ in range(2):
+        first.ship_now()
+        first.put(append(os.urandom(2000)))
+    first.ship_now()
+    objects = driven.net.bucket.objects
+    return tmp_path / "copy", {key: data for key, data in objects.items() if key.endswith((".pack", ".index"))}
+
+
+def test_damaged_objects_are_no_reason_to_set_entries_aside(driven: Town, tmp_path: Path) -> None:
+    """Nobody can tell whether what is here is history: it is CORRUPT until the objects can be read, and then it is."""
+    path, packs = objects_of_two_epochs(driven, tmp_path)
+    copy = driven.machine("host", path)
+    driven.net.bucket.objects.update({key: data[:-1] for key, data in packs.items()})
+    for _ in range(2):
+        with pytest.raises(Corrupt):
+            copy.state()
+        assert [thread.name for thread in copy.threads()] == ["job"]
+    driven.net.bucket.objects.update(packs)
+    assert copy.state().checkpoint.version == 6
+    assert [thread.name for thread in copy.threads()] == ["job"]
+
+
+def test_objects_that_are_gone_hold_nothing_up(driven: Town, tmp_path: Path) -> None:
+    """What they held is nowhere but here: it is set aside, and can be read."""
+    path, packs = objects_of_two_epochs(driven, tmp_path)
+    copy = driven.machine("host", path)
+    for key in packs:
+        driven.net.bucket.delete(key)
+    with pytest.raises(Corrupt, match="missing"):
+        copy.state()
+    (orphan,) = (thread.name for thread in copy.threads() if thread.name != "job")
+    request = HydrateRequest(namespace=NAMESPACE, thread=orphan, max_bytes=1 << 20)
+    assert copy.hydrate(request).checkpoint.version == 4
 
 
 def test_a_takeover_does_not_wait(driven: Town, tmp_path: Path) -> None:

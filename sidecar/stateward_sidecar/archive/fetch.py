@@ -38,6 +38,10 @@ HISTORY_AT_ONCE = 8
 NEVER = float("-inf")
 
 
+class Missing(Corrupt):
+    """An object that HEAD names is gone, which no other try changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A HEAD as it was read, whole."""
@@ -196,7 +200,7 @@ class Fetcher:
                 data = self._wire.get(key).data
                 check_object(ref, data)
             except ObjectNotFound:
-                raise Corrupt(f"the object {key}, which HEAD names, is missing in the archive") from None
+                raise Missing(f"the object {key}, which HEAD names, is missing in the archive") from None
             except Corrupt as found:
                 error = found
             else:

@@ -8,7 +8,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
-from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.fetch import Fetcher, Missing, Seen
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.packs import is_pack
@@ -107,7 +107,7 @@ class Settler:
         """Sets a copy aside whose newest entry is not the one that HEAD's next entry continues."""
         try:
             common, _ = self._newest_shared(thread, place, seen.head, 0, self._tip(thread) - 1)
-        except Corrupt:
+        except Missing:
             common = 0
         self._lose(thread, Judgement(Verdict.FENCED, common), seen.head)
 
@@ -127,7 +127,8 @@ class Settler:
         """Compares entry by entry: HEAD itself says only where epochs began.
 
         A disk that was set back may have gone on by itself, which is no reason to pull; and what it has may be history
-        all the same, which is no reason to set it aside.
+        all the same, which is no reason to set it aside. Raises Corrupt where an object is damaged: the next read of it
+        may be whole. One that is gone says nothing any more, so HEAD has to do.
         """
         tip, common = self._tip(thread), judgement.common_sequence
         if seen.head.uid != thread.identity.uid:
@@ -137,7 +138,7 @@ class Settler:
             shared, is_parted = self._newest_shared(thread, place, seen.head, after, tip)
             # Entries that differ say more than what was known of HEAD; where all are pruned, that has to do.
             common = shared if is_parted and not judgement.is_certain else max(common, shared)
-        except Corrupt:
+        except Missing:
             if judgement.verdict is Verdict.BEHIND:
                 raise
         if common < tip:
