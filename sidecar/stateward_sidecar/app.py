@@ -53,6 +53,7 @@ from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.stop import stop as stop_in_order
 from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings, version
 from stateward_sidecar.storage.engine import DATA_FILE
@@ -154,7 +155,9 @@ def _make_parts(
     store.threads.on_change = feed.note
     archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
-    calls = Calls(store, Gather(loop, store.context.writer), Holding(store, archive, durability), room.answers)
+    turns = Turns(loop)
+    holding = Holding(store, archive, durability)
+    calls = Calls(store, Gather(loop, store.context.writer), holding, room.answers, turns)
     warnings = warnings_of(settings)
     facts = ServerFacts(
         version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
@@ -164,7 +167,7 @@ def _make_parts(
     async def set_ready(is_ready: bool) -> None:
         await server.set_ready(is_ready)
 
-    drain = Drain(store, calls.holding, settings.grace_s, set_ready)
+    drain = Drain(store, holding, settings.grace_s, set_ready)
     leasing = Leasing(calls)
     writers = WriterService(calls, leasing)
     services = {
@@ -181,7 +184,7 @@ def _make_parts(
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
-        settings.max_state_bytes, calls.holding.gate, room,
+        settings.max_state_bytes, holding.gate, room, turns,
     )  # fmt: skip
     return _Parts(key, store, bucket, archive, feed, writers, server, room, warnings)
 

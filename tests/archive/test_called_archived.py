@@ -23,6 +23,7 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.service.turns import Turns
 
 
 class Patient:
@@ -65,8 +66,9 @@ def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableRe
         setattr(request, field, value)
 
     async def ask() -> WaitDurableResponse:
-        gather = Gather(sidecar.store.context.writer, asyncio.get_running_loop())
-        calls = Calls(sidecar.store, gather, sidecar.holding, Budget(1 << 20))
+        loop = asyncio.get_running_loop()
+        gather = Gather(sidecar.store.context.writer, loop)
+        calls = Calls(sidecar.store, gather, sidecar.holding, Budget(1 << 20), Turns(loop))
         return await ThreadService(calls, cast("Feed", None)).wait_durable(request, CONTEXT)
 
     return asyncio.run(ask())

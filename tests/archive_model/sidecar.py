@@ -162,7 +162,7 @@ class Sidecar:
         # Futures of what is to be archived: uid, sequence, digest.
         self.waiting: list[tuple[Future[None], bytes, int, bytes]] = []
         none: Any = None
-        calls, feed = DrivenCalls(self.store, none, self.holding, none), none
+        calls, feed = DrivenCalls(self.store, none, self.holding, none, none), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
 

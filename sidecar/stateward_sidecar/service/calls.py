@@ -22,6 +22,7 @@ from stateward_sidecar.errors import DeadlineExceeded, QueueFull
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store.store import WORKERS, Store
 
@@ -50,11 +51,12 @@ class Delivery:
 class Calls:
     """Runs verbs for handlers."""
 
-    def __init__(self, store: Store, gather: Gather, holding: Holding, answers: Budget) -> None:
+    def __init__(self, store: Store, gather: Gather, holding: Holding, answers: Budget, turns: Turns) -> None:
         self.store = store
         self.gather = gather
         self.holding = holding
         self._answers = answers
+        self._turns = turns
         # States that are being loaded: how large they are is known only then. A small part of the workers, so that
         # others go on.
         self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
@@ -138,11 +140,14 @@ class Calls:
         write, future = self.submit(
             run, context, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, is_retry=is_retry
         )
+        self._turns.begin_commit()
         try:
             return await future
         except asyncio.CancelledError:
             write.cancelled = True  # dropped if the writer has not taken it yet
             raise
+        finally:
+            self._turns.end_commit()
 
     def submit(
         self,

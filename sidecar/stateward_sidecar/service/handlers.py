@@ -22,9 +22,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.service.budget import Reserved, Share
+from stateward_sidecar.service.gate import GOES_ON
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
+from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.telemetry import log, log_damage
 
 T = TypeVar("T")
@@ -38,11 +40,13 @@ def make_handler(
     bytes_max: int,
     door: AbstractContextManager[None],
     room: Room,
+    turns: Turns,
 ) -> grpc.RpcMethodHandler:
     """The handler that gRPC calls for a method."""
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
     method = Method(
-        descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room,
+        descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
+        is_write=descriptor.name not in GOES_ON,
         is_tight=is_tight and bytes_max > ASIDE_BYTES and not descriptor.client_streaming,
         is_holding=descriptor.name in HOLDING,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from stateward_sidecar.errors import InvalidField, StateTooLarge
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
 from stateward_sidecar.service.room import Room
+from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.service.weigh import count_items
 
 T = TypeVar("T")
@@ -50,6 +51,9 @@ class Method:
     # Entered before the message is read; raises what refuses the call.
     door: AbstractContextManager[None]
     room: Room
+    turns: Turns
+    # Whether a call makes work; the others are reads.
+    is_write: bool
     # Whether messages come one after another, because a few of them would take all memory.
     is_tight: bool
     # Whether a call keeps memory from one message to the next.
@@ -94,10 +98,17 @@ class Method:
         return held
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
-        """The message of a call that has one. Raises as ``read``."""
+        """The message of a call that has one, when it is the call's turn to begin. Raises as ``read``."""
+        self.turns.note_arrival()
         request, share = await self.read(context)
         if request is None:
             raise InvalidField("request", "no message came")
+        try:
+            await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
+        except BaseException:
+            if share is not None:
+                share.close()
+            raise
         return request, share
 
     def parse(self, data: bytes) -> Message:

@@ -22,6 +22,7 @@ from stateward_sidecar.service import transport
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.service.handlers import make_handler
 from stateward_sidecar.service.room import Room
+from stateward_sidecar.service.turns import Turns
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero.
@@ -42,7 +43,7 @@ class Server:
     """Listens, and serves the given services."""
 
     def __init__(
-        self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate, room: Room
+        self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate, room: Room, turns: Turns
     ) -> None:
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=transport.options(message_bytes_max))
@@ -53,7 +54,7 @@ class Server:
                 method.name: make_handler(
                     method, getattr(service, _verb(method)),
                     message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
-                    self._admission(method), room,
+                    self._admission(method), room, turns,
                 )
                 for method in descriptor.methods
                 if hasattr(service, _verb(method))

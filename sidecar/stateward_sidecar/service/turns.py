@@ -1,0 +1,158 @@
+"""Whose call begins next, when more calls come than the daemon can work on.
+
+gRPC does not tell which connection of a unix socket a call belongs to, so the daemon is fair by thread. Calls that must
+wait stand in a line, each in the queue of its thread. The turns alternate: one goes to the thread that joined the line
+last, one to the thread that has waited longest. A client that makes one call at a time finds its thread at the front;
+a burst has its calls behind one another, and they still advance.
+
+Nothing waits on a daemon that is not overloaded: below ``FREE_WRITES`` a write begins at once, and so does a read
+unless another one has just begun. A turn is only for the beginning of a call; nobody keeps it while waiting for a
+commit, for the archive or for an event.
+
+Used on the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from google.protobuf.message import Message
+
+Flow = tuple[str, str]
+# So many writes may wait for their commits before others must stand in line; group commit needs no more.
+FREE_WRITES = 64
+# While others stand in line, groups are small: whoever begins next waits for the group before.
+GROUP_WRITES = 16
+# A commit that takes longer than its group's work lets the next group grow: by one write in this time.
+PACE_S = 0.001
+# Reads that begin further apart than this are no burst.
+GAP_S = 0.0003
+# gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
+# over can be chosen. So nobody begins until no call has come for so many turns, but not for longer than this.
+QUIET_TURNS, ARRIVING_S = 6, 0.002
+
+
+def flow_of(request: Message, method: str) -> Flow:
+    """Calls of one flow begin in their order: those of a thread; of requests that name none, those of a method."""
+    first = next(iter(getattr(request, "saves", ())), request)
+    return getattr(first, "namespace", ""), getattr(first, "thread", "") or method
+
+
+class Line:
+    """Calls that wait, by flow."""
+
+    def __init__(self) -> None:
+        # In the order of their last turn, or of joining.
+        self._flows: dict[Flow, deque[asyncio.Future[None]]] = {}
+        # Those that have had no turn yet.
+        self._new: dict[Flow, None] = {}
+        self._is_newest_next = True
+
+    def __bool__(self) -> bool:
+        return bool(self._flows)
+
+    def add(self, flow: Flow, place: asyncio.Future[None]) -> None:
+        """A call joins, behind those of its flow. It leaves when its place is done."""
+        if flow not in self._flows:
+            self._flows[flow] = deque()
+            self._new[flow] = None
+        self._flows[flow].append(place)
+
+    def take(self) -> asyncio.Future[None] | None:
+        """The next place; None if nobody is left."""
+        while self._flows:
+            if self._is_newest_next and self._new:
+                flow, _ = self._new.popitem()
+            else:
+                flow = next(iter(self._flows))
+                self._new.pop(flow, None)
+            places = self._flows.pop(flow)
+            place = places.popleft()
+            if places:
+                self._flows[flow] = places
+            if not place.done():  # cancelled: its caller has left
+                self._is_newest_next = not self._is_newest_next
+                return place
+        return None
+
+
+class Turns:
+    """Lets calls begin. Reads and writes have lines of their own, so that neither waits for the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reads, self._writes = Line(), Line()
+        self._committing = 0
+        self._quiet_turns = 0
+        self._is_write_next = True
+        # When the last call was let in.
+        self._last_s = 0.0
+        self._is_turning = False
+        self._pause: asyncio.TimerHandle | None = None
+
+    def note_arrival(self) -> None:
+        """A call has come; its message may not have been read yet."""
+        self._quiet_turns = 0
+
+    async def wait(self, flow: Flow, *, is_write: bool) -> None:
+        """Returns when the call may begin."""
+        if self._is_free(is_write):
+            return
+        place: asyncio.Future[None] = self._loop.create_future()
+        (self._writes if is_write else self._reads).add(flow, place)
+        self._wake()
+        await place
+
+    def begin_commit(self) -> None:
+        """A write waits for its commit from now on."""
+        self._committing += 1
+
+    def end_commit(self) -> None:
+        """The write waits no more."""
+        self._committing -= 1
+        if self._writes:
+            self._wake()
+
+    def _is_free(self, is_write: bool) -> bool:
+        if is_write:
+            return not self._writes and self._committing < FREE_WRITES
+        now = self._loop.time()
+        if self._reads or now - self._last_s < GAP_S:
+            return False
+        self._last_s = now
+        return True
+
+    def _wake(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if not self._is_turning:
+            self._is_turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Lets one call in, unless more are arriving."""
+        now = self._loop.time()
+        self._quiet_turns += 1
+        if self._quiet_turns > QUIET_TURNS or now - self._last_s >= ARRIVING_S:
+            place = self._choose(now)
+            if place is not None:
+                self._last_s = now
+                place.set_result(None)
+        self._is_turning = bool(self._reads or (self._writes and self._has_room))
+        if self._is_turning:
+            self._loop.call_soon(self._turn)
+        elif self._writes:
+            self._pause = self._loop.call_later(PACE_S, self._wake)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._committing < GROUP_WRITES
+
+    def _choose(self, now: float) -> asyncio.Future[None] | None:
+        place = None
+        if (self._is_write_next or not self._reads) and (self._has_room or now - self._last_s >= PACE_S):
+            place = self._writes.take()
+        self._is_write_next = not self._is_write_next
+        return place or self._reads.take()

@@ -1,0 +1,199 @@
+"""When more calls come than the daemon can work on, each thread has its turn: behind a burst nobody waits for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+from tests.soak.hostile import append
+
+from stateward.testing import run_daemon
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
+from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
+from stateward.v1.thread_service_pb2 import ListThreadsRequest
+from stateward_sidecar.service.turns import FREE_WRITES, GROUP_WRITES, Flow, Line, Turns, flow_of
+
+BURST = 1000
+
+
+class Waiting:
+    """A line in which each place has a name."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.names: dict[asyncio.Future[None], str] = {}
+
+    def add(self, flow: str, name: str) -> asyncio.Future[None]:
+        place = asyncio.get_running_loop().create_future()
+        self.names[place] = name
+        self.line.add(("", flow), place)
+        return place
+
+    def take(self, count: int = 1) -> str:
+        return " ".join(self.names[place] for place in (self.line.take() for _ in range(count)) if place is not None)
+
+
+async def test_turns_go_to_the_newest_thread_and_to_the_one_that_waits_longest() -> None:
+    waiting = Waiting()
+    for name in ("a1", "a2", "b1", "b2", "c1", "c2", "d1"):
+        waiting.add(name[0], name)
+    assert waiting.take(9) == "d1 a1 c1 b1 a2 c2 b2"
+    assert not waiting.line
+
+
+async def test_a_caller_with_one_call_at_a_time_is_always_next() -> None:
+    waiting = Waiting()
+    for number in range(1000):
+        waiting.add(f"burst-{number % 100}", "burst")
+    waiting.take(100)
+    for _ in range(100):
+        waiting.add("mine", "mine")
+        waiting.add("burst-7", "burst")  # the burst goes on
+        assert "mine" in waiting.take(2)
+
+
+async def test_whoever_waits_gets_a_turn_although_new_threads_keep_coming() -> None:
+    waiting = Waiting()
+    for number in range(50):
+        waiting.add(f"old-{number}", "old")
+    served = []
+    for number in range(100):
+        waiting.add(f"new-{number}", "new")
+        served.append(waiting.take())
+    assert served.count("old") == 50
+
+
+async def test_a_call_that_was_cancelled_has_left_the_line() -> None:
+    waiting = Waiting()
+    places = {name: waiting.add(name[0], name) for name in ("a1", "a2", "b1", "c1")}
+    for name in ("a1", "c1"):
+        places[name].cancel()
+    assert waiting.take(5) == "b1 a2"
+    assert waiting.line.take() is None
+
+
+def test_a_flow_is_a_thread_or_else_a_method() -> None:
+    assert flow_of(SaveRequest(namespace="n", thread="t"), "Save") == ("n", "t")
+    assert flow_of(HydrateRequest(namespace="n", thread="t"), "Hydrate") == ("n", "t")
+    assert flow_of(BatchSaveRequest(saves=[SaveRequest(thread="t"), SaveRequest(thread="u")]), "BatchSave") == ("", "t")
+    assert flow_of(ListThreadsRequest(namespace="n"), "ListThreads") == ("n", "ListThreads")
+
+
+class Daemon:
+    """Turns whose commits end when they are told to. Keeps who has begun."""
+
+    def __init__(self) -> None:
+        self.turns = Turns(asyncio.get_running_loop())
+        self.begun: list[str] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def call(self, thread: str, *, is_write: bool = True) -> asyncio.Task[None]:
+        async def run(flow: Flow) -> None:
+            await self.turns.wait(flow, is_write=is_write)
+            self.begun.append(thread)
+            if is_write:
+                self.turns.begin_commit()
+
+        self._tasks.append(asyncio.create_task(run(("", thread))))
+        return self._tasks[-1]
+
+    async def fill(self, count: int = FREE_WRITES) -> None:
+        for _ in range(count):
+            self.call("burst")
+        await asyncio.sleep(0)
+        self.begun.clear()
+
+    def commit(self, count: int) -> None:
+        for _ in range(count):
+            self.turns.end_commit()
+
+    async def settle(self) -> list[str]:
+        await asyncio.gather(*self._tasks)
+        return self.begun
+
+
+async def test_calls_begin_at_once_while_there_is_no_burst() -> None:
+    daemon = Daemon()
+    for _ in range(FREE_WRITES):
+        waiting = daemon.turns.wait(("", "t"), is_write=True)
+        with_no_turn_of_the_loop(waiting)
+        daemon.turns.begin_commit()
+    await asyncio.sleep(0.001)
+    with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+
+
+def with_no_turn_of_the_loop(waiting: object) -> None:
+    assert asyncio.iscoroutine(waiting)
+    try:
+        waiting.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waited")
+
+
+async def test_a_read_does_not_wait_for_writes() -> None:
+    daemon = Daemon()
+    await daemon.fill()
+    for _ in range(100):
+        daemon.call("burst")
+    await daemon.call("reader", is_write=False)
+    assert len(daemon.begun) < 10
+
+
+async def test_a_small_group_is_let_in_when_commits_end() -> None:
+    daemon = Daemon()
+    await daemon.fill()
+    for _ in range(100):
+        daemon.call("burst")
+    daemon.call("mine")
+    await asyncio.sleep(0)
+    daemon.commit(FREE_WRITES)
+    while len(daemon.begun) < GROUP_WRITES:
+        await asyncio.sleep(0)
+    assert daemon.begun[0] == "mine"
+    assert len(await daemon.settle()) == 101
+
+
+async def test_a_commit_that_hangs_holds_no_call_back_for_ever() -> None:
+    daemon = Daemon()
+    await daemon.fill()
+    for number in range(20):
+        daemon.call(f"{number}")
+    async with asyncio.timeout(10):
+        assert len(await daemon.settle()) == 20
+
+
+async def test_calls_that_leave_hold_up_nobody() -> None:
+    daemon = Daemon()
+    await daemon.fill()
+    leaving = [daemon.call(f"leaving-{number}") for number in range(20)]
+    staying = daemon.call("staying")
+    await asyncio.sleep(0)
+    for call in leaving:
+        call.cancel()
+    await staying
+    assert daemon.begun == ["staying"]
+
+
+async def test_a_save_in_the_middle_of_a_burst_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
+    answered: list[str] = []
+
+    async def save(stub: CheckpointServiceStub, thread: str, number: int) -> None:
+        await stub.Save(append(thread, f"{thread}-{number}"), timeout=60)
+        answered.append(thread)
+
+    with run_daemon(tmp_path) as daemon:
+        target = f"unix:{daemon.socket}"
+        async with grpc.aio.insecure_channel(target) as many, grpc.aio.insecure_channel(target) as one:
+            burst, mine = CheckpointServiceStub(many), CheckpointServiceStub(one)
+            for thread in ("mine", *(f"burst-{number}" for number in range(10))):
+                await save(mine, thread, -1)
+            answered.clear()
+            calls = [asyncio.create_task(save(burst, f"burst-{number % 10}", number)) for number in range(BURST)]
+            while len(answered) < FREE_WRITES:
+                await asyncio.sleep(0.001)
+            await save(mine, "mine", 1)
+            place = answered.index("mine")
+            await asyncio.gather(*calls)
+    assert place < BURST / 2
