@@ -1,20 +1,22 @@
-"""When more calls come than the daemon can work on, each thread has its turn: behind a burst nobody waits for all of it."""
+"""When more calls come than the daemon can work on, every thread has its turn; nobody waits for all of a burst."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import grpc.aio
+import pytest
+from tests.service.inside import WAIT_S, daemon_inside
 from tests.soak.hostile import append
 
-from stateward.testing import run_daemon
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
-from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
+from stateward_sidecar import app
+from stateward_sidecar.service import turns
 from stateward_sidecar.service.turns import FREE_WRITES, GROUP_WRITES, Flow, Line, Turns, flow_of
-
-BURST = 1000
 
 
 class Waiting:
@@ -141,18 +143,22 @@ async def test_a_read_does_not_wait_for_writes() -> None:
     assert len(daemon.begun) < 10
 
 
-async def test_a_small_group_is_let_in_when_commits_end() -> None:
+async def test_a_small_group_begins_when_commits_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(
+        loop, "time", partial(float, loop.time())
+    )  # a commit that takes no time: the group does not grow
     daemon = Daemon()
     await daemon.fill()
     for _ in range(100):
         daemon.call("burst")
     daemon.call("mine")
     await asyncio.sleep(0)
-    daemon.commit(FREE_WRITES)
-    while len(daemon.begun) < GROUP_WRITES:
-        await asyncio.sleep(0)
-    assert daemon.begun[0] == "mine"
-    assert len(await daemon.settle()) == 101
+    for group in range(1, 6):
+        daemon.commit(FREE_WRITES if group == 1 else GROUP_WRITES)
+        for _ in range(10 * GROUP_WRITES):
+            await asyncio.sleep(0)
+        assert daemon.begun == ["mine", *["burst"] * (GROUP_WRITES * group - 1)]
 
 
 async def test_a_commit_that_hangs_holds_no_call_back_for_ever() -> None:
@@ -176,24 +182,39 @@ async def test_calls_that_leave_hold_up_nobody() -> None:
     assert daemon.begun == ["staying"]
 
 
-async def test_a_save_in_the_middle_of_a_burst_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
-    answered: list[str] = []
+def test_saves_of_a_daemon_begin_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    made: list[Turns] = []
 
-    async def save(stub: CheckpointServiceStub, thread: str, number: int) -> None:
-        await stub.Save(append(thread, f"{thread}-{number}"), timeout=60)
-        answered.append(thread)
+    class Kept(Turns):
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            super().__init__(loop)
+            made.append(self)
 
-    with run_daemon(tmp_path) as daemon:
-        target = f"unix:{daemon.socket}"
-        async with grpc.aio.insecure_channel(target) as many, grpc.aio.insecure_channel(target) as one:
-            burst, mine = CheckpointServiceStub(many), CheckpointServiceStub(one)
-            for thread in ("mine", *(f"burst-{number}" for number in range(10))):
-                await save(mine, thread, -1)
-            answered.clear()
-            calls = [asyncio.create_task(save(burst, f"burst-{number % 10}", number)) for number in range(BURST)]
-            while len(answered) < FREE_WRITES:
-                await asyncio.sleep(0.001)
-            await save(mine, "mine", 1)
-            place = answered.index("mine")
-            await asyncio.gather(*calls)
-    assert place < BURST / 2
+        async def wait(self, flow: Flow, *, is_write: bool) -> None:
+            await super().wait(flow, is_write=is_write)
+            begun.append(flow[1])
+
+    monkeypatch.setattr(app, "Turns", Kept)
+    with daemon_inside(tmp_path) as daemon:
+        saves = daemon.wire.checkpoints
+        with monkeypatch.context() as nobody_begins:
+            nobody_begins.setattr(turns, "FREE_WRITES", 0)
+            nobody_begins.setattr(turns, "QUIET_TURNS", 1 << 30)
+            nobody_begins.setattr(turns, "ARRIVING_S", WAIT_S)
+            calls = [saves.Save.future(append("burst", f"{number}"), timeout=WAIT_S) for number in range(50)]
+            await_waiting(made[0], 49)  # nothing had begun before, so the first one is not kept
+            calls.append(saves.Save.future(append("mine", "0"), timeout=WAIT_S))
+            await_waiting(made[0], 50)
+        for call in calls:
+            call.result(WAIT_S)
+    assert len(begun) == 51
+    assert begun.index("mine") <= 2
+
+
+def await_waiting(turns: Turns, count: int) -> None:
+    line = turns._writes
+    end = time.monotonic() + WAIT_S
+    while sum(map(len, line._flows.values())) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
