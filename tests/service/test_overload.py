@@ -6,7 +6,6 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.service.inside import WAIT_S, daemon_inside
@@ -201,11 +200,11 @@ def test_saves_of_a_daemon_begin_in_turn(tmp_path: Path, monkeypatch: pytest.Mon
         with monkeypatch.context() as nobody_begins:
             nobody_begins.setattr(turns, "FREE_WRITES", 0)
             nobody_begins.setattr(turns, "QUIET_TURNS", 1 << 30)
-            nobody_begins.setattr(turns, "ARRIVING_S", WAIT_S)
+            nobody_begins.setattr(turns, "ARRIVING_TURNS", 1 << 30)
             calls = [saves.Save.future(append("burst", f"{number}"), timeout=WAIT_S) for number in range(50)]
-            await_waiting(made[0], 49)  # nothing had begun before, so the first one is not kept
-            calls.append(saves.Save.future(append("mine", "0"), timeout=WAIT_S))
             await_waiting(made[0], 50)
+            calls.append(saves.Save.future(append("mine", "0"), timeout=WAIT_S))
+            await_waiting(made[0], 51)
         for call in calls:
             call.result(WAIT_S)
     assert len(begun) == 51

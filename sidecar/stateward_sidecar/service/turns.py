@@ -25,12 +25,13 @@ FREE_WRITES = 64
 # While others stand in line, groups are small: whoever begins next waits for the group before.
 GROUP_WRITES = 16
 # A commit that takes longer than its group's work lets the next group grow: by one write in this time.
-PACE_S = 0.001
+PACE_S = 0.002
 # Reads that begin further apart than this are no burst.
 GAP_S = 0.0003
 # gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
-# over can be chosen. So nobody begins until no call has come for so many turns, but not for longer than this.
-QUIET_TURNS, ARRIVING_S = 6, 0.002
+# over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins every
+# so many turns: not by the clock, or calls would begin in place of being handed over when the processor is busy.
+QUIET_TURNS, ARRIVING_TURNS = 6, 60
 
 
 def flow_of(request: Message, method: str) -> Flow:
@@ -84,7 +85,8 @@ class Turns:
         self._loop = loop
         self._reads, self._writes = Line(), Line()
         self._committing = 0
-        self._quiet_turns = 0
+        # Turns of the loop since the last call came, and since the last one was let in.
+        self._quiet_turns = self._kept_turns = 0
         self._is_write_next = True
         # When the last call was let in.
         self._last_s = 0.0
@@ -135,10 +137,11 @@ class Turns:
         """Lets one call in, unless more are arriving."""
         now = self._loop.time()
         self._quiet_turns += 1
-        if self._quiet_turns > QUIET_TURNS or now - self._last_s >= ARRIVING_S:
+        self._kept_turns += 1
+        if self._quiet_turns > QUIET_TURNS or self._kept_turns > ARRIVING_TURNS:
             place = self._choose(now)
             if place is not None:
-                self._last_s = now
+                self._last_s, self._kept_turns = now, 0
                 place.set_result(None)
         self._is_turning = bool(self._reads or (self._writes and self._has_room))
         if self._is_turning:
