@@ -29,8 +29,8 @@ PACE_S = 0.002
 # Reads that begin further apart than this are no burst.
 GAP_S = 0.0003
 # gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
-# over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins every
-# so many turns: not by the clock, or calls would begin in place of being handed over when the processor is busy.
+# over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins in
+# so many turns. The clock does not count here: on a busy processor nothing would be handed over.
 QUIET_TURNS, ARRIVING_TURNS = 6, 60
 
 
