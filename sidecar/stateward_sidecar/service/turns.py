@@ -23,7 +23,7 @@ Flow = tuple[str, str]
 # So many writes may wait for their commits before others must stand in line; group commit needs no more.
 FREE_WRITES = 64
 # While others stand in line, groups are small: whoever begins next waits for the group before.
-GROUP_WRITES = 16
+GROUP_WRITES = 8
 # A commit that takes longer than its group's work lets the next group grow: by one write in this time.
 PACE_S = 0.002
 # Reads that begin further apart than this are no burst.
