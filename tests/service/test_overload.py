@@ -15,7 +15,7 @@ from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward_sidecar import app
 from stateward_sidecar.service import turns
-from stateward_sidecar.service.turns import FREE_WRITES, GROUP_WRITES, Flow, Line, Turns, flow_of
+from stateward_sidecar.service.turns import FREE_CALLS, GROUP_WRITES, Flow, Line, Turns, flow_of
 
 
 class Waiting:
@@ -99,7 +99,7 @@ class Daemon:
         self._tasks.append(asyncio.create_task(run(("", thread))))
         return self._tasks[-1]
 
-    async def fill(self, count: int = FREE_WRITES) -> None:
+    async def fill(self, count: int = FREE_CALLS) -> None:
         for _ in range(count):
             self.call("burst")
         await asyncio.sleep(0)
@@ -116,12 +116,25 @@ class Daemon:
 
 async def test_calls_begin_at_once_while_there_is_no_burst() -> None:
     daemon = Daemon()
-    for _ in range(FREE_WRITES):
+    for _ in range(FREE_CALLS):
         waiting = daemon.turns.wait(("", "t"), is_write=True)
         with_no_turn_of_the_loop(waiting)
         daemon.turns.begin_commit()
     await asyncio.sleep(0.001)
     with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+
+
+async def test_after_many_calls_in_a_row_the_next_one_shows_whether_more_are_coming() -> None:
+    daemon = Daemon()
+    for is_write in (True, False):
+        for _ in range(FREE_CALLS):
+            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=is_write))
+        waits = [daemon.call("t", is_write=is_write) for _ in range(FREE_CALLS)]
+        await asyncio.sleep(0)
+        assert daemon.begun == []
+        await waits[0]
+        assert daemon.begun == ["t"] * FREE_CALLS  # these were all
+        daemon.begun.clear()
 
 
 def with_no_turn_of_the_loop(waiting: object) -> None:
@@ -154,7 +167,7 @@ async def test_a_small_group_begins_when_commits_end(monkeypatch: pytest.MonkeyP
     daemon.call("mine")
     await asyncio.sleep(0)
     for group in range(1, 6):
-        daemon.commit(FREE_WRITES if group == 1 else GROUP_WRITES)
+        daemon.commit(FREE_CALLS if group == 1 else GROUP_WRITES)
         for _ in range(10 * GROUP_WRITES):
             await asyncio.sleep(0)
         assert daemon.begun == ["mine", *["burst"] * (GROUP_WRITES * group - 1)]
@@ -198,7 +211,7 @@ def test_saves_of_a_daemon_begin_in_turn(tmp_path: Path, monkeypatch: pytest.Mon
     with daemon_inside(tmp_path) as daemon:
         saves = daemon.wire.checkpoints
         with monkeypatch.context() as nobody_begins:
-            nobody_begins.setattr(turns, "FREE_WRITES", 0)
+            nobody_begins.setattr(turns, "FREE_CALLS", 0)
             nobody_begins.setattr(turns, "QUIET_TURNS", 1 << 30)
             nobody_begins.setattr(turns, "ARRIVING_TURNS", 1 << 30)
             calls = [saves.Save.future(append("burst", f"{number}"), timeout=WAIT_S) for number in range(50)]

@@ -5,9 +5,10 @@ wait stand in a line, each in the queue of its thread. The turns alternate: one 
 last, one to the thread that has waited longest. A client that makes one call at a time finds its thread at the front;
 a burst has its calls behind one another, and they still advance.
 
-Nothing waits on a daemon that is not overloaded: below ``FREE_WRITES`` a write begins at once, and so does a read
-unless another one has just begun. A turn is only for the beginning of a call; nobody keeps it while waiting for a
-commit, for the archive or for an event.
+Nothing waits on a daemon that is not overloaded. But the calls that gRPC keeps back are not seen, and others may wait
+among them. So after ``FREE_CALLS`` in a row nobody begins until no more come. Those that have come by then begin
+together, unless they are more than that. A turn is only for the beginning of a call; nobody keeps it while waiting for
+a commit, for the archive or for an event.
 
 Used on the event loop only.
 """
@@ -20,14 +21,14 @@ from collections import deque
 from google.protobuf.message import Message
 
 Flow = tuple[str, str]
-# So many writes may wait for their commits before others must stand in line; group commit needs no more.
-FREE_WRITES = 64
+# So many calls begin at once, and so many writes may wait for their commits; group commit needs no more.
+FREE_CALLS = 64
+# A row of calls ends when none has come for so long.
+ROW_S = 0.005
 # While others stand in line, groups are small: whoever begins next waits for the group before.
 GROUP_WRITES = 8
 # A commit that takes longer than its group's work lets the next group grow: by one write in this time.
 PACE_S = 0.002
-# Reads that begin further apart than this are no burst.
-GAP_S = 0.0003
 # gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
 # over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins in
 # so many turns. The clock does not count here: on a busy processor nothing would be handed over.
@@ -49,9 +50,23 @@ class Line:
         # Those that have had no turn yet.
         self._new: dict[Flow, None] = {}
         self._is_newest_next = True
+        self._places = 0
+        # How many came in a row and did not stand in line, and when the last one came.
+        self._in_row, self._came_s = 0, 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._flows)
+    def __len__(self) -> int:
+        return self._places
+
+    def passes(self, now: float) -> bool:
+        """Whether a call that comes now needs not join."""
+        self._in_row = self._in_row + 1 if now - self._came_s < ROW_S else 1
+        self._came_s = now
+        return not self._places and self._in_row <= FREE_CALLS
+
+    def take_all(self) -> list[asyncio.Future[None]]:
+        """Everybody, in turn; a new row begins."""
+        self._in_row = 0
+        return list(iter(self.take, None))
 
     def add(self, flow: Flow, place: asyncio.Future[None]) -> None:
         """A call joins, behind those of its flow. It leaves when its place is done."""
@@ -59,6 +74,7 @@ class Line:
             self._flows[flow] = deque()
             self._new[flow] = None
         self._flows[flow].append(place)
+        self._places += 1
 
     def take(self) -> asyncio.Future[None] | None:
         """The next place; None if nobody is left."""
@@ -70,6 +86,7 @@ class Line:
                 self._new.pop(flow, None)
             places = self._flows.pop(flow)
             place = places.popleft()
+            self._places -= 1
             if places:
                 self._flows[flow] = places
             if not place.done():  # cancelled: its caller has left
@@ -117,13 +134,8 @@ class Turns:
             self._wake()
 
     def _is_free(self, is_write: bool) -> bool:
-        if is_write:
-            return not self._writes and self._committing < FREE_WRITES
-        now = self._loop.time()
-        if self._reads or now - self._last_s < GAP_S:
-            return False
-        self._last_s = now
-        return True
+        passes = (self._writes if is_write else self._reads).passes(self._loop.time())
+        return passes and not (is_write and self._committing >= FREE_CALLS)
 
     def _wake(self) -> None:
         if self._pause is not None:
@@ -134,15 +146,18 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets one call in, unless more are arriving."""
+        """Lets calls in, unless more are arriving."""
         now = self._loop.time()
         self._quiet_turns += 1
         self._kept_turns += 1
-        if self._quiet_turns > QUIET_TURNS or self._kept_turns > ARRIVING_TURNS:
-            place = self._choose(now)
-            if place is not None:
-                self._last_s, self._kept_turns = now, 0
-                place.set_result(None)
+        places: list[asyncio.Future[None]] = []
+        if self._quiet_turns > QUIET_TURNS:
+            places = self._choose_few() or self._choose(now)
+        elif self._kept_turns > ARRIVING_TURNS:
+            places = self._choose(now)
+        for place in places:
+            self._last_s, self._kept_turns = now, 0
+            place.set_result(None)
         self._is_turning = bool(self._reads or (self._writes and self._has_room))
         if self._is_turning:
             self._loop.call_soon(self._turn)
@@ -153,9 +168,18 @@ class Turns:
     def _has_room(self) -> bool:
         return self._committing < GROUP_WRITES
 
-    def _choose(self, now: float) -> asyncio.Future[None] | None:
+    def _choose_few(self) -> list[asyncio.Future[None]]:
+        """All that have come, where they are no burst."""
+        few = self._reads.take_all() if len(self._reads) <= FREE_CALLS else []
+        if len(self._writes) + self._committing <= FREE_CALLS:
+            few += self._writes.take_all()
+        return few
+
+    def _choose(self, now: float) -> list[asyncio.Future[None]]:
+        """One, of a burst."""
         place = None
         if (self._is_write_next or not self._reads) and (self._has_room or now - self._last_s >= PACE_S):
             place = self._writes.take()
         self._is_write_next = not self._is_write_next
-        return place or self._reads.take()
+        place = place or self._reads.take()
+        return [place] if place else []
