@@ -16,7 +16,7 @@ from tests.service.rawhttp2 import DATA, RawConnection
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.errors import QueueFull
-from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget
+from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget, Share
 
 MIB = 1 << 20
 CONTENT = bytes(range(256)) * 24576  # 6 MiB
@@ -136,14 +136,55 @@ async def test_more_than_there_is_goes_alone() -> None:
     assert budget.used_bytes == 0
 
 
+def slow(budget: Budget, refused: list[str], name: str, size_bytes: int) -> Share:
+    """A message of which a part came, and then nothing more."""
+    share = budget.grant(0)
+
+    def refuse() -> None:
+        refused.append(name)
+        asyncio.get_running_loop().call_soon(share.close)
+
+    share.slow_down(size_bytes, refuse)
+    return share
+
+
 async def test_who_announces_and_does_not_send_lets_others_pass() -> None:
-    """A place that is held for a message to come is given up after a moment, and is not counted twice later."""
+    """A place that is held for a message to come shrinks after a moment, and is not counted twice later."""
     budget = Budget(100)
     held = await budget.take(100)
-    held.let_pass()
-    assert budget.used_bytes == 0
+    held.slow_down(20, lambda: None)
+    assert budget.used_bytes == 20
+    held.arrive()
     held.settle(30)
-    held.let_pass()
-    assert budget.used_bytes == 30
+    held.slow_down(20, lambda: None)
+    assert (budget.used_bytes, budget.slow) == (30, {})
     held.close()
     assert budget.used_bytes == 0
+
+
+async def test_slow_messages_give_way_the_oldest_first() -> None:
+    """They are counted, so that their number is bounded; and no more of them are refused than others need."""
+    budget, refused = Budget(100), list[str]()
+    shares = [slow(budget, refused, name, 30) for name in "abcd"]
+    assert refused == ["a"]
+    await asyncio.sleep(0)
+    assert budget.used_bytes == 90
+    (await budget.take(50)).close()
+    assert refused == ["a", "b", "c"]
+    (await budget.take(200)).close()
+    assert refused == ["a", "b", "c", "d"]
+    assert budget.used_bytes == 0
+    shares[0].close()
+
+
+async def test_slow_messages_are_not_refused_in_vain() -> None:
+    """While others have so much that it would not help, nobody is refused; once it helps, who waits gets room."""
+    budget, refused = Budget(100), list[str]()
+    first, large = slow(budget, refused, "a", 20), await budget.take(80)
+    waiting = asyncio.ensure_future(budget.take(90))
+    await asyncio.sleep(0)
+    assert refused == []
+    large.close()
+    assert refused == ["a"]
+    (await waiting).close()
+    assert budget.used_bytes == first.size_bytes == 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stateward_sidecar.errors import QueueFull
@@ -35,12 +36,22 @@ class Share:
     def settle(self, size_bytes: int) -> None:
         """Says how much it is in truth. Waits for nothing: it is there already."""
         self._is_settled = True
+        self.arrive()
         self._resize(size_bytes)
 
-    def let_pass(self) -> None:
-        """Lets others go on, if it is not known by now how much it is."""
+    def slow_down(self, size_bytes: int, refuse: Callable[[], None]) -> None:
+        """What it is for takes its time: from now on it counts so much, unless it is known by now how much it is.
+
+        Where others wait for memory, ``refuse`` is called, at most once, and its owner closes the share soon after.
+        """
         if not self._is_settled:
-            self._resize(0)
+            self._budget.slow[self] = refuse
+            self._resize(size_bytes)
+
+    def arrive(self) -> None:
+        """What it is for is there: it is refused no more."""
+        self._budget.slow.pop(self, None)
+        self._budget.refused.discard(self)
 
     def close(self, *_: object) -> None:
         """Gives it back; any arguments are passed over, so that it can be a callback."""
@@ -71,6 +82,10 @@ class Budget:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
+        self.slow: dict[Share, Callable[[], None]] = {}
+        """Shares of what takes its time, the oldest first, and how each is refused."""
+        self.refused: set[Share] = set()
+        """Those that were refused, and are not closed yet."""
         self._waiting: deque[tuple[int, asyncio.Future[Share]]] = deque()
 
     def has_room(self, size_bytes: int) -> bool:
@@ -90,6 +105,7 @@ class Budget:
         granted: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         place = (size_bytes, granted)
         (self._waiting.appendleft if is_ahead else self._waiting.append)(place)
+        self._refuse_slow()
         try:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(granted)
@@ -111,6 +127,20 @@ class Budget:
         while self._waiting and self._fits(self._waiting[0][0]):
             size_bytes, granted = self._waiting.popleft()
             granted.set_result(self.grant(size_bytes))
+        self._refuse_slow()
+
+    def _refuse_slow(self) -> None:
+        """Refuses what takes its time, the oldest first, as far as that makes room for who waits longest."""
+        wanted_bytes = self._waiting[0][0] if self._waiting else 0
+        lacking = min(self.used_bytes + wanted_bytes - self.total_bytes, self.used_bytes)
+        lacking -= sum(share.size_bytes for share in self.refused)
+        if lacking > sum(share.size_bytes for share in self.slow):
+            return
+        while lacking > 0:
+            share = next(iter(self.slow))
+            lacking -= share.size_bytes
+            self.refused.add(share)
+            self.slow.pop(share)()
 
     def _fits(self, size_bytes: int) -> bool:
         return self.used_bytes + size_bytes <= self.total_bytes or not self.used_bytes

@@ -47,7 +47,7 @@ def make_handler(
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
         is_write=descriptor.name not in GOES_ON,
-        is_tight=is_tight and bytes_max > ASIDE_BYTES and not descriptor.client_streaming,
+        is_large=bytes_max > ASIDE_BYTES and not descriptor.client_streaming, is_tight=is_tight,
         is_holding=descriptor.name in HOLDING,
     )  # fmt: skip
     if descriptor.server_streaming:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from stateward_sidecar.errors import InvalidField, StateTooLarge
+from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.turns import Turns, flow_of
@@ -32,8 +32,9 @@ ASIDE_BYTES = 1 << 20
 # What working on a request takes, for each byte and item of it, until it is on disk; measured (tests/soak/hostile.py).
 WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
 # A message that is being received: gRPC has three copies of it for a moment. Where memory has not room for this many
-# messages, they come one after another, unless one takes longer than this.
-RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S = 3, 8, 1.0
+# messages, they come one after another, unless one takes longer than this. Until such a slow one is whole, gRPC has one
+# copy of what came.
+RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
 
 # How long the message is that the task at hand works on. A message itself can tell only by being encoded again, which
 # takes three times its memory.
@@ -54,7 +55,9 @@ class Method:
     turns: Turns
     # Whether a call makes work; the others are reads.
     is_write: bool
-    # Whether messages come one after another, because a few of them would take all memory.
+    # Whether a message may be large, and comes with its call.
+    is_large: bool
+    # Whether such messages come one after another, because a few of them would take all memory.
     is_tight: bool
     # Whether a call keeps memory from one message to the next.
     is_holding: bool = False
@@ -64,10 +67,10 @@ class Method:
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
-        held = await self._make_room() if self.is_tight else None
+        held = await self._make_room() if self.is_large else None
         share = None
         try:
-            data = await context.read()
+            data = await (self._receive(context, held) if held is not None else context.read())
             if data is grpc.aio.EOF:
                 return None, None
             message_bytes.set(len(data))
@@ -89,13 +92,31 @@ class Method:
                 held.close()
 
     async def _make_room(self) -> Share:
-        """Where memory is scarce, messages that may be large come one after another. Raises QueueFull.
+        """Where memory is scarce, messages that may be large come one after another. Raises QueueFull."""
+        requests = self.room.requests
+        return await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else requests.grant(0)
 
-        A client that announces a message and lets others wait for it loses its place, and not its call.
+    async def _receive(self, context: grpc.aio.ServicerContext, held: Share) -> Any:
+        """The bytes of a message. Raises QueueFull.
+
+        A client that announces a message and lets others wait for it loses its place; and where memory is needed that
+        its unfinished message may have, its call.
         """
-        held = await self.room.requests.take(RECEIVING_SHARE * self.bytes_max)
-        asyncio.get_running_loop().call_later(RECEIVING_S, held.let_pass)
-        return held
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+                size_bytes, refuse = SLOW_SHARE * self.bytes_max, lambda: limit.reschedule(loop.time())
+                slow = loop.call_later(RECEIVING_S, held.slow_down, size_bytes, refuse)
+                try:
+                    return await context.read()
+                finally:
+                    slow.cancel()
+                    held.arrive()
+        except TimeoutError:
+            raise QueueFull(
+                f"the message took longer than {RECEIVING_S:g} s to come, and others need the memory; try again",
+                queued=0,
+            ) from None
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """The message of a call that has one, when it is the call's turn to begin. Raises as ``read``."""
@@ -124,7 +145,7 @@ class Method:
         if len(data) > COUNTED_FROM_BYTES:
             items = await self._aside(data, self._count)
             size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
-        if held is None:
+        if held is None or not self.is_tight:
             return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
         held.settle(size_bytes)
         return held
