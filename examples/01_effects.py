@@ -157,7 +157,7 @@ def main() -> int:
     runs = parser.parse_args().runs
     # Agents are forked from a server that has the imports done: a start costs milliseconds, and no gRPC is inherited.
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["stateward._sync", "stateward.testing", "grpc._channel"])
+    processes.set_forkserver_preload(["stateward._sync.client", "stateward.testing", "grpc._channel"])
     with tempfile.TemporaryDirectory() as directory:
         bank = str(Path(directory, "bank"))
         server = processes.Process(target=run_bank, args=(bank,), daemon=True)

@@ -62,7 +62,7 @@ def write(target: str, name: str, start: Barrier | None, answer: Connection) -> 
 def race(target: str, takers: int) -> dict[str, str]:
     """Lets them all ask at once; what each was told."""
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["stateward._sync", "stateward.testing", "grpc._channel"])
+    processes.set_forkserver_preload(["stateward._sync.client", "stateward.testing", "grpc._channel"])
     start, told = processes.Barrier(takers), {}
     for number in range(takers):
         here, there = processes.Pipe(duplex=False)

@@ -17,26 +17,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateward._async import AsyncClient as AsyncClient
-    from stateward._async import AsyncThread as AsyncThread
-    from stateward._async_boards import AsyncBoard as AsyncBoard
-    from stateward._async_cadence import AsyncAutosave as AsyncAutosave
-    from stateward._async_leases import AsyncHeldLease as AsyncHeldLease
-    from stateward._async_writer import AsyncSaveHandle as AsyncSaveHandle
-    from stateward._async_writer import AsyncWriter as AsyncWriter
-    from stateward._before import RiskyStep as RiskyStep
-    from stateward._log import Log as Log
-    from stateward._logpages import LogEntry as LogEntry
-    from stateward._merging import ABSENT as ABSENT
-    from stateward._saving import PreparedSave as PreparedSave
-    from stateward._saving import SaveOptions as SaveOptions
-    from stateward._sync import Client as Client
-    from stateward._sync import Thread as Thread
-    from stateward._sync_boards import Board as Board
-    from stateward._sync_cadence import Autosave as Autosave
-    from stateward._sync_leases import HeldLease as HeldLease
-    from stateward._sync_writer import SaveHandle as SaveHandle
-    from stateward._sync_writer import Writer as Writer
+    from stateward._async.autosave import AsyncAutosave as AsyncAutosave
+    from stateward._async.boards import AsyncBoard as AsyncBoard
+    from stateward._async.client import AsyncClient as AsyncClient
+    from stateward._async.leases import AsyncHeldLease as AsyncHeldLease
+    from stateward._async.thread import AsyncThread as AsyncThread
+    from stateward._async.writer import AsyncSaveHandle as AsyncSaveHandle
+    from stateward._async.writer import AsyncWriter as AsyncWriter
+    from stateward._operations.before import RiskyStep as RiskyStep
+    from stateward._operations.logs import LogEntry as LogEntry
+    from stateward._operations.merging import ABSENT as ABSENT
+    from stateward._operations.saving import PreparedSave as PreparedSave
+    from stateward._operations.saving import SaveOptions as SaveOptions
+    from stateward._state.log import Log as Log
+    from stateward._sync.autosave import Autosave as Autosave
+    from stateward._sync.boards import Board as Board
+    from stateward._sync.client import Client as Client
+    from stateward._sync.leases import HeldLease as HeldLease
+    from stateward._sync.thread import Thread as Thread
+    from stateward._sync.writer import SaveHandle as SaveHandle
+    from stateward._sync.writer import Writer as Writer
     from stateward.admin import DrainResult as DrainResult
     from stateward.admin import ServerInfo as ServerInfo
     from stateward.admin import Stats as Stats
@@ -98,17 +98,19 @@ if TYPE_CHECKING:
     from stateward.window import Window as Window
 
 _HOMES = {
-    "stateward._async_leases": ("AsyncHeldLease",),
-    "stateward._async_writer": ("AsyncSaveHandle", "AsyncWriter"),
-    "stateward._sync_leases": ("HeldLease",),
-    "stateward._sync_writer": ("SaveHandle", "Writer"),
-    "stateward._async_boards": ("AsyncBoard",),
-    "stateward._logpages": ("LogEntry",),
-    "stateward._merging": ("ABSENT",),
-    "stateward._sync_boards": ("Board",),
-    "stateward._async": ("AsyncClient", "AsyncThread"),
-    "stateward._saving": ("PreparedSave", "SaveOptions"),
-    "stateward._sync": ("Client", "Thread"),
+    "stateward._async.leases": ("AsyncHeldLease",),
+    "stateward._async.writer": ("AsyncSaveHandle", "AsyncWriter"),
+    "stateward._sync.leases": ("HeldLease",),
+    "stateward._sync.writer": ("SaveHandle", "Writer"),
+    "stateward._async.boards": ("AsyncBoard",),
+    "stateward._operations.logs": ("LogEntry",),
+    "stateward._operations.merging": ("ABSENT",),
+    "stateward._sync.boards": ("Board",),
+    "stateward._async.client": ("AsyncClient",),
+    "stateward._async.thread": ("AsyncThread",),
+    "stateward._operations.saving": ("PreparedSave", "SaveOptions"),
+    "stateward._sync.client": ("Client",),
+    "stateward._sync.thread": ("Thread",),
     "stateward.admin": ("DrainResult", "ServerInfo", "Stats"),
     "stateward.errors": (
         "WriterAborted",
@@ -147,15 +149,15 @@ _HOMES = {
         "ThreadInfo",
         "ThreadOptions",
     ),
-    "stateward._log": ("Log",),
+    "stateward._state.log": ("Log",),
     "stateward.signals": ("AnswerRefused", "Question", "SchemaNotChecked", "Signal", "Wake"),
     "stateward.state": ("State",),
     "stateward.values": ("Blob", "MsgPack", "Number", "RawValue", "Text", "register_codec"),
     "stateward.effects": ("NOT_HAPPENED", "Effect", "EffectState", "Happened", "RecordedEffect"),
     "stateward.window": ("Window",),
-    "stateward._sync_cadence": ("Autosave",),
-    "stateward._async_cadence": ("AsyncAutosave",),
-    "stateward._before": ("RiskyStep",),
+    "stateward._sync.autosave": ("Autosave",),
+    "stateward._async.autosave": ("AsyncAutosave",),
+    "stateward._operations.before": ("RiskyStep",),
     "stateward.handoff": ("Handoff",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -72,10 +72,10 @@ def read_records(client: Client, name: str) -> Iterator[dict[str, Any]]:
 
 def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
     """The parts of a thread as the daemon streams them."""
-    from stateward._streams import ExportReader  # noqa: PLC0415  reading files needs no client
+    from stateward._operations.streams import ExportReader  # noqa: PLC0415  reading files needs no client
 
     request = backup.ExportThreadRequest(namespace=client.namespace, thread=name)
-    with client._open(ExportReader(request)) as stream:
+    with client._session.open(ExportReader(request)) as stream:
         yield from stream
 
 

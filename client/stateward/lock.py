@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
-from stateward._holder import Holder
-from stateward._leases import TERM_S, Claim, check_times
-from stateward._operations import ThreadRef
+from stateward._io.session import SessionBase
+from stateward._operations.holder import Holder
+from stateward._operations.leases import TERM_S, Claim, check_times
+from stateward._operations.steps import ThreadRef
 from stateward.errors import LeaseHeld
 from stateward.models import Lease, ThreadOptions
 
@@ -18,7 +18,7 @@ class LeaseShell:
 
     def __init__(
         self,
-        client: Any,
+        session: SessionBase[Any],
         ref: ThreadRef,
         *,
         term: float = TERM_S,
@@ -29,9 +29,8 @@ class LeaseShell:
         binds: bool = False,
     ) -> None:
         check_times(term, wait)
-        self._client = client
         self._ref = ref
-        who = Holder.named(holder) if holder else client._identity.holder
+        who = Holder.named(holder) if holder else session.holder
         self._claim = Claim(who, term, wait, take_over, create)
         self._binds = binds  # whether saves through the handle carry its token
         self._pid = os.getpid()
@@ -69,10 +68,3 @@ class LeaseShell:
         if not self._is_held:
             raise RuntimeError("this lease is not held; use it with `with`")
         return self.token
-
-    def _judge(self, ask: Callable[[], Lease]) -> Lease:
-        try:
-            return ask()
-        except LeaseHeld as error:
-            self.lost = error
-            raise

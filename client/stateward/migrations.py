@@ -27,20 +27,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from stateward import _migrating, _migration_run
-from stateward._migration_limits import check_edits
-from stateward._migration_paths import Paths
-from stateward._migration_run import Failure as Failure  # noqa: PLC0414  part of a report
-from stateward._migration_run import Report as Report  # noqa: PLC0414  what `run` answers
-from stateward._operations import Operation, ThreadRef
+from stateward._operations import migrating, migration_run
+from stateward._operations.migration_limits import check_edits
+from stateward._operations.migration_paths import Paths
+from stateward._operations.migration_run import Failure as Failure  # noqa: PLC0414  part of a report
+from stateward._operations.migration_run import Report as Report  # noqa: PLC0414  what `run` answers
+from stateward._operations.steps import Operation, ThreadRef
 from stateward.errors import StatewardError
 from stateward.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from stateward._async import AsyncClient
-    from stateward._sync import Client
+    from stateward._async.client import AsyncClient
+    from stateward._sync.client import Client
 
 Schema: TypeAlias = int | str
 Step: TypeAlias = Callable[[State], State | None]
@@ -149,16 +149,16 @@ class Migrations:
         """
         open_ref = partial(_open_ref, client)
         names = None if threads is None else list(threads)
-        return client._run(_migration_run.run(self, client.namespace, open_ref, names, dry_run, on_progress))
+        return client._session.run(migration_run.run(self, client.namespace, open_ref, names, dry_run, on_progress))
 
     def _bring_up(self, ref: ThreadRef, state: State, read: Callable[[], Operation[State]]) -> Operation[State]:
-        return _migrating.bring_up(self, ref, state, read)
+        return migrating.bring_up(self, ref, state, read)
 
     def _prepare_append(self, ref: ThreadRef) -> Operation[int]:
-        return _migrating.prepare_append(self, ref)
+        return migrating.prepare_append(self, ref)
 
     def _prepare_reading(self, ref: ThreadRef, version: int | None) -> Operation[None]:
-        return _migrating.prepare_reading(self, ref, version)
+        return migrating.prepare_reading(self, ref, version)
 
     def _require_path(self, thread: str, version: int, found: int) -> list[tuple[int, int]]:
         path = self._paths.find(found, self.current)

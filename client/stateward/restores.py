@@ -38,7 +38,7 @@ class Restoring:
 
     def __init__(self, client: Client, name: str, request_id: str) -> None:
         """Does not wait."""
-        self._upload = client._connected().upload_parts("ImportThread")
+        self._upload = client._session.connected().upload_parts("ImportThread")
         begin = backup.ImportBegin(namespace=client.namespace, thread=name, request_id=request_id)
         self._message = backup.ImportThreadRequest(begin=begin)
         self._size_bytes = 0

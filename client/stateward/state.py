@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stateward._blobs import BlobAccess, StateBlobs, is_made
-from stateward._collected import Collected, Gate
-from stateward._log import Log
-from stateward._slots import Slots
+from stateward._state.collected import Collected, Gate
+from stateward._state.log import Log
+from stateward._state.slots import Slots
+from stateward.blobs import BlobAccess, StateBlobs, is_made
 from stateward.models import Checkpoint
 from stateward.signals import Signal
 from stateward.v1 import diff_pb2, state_pb2

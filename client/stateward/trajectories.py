@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from stateward._blobs import MARK
+from stateward.blobs import MARK
 from stateward.changes import EntriesAppended, EntryReplaced, LogDeleted, LogTrimmed
 from stateward.insight import MESSAGES, TOOL_CALLS, count_calls
 from stateward.models import Status
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stateward import Client, State, Thread, ThreadInfo
-    from stateward._threads import ThreadFilters
+    from stateward._operations.threads import ThreadFilters
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 TYPED_CALL = "stateward.agent.v1.ToolCall"

@@ -29,8 +29,8 @@ from typing import Any
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from stateward._blobs import Blob as Blob  # noqa: PLC0414  for users, a value like the others here
-from stateward._blobs import StateBlobs, is_blob_of, is_made, restored
+from stateward.blobs import Blob as Blob  # noqa: PLC0414  for users, a value like the others here
+from stateward.blobs import StateBlobs, is_blob_of, is_made, restored
 from stateward.v1 import state_pb2
 
 JSON = "application/json"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stateward import _windows
-from stateward._saving import SaveOptions
+from stateward._operations import windows
+from stateward._operations.saving import SaveOptions
 
 if TYPE_CHECKING:
     from stateward.state import State
@@ -28,7 +28,7 @@ Summarise = Callable[[Any, list[Any]], Any]
 
 def estimate_tokens(entry: Any) -> int:
     """About how many tokens an entry takes: a quarter of its characters, as JSON or as text."""
-    return max(len(_windows.as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
+    return max(len(windows.as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Window:
     def save(self, state: State, thread: Any = None, **options: Unpack[SaveOptions]) -> Any:
         """As `thread.save`, with the log trimmed to the window. To be awaited with an AsyncThread."""
         where = self._thread(thread)
-        return where._run(_windows.save(where._ref, state, [self], options))
+        return where._run(windows.save(where._ref, state, [self], options))
 
     def trimmed(self, thread: Any = None) -> Any:
         """All entries that slid out, oldest first, as a list: read from the versions before, also those that a branch
         goes on from. To be awaited with an AsyncThread. VersionPruned where retention has removed such a version."""
         where = self._thread(thread)
-        return where._run(_windows.trimmed(where._ref, self.log))
+        return where._run(windows.trimmed(where._ref, self.log))
 
     def _thread(self, thread: Any) -> Any:
         found = thread if thread is not None else self.thread

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from stateward._frames import Frame
-from stateward._leases import TERM_S, Claim, check_times
-from stateward._operations import ThreadRef
-from stateward._writer import Writing
+from stateward._io.session import SessionBase
+from stateward._operations.frames import Frame
+from stateward._operations.leases import TERM_S, Claim, check_times
+from stateward._operations.steps import ThreadRef
+from stateward._operations.writer import Writing
 from stateward.errors import StatewardError
 from stateward.models import Checkpoint, ThreadOptions
 
@@ -18,7 +19,7 @@ class WriterShell:
 
     def __init__(
         self,
-        client: Any,
+        session: SessionBase[Any],
         ref: ThreadRef,
         *,
         term: float = TERM_S,
@@ -27,10 +28,10 @@ class WriterShell:
         create: ThreadOptions | None = None,
     ) -> None:
         check_times(term, wait)
-        self._client = client
-        self._claim = Claim(client._identity.holder, term, wait, take_over, create)
-        settings = client._settings
-        self._writing = Writing(ref, self._claim, client._patience_s, settings.deadline_s, settings.take_over)
+        self._session: Any = session
+        self._claim = Claim(session.holder, term, wait, take_over, create)
+        settings = session.settings
+        self._writing = Writing(ref, self._claim, session.patience_s, settings.deadline_s, settings.take_over)
         self._pid = os.getpid()
         self._is_closed = False
 

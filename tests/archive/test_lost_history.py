@@ -7,7 +7,7 @@ from tests.archive.rig import Fleet, write_steps
 from tests.archive.test_verify import flip, named
 
 from stateward import errors
-from stateward._sync import Thread
+from stateward._sync.client import Thread
 
 
 @pytest.mark.parametrize("is_missing", [True, False])

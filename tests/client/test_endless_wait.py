@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from stateward._sync.signals import AnswerStream
 
-from stateward._operations import Pause, ThreadRef
-from stateward._signals import AnswerReader
-from stateward._sync_signals import AnswerStream
+from stateward._operations.signals import AnswerReader
+from stateward._operations.steps import Pause, ThreadRef
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 TIMEOUT_S = 0.6

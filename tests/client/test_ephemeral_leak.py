@@ -17,10 +17,10 @@ def daemon(real_daemon):
 @pytest.fixture
 def sent(monkeypatch):
     """The bytes of every message that is sent."""
-    from stateward import _async_io, _sync_io
+    from stateward._io import aio, blocking
 
     found = []
-    for connection in (_sync_io.Connection, _async_io.Connection):
+    for connection in (blocking.Connection, aio.Connection):
         call = connection.call
 
         def watched(self, method, request, *more, _call=call):

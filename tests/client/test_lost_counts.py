@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.archive.rig import eventually
 
-from stateward import ABSENT, Access, Client, EditConflict, Number, RawValue, ThreadNotFound, _projecting
-from stateward._logpages import LogFollower
-from stateward._operations import Call, ThreadRef
+from stateward import ABSENT, Access, Client, EditConflict, Number, RawValue, ThreadNotFound
+from stateward._operations.logs import LogFollower
+from stateward._operations.steps import Call, ThreadRef
 from stateward.changes import EntriesAppended, NumberAdded, SlotSet
 from stateward.errors import InvalidField
 from stateward.testing import Daemon, run_daemon

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from stateward._operations import Call, Pause, at_once, with_retries
-from stateward._retry import UntilFree
+from stateward._operations.retry import UntilFree
+from stateward._operations.steps import Call, Pause, at_once, with_retries
 from stateward.errors import NotOwner
 from stateward.models import Access
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

@@ -8,8 +8,9 @@ import time
 import pytest
 from tests.client.conftest import Driven
 
-from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet, _effects, _leases
-from stateward._effects import Claim
+from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet
+from stateward._operations import effects
+from stateward._operations.effects import Claim
 from stateward.errors import NotOwner, ServerUnavailable
 
 
@@ -45,7 +46,7 @@ def test_paused_before_the_tool(thread, other, monkeypatch):
         time.sleep(1.05)
         assert other.effect("pay", lambda: paid.append("other"), check=lambda key: NOT_HAPPENED) is None
 
-    awaited = _effects.await_archived
+    awaited = effects.await_archived
     monkeypatch.setattr(_effects, "await_archived", pause)
     with pytest.raises(ClaimLost) as caught:
         thread.effect("pay", lambda: paid.append("worker"), check=lambda key: NOT_HAPPENED, term=1)

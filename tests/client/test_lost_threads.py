@@ -8,7 +8,7 @@ import time
 import pytest
 
 from stateward import ThreadOptions
-from stateward._listing import PASSES_MAX, ThreadList
+from stateward._operations.listing import PASSES_MAX, ThreadList
 from stateward.v1.thread_pb2 import Thread
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, ListThreadsResponse
 

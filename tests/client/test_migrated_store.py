@@ -5,8 +5,10 @@ import inspect
 import pytest
 from tests.client.conftest import Driven
 
-from stateward import Migrations, State, VersionMismatch, _async_migrations, _sync_migrations
-from stateward._threads import read_threads
+from stateward import Migrations, State, VersionMismatch
+from stateward._async import migrations
+from stateward._operations.threads import read_threads
+from stateward._sync import migrations
 from stateward.errors import NotOwner, ServerUnavailable
 
 
@@ -198,6 +200,6 @@ def test_no_daemon_ends_the_run(daemon, open_client, name, monkeypatch):
 
 def test_twins():
     """Both handles have the same methods, with the same docstrings."""
-    one, other = _sync_migrations.ThreadMigration, _async_migrations.AsyncThreadMigration
+    one, other = migrations.ThreadMigration, migrations.AsyncThreadMigration
     assert inspect.signature(one.migrate).parameters.keys() == inspect.signature(other.migrate).parameters.keys()
     assert one.migrate.__doc__ == other.migrate.__doc__

@@ -4,7 +4,7 @@ import pytest
 from tests.client.test_migrated_store import chain, run, save_first
 
 from stateward import MigrationFailed, Migrations, NoMigrationPath, Question, State
-from stateward._migrating import LABEL
+from stateward._operations.migrating import LABEL
 
 
 @pytest.fixture(scope="module")

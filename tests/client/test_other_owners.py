@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from stateward._operations import Call, Pause, ThreadRef, with_retries
-from stateward._ownership import attach, with_take_over
+from stateward._operations.ownership import attach, with_take_over
+from stateward._operations.steps import Call, Pause, ThreadRef, with_retries
 from stateward.errors import ArchiveUnavailable, Fenced, NoArchive, NotOwner, ThreadNotFound, VersionMismatch
 from stateward.models import Access
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

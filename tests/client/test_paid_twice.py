@@ -28,9 +28,9 @@ from stateward import (
     _sync_effects,
     _sync_handoff,
 )
-from stateward._effects import plan
-from stateward._operations import Call, Pause, ThreadRef, with_retries
-from stateward._tools import BlockingTools
+from stateward._operations.effects import plan
+from stateward._operations.steps import Call, Pause, ThreadRef, with_retries
+from stateward._operations.tools import BlockingTools
 from stateward.effects import NotHappened
 from stateward.errors import InvalidField, ServerUnavailable
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW
@@ -347,7 +347,7 @@ def test_forked_children_are_somebody_else():
     """A child has an incarnation of its own, and not the name of its parent: it would free what that one holds."""
     code = """if 1:
         import os
-        from stateward._holder import Identity
+        from stateward._operations.holder import Identity
         before = Identity("worker")
         parent = before.holder
         assert Identity("worker").holder == parent and Identity().holder.incarnation == parent.incarnation

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateward import Blob, Log, RawValue, State, Text, values
-from stateward._operations import Await, Call, Pause, ThreadRef, with_retries
-from stateward._saving import SaveOptions, _bare_request
+from stateward._operations.saving import SaveOptions, _bare_request
+from stateward._operations.steps import Await, Call, Pause, ThreadRef, with_retries
 from stateward.effects import Effect
 from stateward.errors import Unavailable
 from stateward.models import Durability, Status, ThreadOptions, read_time

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 import stateward
-from stateward import _async, _async_archive, _sync, _sync_archive, errors
-from stateward._target import resolve_target
+from stateward import errors
+from stateward._async import archive, client
+from stateward._io.target import resolve_target
+from stateward._sync import archive, client
 from stateward.v1.error_reason_pb2 import ErrorReason
 
 
@@ -41,9 +43,9 @@ def test_contract_does_not_load_the_client():
 @pytest.mark.parametrize(
     ("blocking", "asyncio"),
     [
-        (_sync.Client, _async.AsyncClient),
-        (_sync.Thread, _async.AsyncThread),
-        (_sync_archive.Archive, _async_archive.AsyncArchive),
+        (client.Client, client.AsyncClient),
+        (client.Thread, client.AsyncThread),
+        (archive.Archive, archive.AsyncArchive),
     ],
 )
 def test_clients_are_twins(blocking, asyncio):

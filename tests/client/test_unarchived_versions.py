@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.client.sidecars import archive_flags
 
-from stateward import _threads
+from stateward._operations import threads
 from stateward.errors import NoArchive, NotArchivedYet, ThreadNotFound
 from stateward.models import Access, Durability
 from stateward.testing import run_daemon
@@ -117,8 +117,8 @@ def test_another_version_of_that_number(fake_client):
     thread = fake_client.thread("a")
     checkpoint = thread.append("l", 1)
     for operation in (
-        _threads.wait_archived(thread._ref, checkpoint, None),
-        _threads.wait_durable(thread._ref, checkpoint, "archived"),
+        threads.wait_archived(thread._ref, checkpoint, None),
+        threads.wait_durable(thread._ref, checkpoint, "archived"),
     ):
         request = next(operation).request
         assert (request.uid, request.digest) == (checkpoint.uid, checkpoint.digest)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stateward import AnswerRefused, Client, Durability, SchemaNotChecked, StaleAnswer, Status, ThreadOptions
-from stateward._signals import SignalReader
+from stateward._operations.signals import SignalReader
 from stateward.errors import NoArchive, ThreadNotFound
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsResponse

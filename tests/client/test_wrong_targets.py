@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stateward import ServerUnavailable, WrongTarget
-from stateward._target import advice, find_fault, resolve_target
+from stateward._io.target import advice, find_fault, resolve_target
 
 Opener = Callable[..., Any]
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, content_of, digest_of
 
 from stateward import Client
-from stateward._channel import bind_methods, grpc
+from stateward._io.channel import bind_methods, grpc
 from stateward.errors import (
     CheckpointIdReused,
     EditConflict,

@@ -1,13 +1,12 @@
-"""`client.archive` for asyncio. The twin of `_sync_archive`, which has the docs."""
+"""`client.archive`: looking after the archive as a whole."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-from stateward import _archive, _sync_archive
-from stateward._async_io import AsyncStream
-from stateward._shell import documented_as
+from stateward._io.aio.session import AsyncSession
+from stateward._io.aio.stream import AsyncStream
+from stateward._operations import archive
 from stateward.archive import (
     ArchivedThread,
     ArchiveStatus,
@@ -17,34 +16,48 @@ from stateward.archive import (
     RestoreProgress,
 )
 
-if TYPE_CHECKING:
-    from stateward._async import AsyncClient
 
-
-@documented_as(_sync_archive.Archive)
 class AsyncArchive:
     """The archive of the daemon, as far as it holds the client's namespace. NoArchive where there is none.
 
     These are the only calls that list the bucket: they cost requests by the number of threads.
     """
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
 
     async def status(self) -> ArchiveStatus:
-        return await self._client._run(_archive.status())
+        """Where the archive is and how it does. Asks the daemon only, not the bucket."""
+        return await self._session.run(archive.status())
 
     def list(self, *, index: bool = False) -> AsyncStream[ArchivedThread]:
-        return self._client._open(_archive.list_threads(self._client.namespace, index=index))
+        """All threads in the archive, whoever holds them; one request to the bucket for each.
+
+        `index` also keeps them on this disk as copies without history, so that `client.threads()` finds them.
+        """
+        return self._session.open(archive.list_threads(self._session.namespace, index=index))
 
     def verify(self, thread: str | None = None, *, data_percent: float = 0.0) -> AsyncStream[ArchiveVerifyProgress]:
-        return self._client._open(_archive.verify(self._client.namespace, thread, data_percent))
+        """Looks whether everything is there, and reads `data_percent` (0 to 100) of the bytes back."""
+        return self._session.open(archive.verify(self._session.namespace, thread, data_percent))
 
     def restore(self, thread: str | None = None, *, dry_run: bool = False) -> AsyncStream[RestoreProgress]:
-        return self._client._open(_archive.restore(self._client.namespace, thread, dry_run=dry_run))
+        """Copies threads (or one) from the archive to this disk, without taking them from who holds them.
+
+        Can be made again: what is here is not read anew. `dry_run` only tells what there is.
+        """
+        return self._session.open(archive.restore(self._session.namespace, thread, dry_run=dry_run))
 
     def collect(self, *, dry_run: bool = False, grace: timedelta | None = None) -> AsyncStream[GarbageProgress]:
-        return self._client._open(_archive.collect(self._client.namespace, dry_run=dry_run, grace=grace))
+        """Removes objects that nobody needs any more; `dry_run` only names them.
+
+        What was unlinked stays for `grace` (None = an hour), so that a writer that was stalled loses nothing.
+        """
+        return self._session.open(archive.collect(self._session.namespace, dry_run=dry_run, grace=grace))
 
     async def repair(self, thread: str, *, dry_run: bool = False) -> Repair:
-        return await self._client._run(_archive.repair(self._client.namespace, thread, dry_run=dry_run))
+        """Writes a thread's place in the archive anew from this disk, where it was lost, damaged or rolled back.
+
+        `dry_run` only tells what is wrong.
+        """
+        return await self._session.run(archive.repair(self._session.namespace, thread, dry_run=dry_run))

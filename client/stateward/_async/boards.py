@@ -1,26 +1,22 @@
-"""`client.board` for asyncio. The twin of `_sync_boards`, which has the docs."""
+"""`client.board`: one state that several agents work on."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack
 
-from stateward import _boards, _sync_boards
-from stateward._async_io import AsyncStream
-from stateward._boards import Area
-from stateward._logpages import LogEntry
-from stateward._merging import ANY
-from stateward._projecting import Reducer
-from stateward._saving import SaveOptions
-from stateward._shell import documented_as
+from stateward._async.thread import AsyncThread
+from stateward._io.aio.stream import AsyncStream
+from stateward._operations import boards
+from stateward._operations.boards import Area
+from stateward._operations.logs import LogEntry
+from stateward._operations.merging import ANY
+from stateward._operations.projecting import Reducer
+from stateward._operations.saving import SaveOptions
 from stateward.events import Event
 from stateward.models import Checkpoint
 
-if TYPE_CHECKING:
-    from stateward._async import AsyncClient, AsyncThread
 
-
-@documented_as(_sync_boards.Board)
 class AsyncBoard:
     """A thread that several agents write at the same time, without reading it first and without refusing each other.
 
@@ -46,37 +42,48 @@ class AsyncBoard:
         return AsyncBoard(self.thread, self.agent, Area.of(self.agent))
 
     async def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Adds entries to a log, all of them together."""
         return await self.thread.append(self._area.place(log), *entries, **options)
 
     async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Counts a number up, or down; it begins with 0. ValueError for a slot that is `ephemeral`."""
         return await self.thread.increment(self._area.place(slot), delta, **options)
 
     async def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:
+        """Sets a slot. `expected` is the value it must have now, or ABSENT; EditConflict where it has another one.
+
+        Values are compared as they are stored, byte by byte: a dict with the same keys in another order is another one.
+        ValueError for a slot that the client keeps to itself (`ephemeral`).
+        """
         return await self.thread.set_slot(self._area.place(slot), value, expected=expected, **options)
 
     async def read(self, *slots: str) -> dict[str, Any]:
-        return await self.thread._run(_boards.read(self.thread._ref, self._area, slots))
+        """The values of these slots at one version; those that do not exist are left out.
+
+        Without names all slots of the area, for which the whole board is read.
+        """
+        return await self.thread._run(boards.read(self.thread._ref, self._area, slots))
 
     def read_log(self, log: str, start: int = 0) -> AsyncIterator[LogEntry]:
+        """The entries of a log from index `start` on, as `Thread.read_log`: with migrations, in their shape."""
         return self.thread.read_log(self._area.place(log), start)
 
     def follow_log(self, log: str, start: int | None = 0) -> AsyncIterator[LogEntry]:
+        """The same without end, as `Thread.follow_log`."""
         return self.thread.follow_log(self._area.place(log), start)
 
     async def replay(self, log: str, reducer: Reducer, initial: Any, *, projection: str | None = None) -> Any:
+        """Folds the entries of a log into a value, as `Thread.replay`."""
         name = None if projection is None else self._area.place(projection)
         return await self.thread.replay(self._area.place(log), reducer, initial, projection=name)
 
     def watch(
         self, *, slots: Iterable[str] = (), logs: Iterable[str] = (), after_cursor: str = ""
     ) -> AsyncStream[Event]:
+        """Events of the board: versions that change one of these slots or logs (none named = all), with those changes.
+
+        `changes` name slots and logs as they lie in the state, those of a private area with what stands before them.
+        What else happens to the thread, a tag or its deletion, is told as well. Close it, or use it with `with`.
+        """
         chosen = self._area.watched(slots, logs)
         return self.thread.watch(after_cursor=after_cursor, include_diff=True, slots=chosen[0], logs=chosen[1])
-
-
-@documented_as(_sync_boards.ClientBoards)
-class AsyncClientBoards:
-    """Methods of `AsyncClient`."""
-
-    def board(self, name: str, *, agent: str = "") -> AsyncBoard:
-        return AsyncBoard(cast("AsyncClient", self).thread(name), agent)

@@ -1,61 +1,42 @@
-"""The asyncio client: a thin shell that carries out what the operations yield. The twin of `_sync`, which has the docs.
-
-An `AsyncClient` serves one event loop at a time and opens a new channel in another one; a `State` serves one task.
-"""
+"""The asyncio client."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
-from stateward import _listing, _reading, _saving, _sync, _threads, _uploads, values
-from stateward._async_archive import AsyncArchive
-from stateward._async_boards import AsyncClientBoards
-from stateward._async_cadence import AsyncThreadCadence
-from stateward._async_drain import AsyncClientDrain
-from stateward._async_effects import AsyncThreadEffects
-from stateward._async_handoff import AsyncClientHandoffs, AsyncThreadHandoff
-from stateward._async_io import AsyncStream, Connection, drive
-from stateward._async_keeping import AsyncThreadKeeping
-from stateward._async_leases import AsyncClientLocks, AsyncThreadLeasing
-from stateward._async_merging import AsyncThreadMerging
-from stateward._async_migrations import AsyncThreadMigration
-from stateward._async_queries import AsyncFinishing, AsyncQueries
-from stateward._async_signals import AsyncAsking, AsyncSignalling
-from stateward._async_writer import AsyncThreadWriting
-from stateward._blobs import Blob, Content
-from stateward._operations import Await, Call, Download, Operation, Pause, ThreadRef, Upload, projection
-from stateward._reading import CheckpointFilters
-from stateward._saving import PreparedSave, SaveOptions
-from stateward._shell import ClientShell, ThreadShell, documented_as
-from stateward._streams import BlobReader, HistoryReader, Reader, VerifyReader, WatchReader
-from stateward._threads import OptionChanges, ThreadFilters
-from stateward.admin import ServerInfo, Stats, VerifyProgress
-from stateward.changes import Change
-from stateward.events import Event, HistoryEntry
-from stateward.models import Checkpoint, Durability, PruneResult, Tag, ThreadInfo, ThreadOptions
-from stateward.state import State
-
-if TYPE_CHECKING:
-    from stateward.migrations import Migrations
-
-T = TypeVar("T")
+from stateward._async.archive import AsyncArchive
+from stateward._async.boards import AsyncBoard
+from stateward._async.leases import AsyncHeldLease
+from stateward._async.streams import AsyncSignalStream
+from stateward._async.thread import AsyncThread
+from stateward._io.aio.session import AsyncSession
+from stateward._io.aio.stream import AsyncStream
+from stateward._io.channel import Settings, grpc
+from stateward._io.target import resolve_target
+from stateward._operations import drain, handoff, leases, queries, reading, saving, signals, threads
+from stateward._operations.handoff import WAIT_S
+from stateward._operations.listing import ThreadList
+from stateward._operations.reading import CheckpointFilters
+from stateward._operations.saving import PreparedSave
+from stateward._operations.signals import SignalReader
+from stateward._operations.steps import ThreadRef, new_request_id
+from stateward._operations.streams import VerifyReader, WatchReader
+from stateward._operations.threads import ThreadFilters
+from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.blobs import DEFAULT_THRESHOLD_BYTES
+from stateward.events import Event
+from stateward.handoff import Handoff
+from stateward.insight import Failure, ToolUse
+from stateward.migrations import Migrations
+from stateward.models import Checkpoint, Durability, Status, ThreadInfo
+from stateward.signals import ANSWER, APPROVE, REJECT, Signal, Wake
 
 
-@documented_as(_sync.Client)
-class AsyncClient(
-    AsyncClientHandoffs,
-    AsyncClientLocks,
-    AsyncSignalling,
-    AsyncClientDrain,
-    AsyncClientBoards,
-    AsyncQueries,
-    ClientShell[Connection],
-):
+class AsyncClient:
     """A connection to the daemon beside this process, for one namespace.
 
     Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
@@ -70,8 +51,8 @@ class AsyncClient(
     is fenced by it, and what it had not archived becomes an orphan. Without it, such a write waits until the other
     sidecar was idle for a lease; NotOwner is raised if it is alive, or if that takes longer than `retry_timeout`.
 
-    Values of more than `blob_threshold` bytes are kept apart from the state, and read with it by `hydrate`, as looking
-    at a value cannot wait; choose `slots` and `logs` where that is too much. 0 = none.
+    Values of more than `blob_threshold` bytes are kept apart from the state, and read when they are looked at (0 =
+    none). What grows step by step belongs into a log: a blob is written anew whenever its value changes.
 
     `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
     saved; a name that ends in "/" stands for all that begin so.
@@ -82,7 +63,43 @@ class AsyncClient(
     has no name. None = something random.
     """
 
-    _connect = Connection
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        namespace: str = "default",
+        timeout: float = 10.0,
+        deadline: float = 60.0,
+        retry_timeout: float = 30.0,
+        credentials: grpc.ChannelCredentials | None = None,
+        take_over: bool = False,
+        blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
+        migrations: Migrations | None = None,
+        ephemeral: Iterable[str] = (),
+        holder: str | None = None,
+    ) -> None:
+        self._session = AsyncSession(
+            Settings(resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over),
+            holder=holder,
+            blob_threshold=blob_threshold,
+            migrations=migrations,
+            ephemeral=ephemeral,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target!r}, namespace={self.namespace!r})"
+
+    @property
+    def target(self) -> str:
+        """The gRPC target at which the client looks for the daemon."""
+        return self._session.settings.target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of all threads of this client."""
+        return self._session.namespace
+
+    # -- threads and the daemon ---------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,253 +110,293 @@ class AsyncClient(
         await self.close()
 
     async def close(self) -> None:
-        connection = self._disconnected()
-        for stream in list(self._streams):
-            await stream.close()
-        if connection is not None:
-            await connection.close()
+        """Ends open streams and the connection. Closing again does nothing."""
+        await self._session.close()
 
     def thread(
         self, name: str, *, branch: str = "main", migrations: Migrations | Literal[False] | None = None
     ) -> AsyncThread:
-        return AsyncThread(self, self._ref(name, branch, AsyncThreadBlobs(self, name), migrations))
+        """A handle on a thread, which need not exist. Asks nothing of the daemon.
+
+        `migrations` bring states of older schemas up to date; None = those of the client, False = none.
+        """
+        return AsyncThread(self._session, self._session.refer(name, branch, migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
-        listing = _listing.ThreadList(_threads.list_threads(self.namespace, **filters))
-        return self._read_list(_listing.ThreadList.next_page, listing)
+        """The namespace's threads, the most recently changed first, read page by page.
+
+        A thread that is saved to while the list is read is not left out: it may come at the end, out of its order.
+        """
+        pages = ThreadList(threads.list_threads(self.namespace, **filters))
+        return self._session.read_list(ThreadList.next_page, pages)
 
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> AsyncIterator[Checkpoint]:
-        request = _reading.list_checkpoints(self.namespace, "-", **filters)
-        return self._read_list(_reading.read_checkpoints, request)
+        """Versions of all threads of the namespace, newest first, read page by page."""
+        request = reading.list_checkpoints(self.namespace, "-", **filters)
+        return self._session.read_list(reading.read_checkpoints, request)
 
     @property
     def archive(self) -> AsyncArchive:
         """Looks after the archive as a whole."""
-        return AsyncArchive(self)
+        return AsyncArchive(self._session)
 
     async def save_all(self, saves: Iterable[PreparedSave]) -> list[Checkpoint]:
-        return await self._run(_saving.save_all(list(saves)))
+        """One version in each of several threads, all or none on this disk: `save_all([a.prepare(x), b.prepare(y)])`.
+
+        The archive gets them thread by thread, so after the loss of the machine one may be there without the other.
+        """
+        return await self._session.run(saving.save_all(list(saves)))
 
     def watch(
         self, *, after_cursor: str = "", include_diff: bool = False, labels: Mapping[str, str] | None = None
     ) -> AsyncStream[Event]:
+        """Events of all threads of the namespace, from now on or after a cursor. Close it, or use it with `with`.
+
+        The blocking watch has begun when this returns, the asyncio one with `async with` (or the first step of `async
+        for`). It goes on after a restart of the daemon without gap or duplicate.
+        """
         ref = ThreadRef(self.namespace, "-", "")
-        return self._watch(
+        return self._session.watch(
             WatchReader(ref, after_sequence=None, after_cursor=after_cursor, include_diff=include_diff, labels=labels)
         )
 
     async def server_info(self) -> ServerInfo:
-        return await self._run(_threads.server_info())
+        """Version, limits and features of the daemon."""
+        return await self._session.run(threads.server_info())
 
     async def stats(self) -> Stats:
-        return await self._run(_threads.stats())
+        """Counts and sizes of the daemon."""
+        return await self._session.run(threads.stats())
 
     def verify(self, thread: str | None = None) -> AsyncStream[VerifyProgress]:
-        return self._open(VerifyReader(self.namespace, thread or ""))
+        """Reads stored records of this namespace (or one thread) back and tells what is wrong with them."""
+        return self._session.open(VerifyReader(self.namespace, thread or ""))
 
-    async def _run(self, operation: Operation[T]) -> T:
-        return await drive(self._with_retries(operation), self._perform)
+    # -- many threads -------------------------------------------------------------------------------------------------
 
-    async def _perform(self, step: Call | Pause | Await) -> Any:
-        match step:
-            case Upload():
-                answer = await self._connected().upload(step.request, step.content)  # type: ignore[arg-type]
-                self._has_met_daemon = True
-                return answer
-            case Download():
-                pieces = self._open(BlobReader(step.request))  # type: ignore[arg-type]
-                return b"".join([piece async for piece in pieces])
-            case Call():
-                answer = await self._connected().call(step.method, step.request, step.deadline_s)
-                self._has_met_daemon = True
-                return answer
-            case Pause():
-                await asyncio.sleep(step.seconds)
-            case Await():
-                return await step.awaitable
-        return None
-
-    def _open(self, reader: Reader[T]) -> AsyncStream[T]:
-        return AsyncStream(self, self._reading(reader))
-
-    def _watch(self, reader: WatchReader) -> AsyncStream[Event]:
-        return self._open(reader)
-
-    async def _read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> AsyncIterator[T]:
-        while True:
-            for item in await self._run(read(request)):
-                yield item
-            if not request.page_token:
-                return
-
-
-class AsyncThreadBlobs:
-    """Reads the blobs of a thread, for the states that name them."""
-
-    is_async = True
-
-    def __init__(self, client: AsyncClient, thread: str) -> None:
-        self._client = client
-        self._ref = ThreadRef(client.namespace, thread, "")
-        self.policy = client._blob_policy
-
-    async def read(self, digest: bytes, offset: int, length: int | None) -> bytes:
-        return b"".join([piece async for piece in self.chunks(digest, offset, length)])
-
-    def chunks(self, digest: bytes, offset: int, length: int | None) -> AsyncStream[bytes]:
-        return self._client._open(BlobReader(_uploads.read_request(self._ref, digest, offset, length)))
-
-
-@documented_as(_sync.Thread)
-class AsyncThread(
-    AsyncThreadHandoff,
-    AsyncThreadCadence,
-    AsyncThreadWriting,
-    AsyncThreadLeasing,
-    AsyncThreadEffects,
-    AsyncAsking,
-    AsyncThreadMerging,
-    AsyncThreadMigration,
-    AsyncThreadKeeping,
-    AsyncFinishing,
-    ThreadShell["AsyncClient"],
-):
-    """A handle on one branch of a thread. Holds no state of its own."""
-
-    async def hydrate(
+    async def count_threads(
         self,
-        version: int | None = None,
         *,
-        tag: str | None = None,
-        checkpoint_id: str | None = None,
-        slots: Iterable[str] | None = None,
-        logs: Mapping[str, int | None] | Iterable[str] | None = None,
-        must_exist: bool = False,
-    ) -> State:
-        return await self._run(
-            _reading.hydrate(
-                self._ref,
-                version,
-                tag=tag,
-                checkpoint_id=checkpoint_id,
-                slots=slots,
-                logs=logs,
-                must_exist=must_exist,
-            )
+        updated_since: datetime | timedelta | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+    ) -> dict[Status | int, int]:
+        """How many threads of the namespace have each status: {Status.FAILED: 3, …}. Reads an index, no thread."""
+        counts: dict[Status | int, int] = await self._session.run(
+            queries.count_threads(self.namespace, updated_since, updated_after, updated_before)
         )
+        return counts
 
-    async def save(self, state: State, **options: Unpack[SaveOptions]) -> Checkpoint:
-        return await self._run(_saving.save(self._ref, state, options))
+    async def tools_used(
+        self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
+    ) -> list[ToolUse]:
+        """Which tools were called how often, and how often they failed, in these threads or in those that fit.
 
-    async def update(
-        self, fn: Callable[[State], Any], *, attempts: int = 10, **options: Unpack[SaveOptions]
-    ) -> Checkpoint:
-        return await self._run(_saving.update(self._ref, fn, attempts, options))
-
-    async def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
-        return await self._run(_saving.append(self._ref, log, entries, options))
-
-    async def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
-        return await self._run(_uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
-
-    async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
-        request = _uploads.read_request(self._ref, _uploads.digest_of(blob), offset, length)
-        data: bytes = await self._run(_uploads.read_blob(request))
-        return data
-
-    def branch(self, name: str, at: int | None = None) -> AsyncThread:
-        return AsyncThread(self._client, replace(self._ref, branch=name, at=at))
-
-    def history(
-        self,
-        from_version: int = 0,
-        version: int | None = None,
-        newest_first: bool = False,
-        *,
-        slots: Iterable[str] | None = None,
-        logs: Mapping[str, int | None] | Iterable[str] | None = None,
-    ) -> AsyncStream[HistoryEntry]:
-        reader = HistoryReader(
-            self._ref,
-            from_version=from_version,
-            version=version,
-            newest_first=newest_first,
-            projection=projection(slots, logs),
+        Reads the logs "messages" and "tool_calls" of every one of them, and the names of their effects (`name=`). What
+        a sliding window trimmed counts too, unless versions that hold it were pruned.
+        """
+        found: list[ToolUse] = await self._session.run(
+            queries.tools_used(self._session.refer, self.namespace, threads, agent, filters)
         )
-        return self._client._open(reader)
+        return found
 
-    def checkpoints(
-        self, *, branch: str = "", before: int | None = None, **filters: Unpack[CheckpointFilters]
-    ) -> AsyncIterator[Checkpoint]:
-        request = _reading.list_checkpoints(
-            self._ref.namespace, self._ref.thread, branch=branch, before=before, **filters
+    async def failures(
+        self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
+    ) -> list[Failure]:
+        """Where runs failed last: version, step, status detail and the tool that was called before; newest first.
+
+        Without names these are the threads that are FAILED now. Of a thread that is named, or chosen with another
+        status, it is its newest version that says so, if there is one.
+        """
+        found: list[Failure] = await self._session.run(
+            queries.failures(self._session.refer, self.namespace, threads, agent, filters)
         )
-        return self._client._read_list(_reading.read_checkpoints, request)
+        return found
 
-    async def get(self) -> ThreadInfo:
-        return await self._run(_threads.get_thread(self._ref))
+    # -- boards and locks ---------------------------------------------------------------------------------------------
 
-    async def checkpoint(
-        self, version: int | None = None, *, tag: str | None = None, checkpoint_id: str | None = None
-    ) -> Checkpoint:
-        return await self._run(_reading.get_checkpoint(self._ref, version, tag, checkpoint_id))
+    def board(self, name: str, *, agent: str = "") -> AsyncBoard:
+        """A thread that several agents write: each opens it with its own name. Asks nothing of the daemon."""
+        return AsyncBoard(self.thread(name), agent)
 
-    async def diff(self, a: int, b: int | None = None) -> list[Change]:
-        return await self._run(_reading.diff(self._ref, a, b))
+    def lock(
+        self, name: str, *, term: float = 30.0, wait: float | None = None, take_over: bool = False,
+        holder: str | None = None,
+    ) -> AsyncHeldLease:  # fmt: skip
+        """A lock with a name, among all clients of the namespace on this daemon, to be used with `with`. LeaseHeld
+        where somebody holds it, after `wait` seconds.
 
-    async def fork(
-        self, new_thread: str, version: int | None = None, *, whole: bool = False, create: ThreadOptions | None = None
-    ) -> AsyncThread:
-        info = await self._run(_threads.fork(self._ref, new_thread, version, whole, create))
-        return self._client.thread(info.name, migrations=self._ref.migrations or False)
+        It is the lease of a thread of its own, `locks/<name>`, so it survives the daemon, and with an archive the
+        machine. Another machine gets it when the one that had it has archived nothing of it for `--archive-lease`
+        (10 s) and the term of the last holder that is known there is over; until then NotOwner, after `wait` seconds.
+        To hold a lock archives nothing, so a holder that lives may be replaced from another machine and not know it:
+        where clients of several machines use a lock, let what it protects refuse a `token` below the newest it has
+        seen.
 
-    async def tag(self, name: str, version: int | None = None, *, expected: int | None = None) -> Tag:
-        return await self._run(_threads.set_tag(self._ref, name, version, expected))
+        Tokens only grow, on all machines, until the thread `locks/<name>` is deleted: then they begin anew. `holder`
+        names who holds it instead of the client's own name.
+        """
+        ref = ThreadRef(self.namespace, leases.LOCKS + name, "main")
+        return AsyncHeldLease(self._session, ref, term=term, wait=wait, take_over=take_over, holder=holder)
 
-    async def delete_tag(self, name: str) -> Tag:
-        return await self._run(_threads.delete_tag(self._ref, name))
+    # -- questions and signals ----------------------------------------------------------------------------------------
 
-    async def prune(
+    def waiting(self, *, labels: Mapping[str, str] | None = None) -> AsyncIterator[ThreadInfo]:
+        """The threads that wait for something, the most recently changed first: `question`, `wait_id`, and
+        `pending_signals` where it came and no agent has taken it yet."""
+        pages = ThreadList(signals.list_waiting(self.namespace, labels))
+        return self._session.read_list(ThreadList.next_page, pages)
+
+    async def send(
         self,
+        thread: str,
+        name: str,
+        payload: Any = None,
         *,
-        versions: Iterable[int] | None = None,
-        older_than: timedelta | None = None,
-        keep_latest_per_branch: int | None = None,
-        dry_run: bool = False,
-    ) -> PruneResult:
-        return await self._run(_threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run))
-
-    async def update_options(self, **changes: Unpack[OptionChanges]) -> ThreadInfo:
-        return await self._run(_threads.update_options(self._ref, changes))
-
-    async def delete(
-        self,
-        missing_ok: bool = False,
-        *,
-        expected_version: int | None = None,
+        sender: str = "",
+        wait_id: str = "",
         durability: Durability | str | None = None,
-        local_only: bool = False,
-    ) -> bool:
-        return await self._run(_threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
+        request_id: str | None = None,
+    ) -> Signal:
+        """Sends a message to a thread that exists; nobody's lease is in its way. At most 64 KiB.
 
-    def watch(
+        It is kept until a save acknowledges it. With a `wait_id` the thread must be waiting for just that: StaleAnswer.
+        1,024 that wait are QuotaExceeded. With an archive, a thread that is free is attached; NotOwner where another
+        sidecar holds it. Give a `request_id` where the same message may be sent again by another process.
+        """
+        sent: Signal = await self._session.run(
+            signals.send(self.namespace, thread, name, payload, sender, wait_id, durability, request_id)
+        )
+        return sent
+
+    async def answer(
+        self,
+        thread: str,
+        value: Any,
+        *,
+        sender: str = "",
+        wait_id: str | None = None,
+        durability: Durability | str | None = None,
+        request_id: str | None = None,
+    ) -> Signal:
+        """Answers the question that a thread asks now, or the one with this `wait_id`: StaleAnswer where that is not
+        asked any more, or was answered.
+
+        AnswerRefused, and nothing sent, where the value is not what the question's JSON schema asks for; checked by the
+        package jsonschema (`pip install 'stateward[schema]'`), and without it SchemaNotChecked is warned.
+        """
+        return await self._answer(thread, ANSWER, value, sender, wait_id, durability, request_id)
+
+    async def approve(
+        self,
+        thread: str,
+        note: str | None = None,
+        *,
+        sender: str = "",
+        wait_id: str | None = None,
+        durability: Durability | str | None = None,
+        request_id: str | None = None,
+    ) -> Signal:
+        """Says yes to what a thread asks, as `answer` does; the note is the signal's payload."""
+        return await self._answer(thread, APPROVE, note, sender, wait_id, durability, request_id)
+
+    async def reject(
+        self,
+        thread: str,
+        reason: str | None = None,
+        *,
+        sender: str = "",
+        wait_id: str | None = None,
+        durability: Durability | str | None = None,
+        request_id: str | None = None,
+    ) -> Signal:
+        """Says no to what a thread asks, whatever form the answer should have; the reason is the signal's payload."""
+        return await self._answer(thread, REJECT, reason, sender, wait_id, durability, request_id)
+
+    def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> AsyncStream[Wake]:
+        """Threads whose agents have something to do: first those with signals that wait already, then each to which
+        one comes. Close it, or use it with `with`.
+
+        It goes on after a restart of the daemon, and nothing is missed then. A signal that came to the archive through
+        another sidecar is told when this one looks at the thread: `stateward run` does that from time to time.
+        """
+        return AsyncSignalStream(self._session, SignalReader(self.namespace, labels))
+
+    async def _answer(self, thread: str, *what: Any) -> Signal:
+        sent: Signal = await self._session.run(signals.answer(self.namespace, thread, *what))
+        return sent
+
+    # -- handing over -------------------------------------------------------------------------------------------------
+
+    @overload
+    async def take_handoff(
+        self,
+        thread: str,
+        *,
+        taker: str | None = None,
+        wait: float = ...,
+        durability: Durability | str | None = ...,
+    ) -> Handoff: ...
+
+    @overload
+    async def take_handoff(
         self,
         *,
-        after_sequence: int | None = None,
-        after_cursor: str = "",
-        include_diff: bool = False,
-        slots: Iterable[str] = (),
-        logs: Iterable[str] = (),
-    ) -> AsyncStream[Event]:
-        reader = WatchReader(
-            self._ref,
-            after_sequence=after_sequence,
-            after_cursor=after_cursor,
-            include_diff=include_diff,
-            slots=slots,
-            logs=logs,
-        )
-        return self._client._watch(reader)
+        to: str,
+        taker: str | None = None,
+        wait: float = ...,
+        durability: Durability | str | None = ...,
+    ) -> Handoff | None: ...
 
-    async def _run(self, operation: Operation[T]) -> T:
-        return await self._client._run(operation)
+    async def take_handoff(
+        self,
+        thread: str | None = None,
+        *,
+        to: str | None = None,
+        taker: str | None = None,
+        wait: float = WAIT_S,
+        durability: Durability | str | None = None,
+    ) -> Handoff | None:
+        """Takes over a thread, or the one that was handed to `to` longest ago: then None where there is none.
+
+        Of all who try exactly one gets it; for the others a thread is HandoffTaken. NoHandoff where it is not handed to
+        anybody. `taker` names who takes, so that it gets the same again after a crash; without one that is the client's
+        `holder`, and without that something random. By `to` that works until its first save, by thread also later.
+
+        With an archive it is taken when that is archived, so that no other machine finds it open after this one is
+        lost: NotArchivedYet where that takes too long, and it is open again. `durability="committed"` saves that wait.
+
+        `wait` is for how many seconds who handed it over may still hold the thread: LeaseHeld, or NotOwner where it is
+        on another machine. By `to` such a one is passed over for others.
+
+        By `to` only threads are found that this sidecar has on its disk. What was handed over on another machine is
+        taken by its thread's name, which its sender has to tell.
+        """
+        known = taker or self._session.identity.name
+        taking = handoff.Taking.of(known or f"unnamed-{new_request_id()}", wait, durability)
+        if (thread is None) == (to is None):
+            raise TypeError("take_handoff takes a thread or to=")
+        if thread is not None:
+            return await self._session.run(handoff.take(self._session.refer(thread), taking))
+        assert to is not None
+        request = handoff.waiting(self.namespace, taken_too=known is not None)
+        return await self._session.run(handoff.take_any(self._session.refer, request, to, taking))
+
+    def handoffs(self, to: str | None = None) -> AsyncIterator[Handoff]:
+        """What is handed over and not taken, to one agent or to all; the newest first.
+
+        Only of threads that this sidecar has on its disk: not what was handed over on another machine.
+        """
+        read = partial(handoff.read_open, self._session.refer, to)
+        return self._session.read_list(read, handoff.waiting(self.namespace))
+
+    # -- the machine --------------------------------------------------------------------------------------------------
+
+    async def drain(self, *, grace: float | None = None, undo: bool = False) -> DrainResult:
+        """Prepares the machine for being taken away: the daemon is not ready any more and takes no new work
+        (ShuttingDown), archives what is committed, and gives every thread up. Reads go on.
+
+        `grace` is how many seconds that may take, at most an hour; None = the daemon's --grace. `result.dirty_threads`
+        0 = the machine may go; else call again. `undo` takes work again, and so does a restart.
+        """
+        return await self._session.run(drain.drain(grace, undo))

@@ -1,23 +1,19 @@
-"""Leases and named locks of the asyncio client. The twin of `_sync_leases`, which has the docs."""
+"""Leases and named locks: the right to write a thread, renewed in the background."""
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from stateward import _leases, _sync_leases
-from stateward._operations import ThreadRef
-from stateward._shell import documented_as
+from stateward._io.aio.background import Alarm, Background
+from stateward._io.aio.session import AsyncSession
+from stateward._operations import leases
+from stateward._operations.steps import ThreadRef
 from stateward.errors import LeaseHeld, StatewardError
 from stateward.lock import LeaseShell
-from stateward.models import Lease, ThreadOptions
-
-if TYPE_CHECKING:
-    from stateward._async import AsyncClient
+from stateward.models import Lease
 
 
-@documented_as(_sync_leases.HeldLease)
 class AsyncHeldLease(LeaseShell):
     """The right to write a thread, renewed in the background as long as the event loop runs.
 
@@ -25,14 +21,15 @@ class AsyncHeldLease(LeaseShell):
     paused for longer than the term may have lost the lease without knowing: `check` asks.
     """
 
-    _keeping: asyncio.Task[None] | None = None
-
-    def __init__(self, client: AsyncClient, ref: ThreadRef, **options: Any) -> None:
-        super().__init__(client, ref, **options)
+    def __init__(self, session: AsyncSession, ref: ThreadRef, **options: Any) -> None:
+        super().__init__(session, ref, **options)
+        self._session: AsyncSession = session
+        self._ended = Alarm()
 
     async def __aenter__(self) -> Self:
-        self._take(await self._client._run(_leases.acquire(self._ref, self._claim)))
-        self._keeping = asyncio.create_task(self._keep())
+        self._take(await self._session.run(leases.acquire(self._ref, self._claim)))
+        ended = self._ended = Alarm()
+        Background("stateward-lease", lambda: self._keep(ended))
         return self
 
     async def __aexit__(
@@ -41,61 +38,29 @@ class AsyncHeldLease(LeaseShell):
         await self.release()
 
     async def check(self) -> Lease:
+        """Asks whether it is still held, and begins its term anew. LeaseHeld where somebody has taken it."""
         token = self._held_token()
         try:
-            lease: Lease = await self._client._run(_leases.renew(self._ref, token))
+            return await self._session.run(leases.renew(self._ref, token))
         except LeaseHeld as error:
             self.lost = error
             raise
-        return lease
 
     async def release(self) -> bool:
-        if self._keeping is not None and self.is_ours:
-            self._keeping.cancel()
+        """Gives it back. False where it was lost before, or given back."""
+        if self.is_ours:
+            self._ended.set()
         token = self._give_back()
-        return bool(token) and await self._client._run(_leases.release(self._ref, token))
+        return bool(token) and await self._session.run(leases.release(self._ref, token))
 
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(self._claim.term_s * _leases.RENEWAL_SHARE)
+    async def _keep(self, ended: Alarm) -> None:
+        while not await ended.wait(self._claim.term_s * leases.RENEWAL_SHARE):
             try:
-                await self._client._run(_leases.renew(self._ref, self.token, self._claim.term_s))
+                await self._session.run(leases.renew(self._ref, self.token, self._claim.term_s))
             except LeaseHeld as error:
                 self.lost = error
                 return
             except StatewardError:
                 continue
-            except RuntimeError:
+            except (RuntimeError, ValueError):  # the client was closed
                 return
-
-
-@documented_as(_sync_leases.ThreadLeasing)
-class AsyncThreadLeasing:
-    """Part of `AsyncThread`."""
-
-    _client: AsyncClient
-    _ref: ThreadRef
-
-    def lease(
-        self,
-        *,
-        term: float = 30.0,
-        wait: float | None = None,
-        take_over: bool = False,
-        create: ThreadOptions | None = None,
-    ) -> AsyncHeldLease:
-        return AsyncHeldLease(
-            self._client, self._ref, term=term, wait=wait, take_over=take_over, create=create, binds=True
-        )
-
-
-@documented_as(_sync_leases.ClientLocks)
-class AsyncClientLocks:
-    """Part of `AsyncClient`."""
-
-    def lock(
-        self, name: str, *, term: float = 30.0, wait: float | None = None, take_over: bool = False,
-        holder: str | None = None,
-    ) -> AsyncHeldLease:  # fmt: skip
-        ref = ThreadRef(self.namespace, _leases.LOCKS + name, "main")  # type: ignore[attr-defined]
-        return AsyncHeldLease(self, ref, term=term, wait=wait, take_over=take_over, holder=holder)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._operations import Call, Operation, T, duration
-from stateward._streams import Reader
+from stateward._operations.steps import Call, Operation, T, duration
+from stateward._operations.streams import Reader
 from stateward.archive import (
     ArchivedThread,
     ArchiveStatus,

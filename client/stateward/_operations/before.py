@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from stateward import _saving, values
-from stateward._effects import Claim, await_archived, describe
-from stateward._operations import Call, Operation, ThreadRef, duration_s, new_request_id
-from stateward._saving import SaveOptions
+from stateward import values
+from stateward._operations import saving
+from stateward._operations.effects import Claim, await_archived, describe
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Call, Operation, ThreadRef, duration_s, new_request_id
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
 from stateward.errors import EffectFailed, EffectInProgress, EffectUncertain, StatewardError
 from stateward.state import State
@@ -31,10 +32,10 @@ _left: dict[tuple[str, ...], tuple[Claim, EffectState]] = {}
 daemon, thread and key; whoever comes to such a step next gives its claim back first. At most LEFT_MAX."""
 
 
-def saving(ref: ThreadRef, state: State | None, name: str, options: SaveOptions) -> Operation[None]:
+def save_before(ref: ThreadRef, state: State | None, name: str, options: SaveOptions) -> Operation[None]:
     """Saves a state, if there is one, under the name of the step."""
     if state is not None:
-        yield from _saving.save(ref, state, labelled(name, options))
+        yield from saving.save(ref, state, labelled(name, options))
     elif options:
         raise TypeError("options of a save need the state that is to be saved")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from stateward._operations import Operation, ThreadRef
-from stateward._reading import hydrate
+from stateward._operations.reading import hydrate
+from stateward._operations.steps import Operation, ThreadRef
 
 PRIVATE = "agents/"
 

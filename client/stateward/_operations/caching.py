@@ -10,9 +10,9 @@ from types import NoneType
 from typing import Any, TypedDict
 
 from stateward import values
-from stateward._effects import TERM_S, WAIT_S, Claim, Plan, begin
-from stateward._operations import Call, Operation, ThreadRef
-from stateward._tools import ToolCall, Tools, spread
+from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan, begin
+from stateward._operations.steps import Call, Operation, ThreadRef
+from stateward._operations.tools import ToolCall, Tools, spread
 from stateward.effects import EffectState, RecordedEffect
 from stateward.errors import ClaimLost, InvalidRequest
 from stateward.v1.lease_pb2 import Holder

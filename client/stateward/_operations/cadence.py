@@ -15,14 +15,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stateward import _before, _windows
-from stateward._marks import Mark
-from stateward._operations import Operation, ThreadRef
-from stateward._saving import SaveOptions
+from stateward._operations import before, windows
+from stateward._operations.marks import Mark
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Operation, ThreadRef
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint, Status, choice_number
 from stateward.state import State
 from stateward.window import Window
+
+GRACE_S = 20.0
+"""For how many seconds after SIGTERM an agent may go on to its next step."""
 
 # Of the options of a step, what still holds for a save between two steps.
 STICKY = ("step", "schema_version", "metrics")
@@ -81,7 +84,7 @@ class Cadence:
         between = self._between_steps()
         said: SaveOptions = {**between, **given(options)}
         labels = {**(between.get("labels") or {}), **(options.get("labels") or {})}
-        asked = _before.labelled(name, {**said, "labels": labels})
+        asked = before.labelled(name, {**said, "labels": labels})
         # What is said of this one version is no reason for another that does not say it.
         yield from self._save(asked, said={**said, "labels": between.get("labels")})
 
@@ -181,7 +184,7 @@ class Cadence:
             return None
         self._tried_at = self._clock()
         try:
-            checkpoint = yield from _windows.save(self._ref, self.state, self._windows, options)
+            checkpoint = yield from windows.save(self._ref, self.state, self._windows, options)
         except NotArchivedYet as error:
             self._was_saved(said or options, error.checkpoint)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateward._operations import Call, Operation, duration_s
+from stateward._operations.steps import Call, Operation, duration_s
 from stateward.admin import DrainResult
 from stateward.v1 import admin_service_pb2 as admin
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
-from stateward import _threads, values
-from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
-from stateward._tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
+from stateward import values
+from stateward._operations import threads
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
 from stateward.errors import (
     ClaimLost,
@@ -179,7 +180,7 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
     if begun.durability >= begun.wanted:
         return
     try:
-        yield from _threads.await_archived(claim.ref, _threads.entry_of(claim.ref, begun, begun.effect.sequence))
+        yield from threads.await_archived(claim.ref, threads.entry_of(claim.ref, begun, begun.effect.sequence))
     except StatewardError:
         yield from claim.give_back(EffectState(begun.state))
         raise

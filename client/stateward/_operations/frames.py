@@ -6,9 +6,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stateward._channel import grpc
-from stateward._collected import Collected
-from stateward._operations import Operation, Pause
+from stateward._io.channel import grpc
+from stateward._operations.steps import Operation, Pause
+from stateward._state.collected import Collected
 from stateward.errors import BY_REASON, NotArchivedYet, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stateward import _leases, _threads, values
-from stateward._operations import Operation, Pause, ThreadRef, at_once, new_request_id
-from stateward._reading import hydrate_stored
-from stateward._saving import SaveOptions, begin_merge, merge, save, store_values
+from stateward import values
+from stateward._operations import leases, threads
+from stateward._operations.reading import hydrate_stored
+from stateward._operations.saving import SaveOptions, begin_merge, merge, save, store_values
+from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id
 from stateward.errors import (
     HandoffTaken,
     LeaseHeld,
@@ -26,7 +27,7 @@ from stateward.errors import (
 from stateward.handoff import SLOT, Handoff, is_for, new_id, now
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
 from stateward.state import State
-from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1 import thread_service_pb2 as pb
 
 # For how long who handed over may still hold the thread after its last save.
 WAIT_S = 5.0
@@ -75,7 +76,7 @@ def hand_over(
         late = error
     token = ref.held.token
     if token:
-        released = yield from _leases.release(ref, token)
+        released = yield from leases.release(ref, token)
         ref.held.give_back(token)
         if released and late is None and checkpoint.durability == Durability.ARCHIVED:
             yield from _archive_release(ref, checkpoint)
@@ -100,8 +101,8 @@ def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:
     """To give a lease back takes the thread once more, which was given up as it began to wait: until that is archived
     too, no other machine can have it."""
     try:
-        info = yield from _threads.get_thread(ref)
-        yield from _threads.wait_archived(ref, info.sequence, None)
+        info = yield from threads.get_thread(ref)
+        yield from threads.wait_archived(ref, info.sequence, None)
     except NotArchivedYet:
         raise NotArchivedYet(ref.thread, info.sequence, checkpoint, [checkpoint]) from None
     except (NotOwner, ThreadNotFound):
@@ -211,7 +212,7 @@ def _settle(ref: ThreadRef, checkpoint: Checkpoint, taking: Taking) -> Operation
     durability = taking.durability or Durability.ARCHIVED
     if durability == Durability.ARCHIVED and checkpoint.durability != Durability.ARCHIVED:
         try:
-            yield from _threads.wait_archived(ref, checkpoint, None)
+            yield from threads.wait_archived(ref, checkpoint, None)
         except NoArchive:
             if taking.durability:
                 raise
@@ -230,7 +231,7 @@ def _give_back(
 
 
 def take_any(
-    refer: Callable[[str], ThreadRef], request: threads.ListThreadsRequest, to: str, taking: Taking
+    refer: Callable[[str], ThreadRef], request: pb.ListThreadsRequest, to: str, taking: Taking
 ) -> Operation[Handoff | None]:
     """The handoff to `to` that has waited longest; None where none is open. What somebody still holds is passed over
     for the others; where there are none, this waits for it."""
@@ -238,7 +239,7 @@ def take_any(
     while True:
         infos: list[ThreadInfo] = []
         while True:
-            infos += yield from _threads.read_threads(request)
+            infos += yield from threads.read_threads(request)
             if not request.page_token:
                 break
         held: LeaseHeld | NotOwner | None = None
@@ -260,18 +261,18 @@ def _waits_since(info: ThreadInfo) -> tuple[bool, Any]:
     return info.status == Status.WAITING, info.update_time
 
 
-def waiting(namespace: str, *, taken_too: bool = False) -> threads.ListThreadsRequest:
+def waiting(namespace: str, *, taken_too: bool = False) -> pb.ListThreadsRequest:
     """The request for threads that wait; with `taken_too` also for those that run."""
     statuses = [Status.WAITING, Status.RUNNING] if taken_too else [Status.WAITING]
-    return _threads.list_threads(namespace, statuses=statuses, page_size=PAGE_MAX)
+    return threads.list_threads(namespace, statuses=statuses, page_size=PAGE_MAX)
 
 
 def read_open(
-    refer: Callable[[str], ThreadRef], to: str | None, request: threads.ListThreadsRequest
+    refer: Callable[[str], ThreadRef], to: str | None, request: pb.ListThreadsRequest
 ) -> Operation[list[Handoff]]:
     """Those of the next page of threads."""
     found: list[Handoff] = []
-    for info in (yield from _threads.read_threads(request)):
+    for info in (yield from threads.read_threads(request)):
         if is_for(info.wait_id, to):
             try:
                 state = yield from hydrate_stored(refer(info.name), slots=[SLOT], must_exist=True)

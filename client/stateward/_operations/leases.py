@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from stateward._holder import Holder
-from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.holder import Holder
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
 from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
 from stateward.models import Lease, ThreadOptions
 from stateward.v1 import lease_service_pb2 as leases

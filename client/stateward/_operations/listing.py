@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from stateward._operations import Operation, timestamp
-from stateward._threads import read_threads
+from stateward._operations.steps import Operation, timestamp
+from stateward._operations.threads import read_threads
 from stateward.models import ThreadInfo, read_time
 from stateward.v1 import thread_service_pb2 as threads
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateward import values
-from stateward._blobs import StateBlobs, is_made, restored
-from stateward._operations import Call, Download, Operation, ThreadRef, duration_s, version_ref
-from stateward._uploads import read_request
+from stateward._operations.steps import Call, Download, Operation, ThreadRef, duration_s, version_ref
+from stateward._operations.uploads import read_request
+from stateward.blobs import StateBlobs, is_made, restored
 from stateward.errors import NotFound, VersionNotFound
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import state_pb2

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stateward import _saving
-from stateward._collected import Collected
-from stateward._log import Log
-from stateward._operations import Operation, ThreadRef
-from stateward._saving import SaveOptions
-from stateward._timelimit import limited
+from stateward._operations import saving
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Operation, ThreadRef
+from stateward._operations.timelimit import limited
+from stateward._state.collected import Collected
+from stateward._state.log import Log
 from stateward.models import Checkpoint, Status
 from stateward.state import State
 from stateward.v1 import diff_pb2, state_pb2
@@ -34,7 +34,7 @@ class Mark:
         """Saves it in the place of the state, which does not know of it: the last thing that is done with that."""
         # The diff stands for the whole state only as long as nobody else has saved.
         options: SaveOptions = {**self.options, "overwrite": False, "status": status}
-        return (yield from limited(_saving.save(ref, self._kept, options), lambda: FINAL_SAVE_S))
+        return (yield from limited(saving.save(ref, self._kept, options), lambda: FINAL_SAVE_S))
 
 
 class _Kept(State):

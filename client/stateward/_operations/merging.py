@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._operations import Operation, ThreadRef
-from stateward._saving import SaveOptions, begin_merge, merge, store_values
-from stateward._slots import Slots
+from stateward._operations.saving import SaveOptions, begin_merge, merge, store_values
+from stateward._operations.steps import Operation, ThreadRef
+from stateward._state.slots import Slots
 from stateward.models import Checkpoint
 
 

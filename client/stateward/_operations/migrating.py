@@ -13,23 +13,20 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stateward import values
-from stateward._migration_lease import Patience, hold
-from stateward._operations import Call, Operation, Pause, ThreadRef
-from stateward._reading import get_checkpoint, hydrate_stored
-from stateward._saving import SaveOptions, save
-from stateward._windows import LABEL as TRIMMED
+from stateward._operations.migration_lease import Patience, hold
+from stateward._operations.reading import get_checkpoint, hydrate_stored
+from stateward._operations.saving import SaveOptions, save
+from stateward._operations.steps import Call, Migrating, Operation, Pause, ThreadRef
+from stateward._operations.windows import LABEL as TRIMMED
 from stateward.errors import LeaseHeld, NotFound, SchemaMismatch, ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Checkpoint, Lease, Status
 from stateward.signals import Question
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-
-if TYPE_CHECKING:
-    from stateward.migrations import Migrations
 
 ATTEMPTS = 20
 """How often a thread is tried that others save to meanwhile."""
@@ -52,7 +49,7 @@ class Migrated:
 
 
 def bring_up(
-    migrations: Migrations, ref: ThreadRef, state: State, read: Callable[[], Operation[State]]
+    migrations: Migrating, ref: ThreadRef, state: State, read: Callable[[], Operation[State]]
 ) -> Operation[State]:
     """The state in the current schema. One that was read in part is read again as a whole, by `read`: a migration may
     need any of it."""
@@ -71,14 +68,14 @@ def bring_up(
     return state
 
 
-def prepare_append(migrations: Migrations, ref: ThreadRef) -> Operation[int]:
+def prepare_append(migrations: Migrating, ref: ThreadRef) -> Operation[int]:
     """Migrates the head if it has to be, so that entries of the new shape never follow on a state of the old one."""
     with suppress(ThreadNotFound, VersionNotFound):  # there is none yet: the append makes it
         yield from migrate(migrations, ref)
     return migrations.current
 
 
-def prepare_reading(migrations: Migrations, ref: ThreadRef, version: int | None) -> Operation[None]:
+def prepare_reading(migrations: Migrating, ref: ThreadRef, version: int | None) -> Operation[None]:
     """Sees to it that entries of a log, which are read without the rest of the state, are of the current schema: by
     migrating the head, as an append does. SchemaMismatch where another version is to be read (`version`, or the one
     that a branch begins from which is not there yet) and has another schema."""
@@ -108,7 +105,7 @@ def migrate_here(ref: ThreadRef) -> Operation[Checkpoint | None]:
     return (yield from migrate(ref.migrations, ref)).checkpoint
 
 
-def migrate(migrations: Migrations, ref: ThreadRef, *, dry_run: bool = False) -> Operation[Migrated]:
+def migrate(migrations: Migrating, ref: ThreadRef, *, dry_run: bool = False) -> Operation[Migrated]:
     """Saves a branch's head in the current schema, on top of what it was made from; again from the start when
     somebody saved in between, and under the thread's lease when that happened too often. Waits for another migration;
     LeaseHeld where anybody else holds the lease."""
@@ -127,7 +124,7 @@ def migrate(migrations: Migrations, ref: ThreadRef, *, dry_run: bool = False) ->
             yield Pause(random.uniform(0, min(0.01 * 2**races, 1.0)))  # noqa: S311  spreads, hides nothing
 
 
-def _migrate_once(migrations: Migrations, ref: ThreadRef, lease: Lease | None, dry_run: bool) -> Operation[Migrated]:
+def _migrate_once(migrations: Migrating, ref: ThreadRef, lease: Lease | None, dry_run: bool) -> Operation[Migrated]:
     """One attempt, under this lease if there is one. VersionMismatch where somebody saved in between."""
     head = yield from _read_head(ref)
     found = _schema_of(migrations, head)
@@ -175,6 +172,6 @@ def _read_head(ref: ThreadRef) -> Operation[checkpoint_pb2.Checkpoint]:
     return response.checkpoint
 
 
-def _schema_of(migrations: Migrations, checkpoint: Any) -> int:
+def _schema_of(migrations: Migrating, checkpoint: Any) -> int:
     """The schema of a version: what it or one that it was made from said, else what `migrations` take for it."""
     return checkpoint.schema_version or migrations.unsaid

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from stateward._holder import Holder
-from stateward._leases import Claim, acquire, release
-from stateward._operations import Operation, Pause, ThreadRef, new_request_id
+from stateward._operations.holder import Holder
+from stateward._operations.leases import Claim, acquire, release
+from stateward._operations.steps import Operation, Pause, ThreadRef, new_request_id
 from stateward.errors import LeaseHeld
 from stateward.models import Lease
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from stateward._migrating import migrate
-from stateward._operations import Operation, ThreadRef, at_once
-from stateward._threads import get_thread, list_threads, read_threads
+from stateward._operations.migrating import migrate
+from stateward._operations.steps import Migrating, Operation, ThreadRef, at_once
+from stateward._operations.threads import get_thread, list_threads, read_threads
 from stateward.errors import (
     PermissionDenied,
     StatewardError,
@@ -19,9 +18,6 @@ from stateward.errors import (
     VersionNotFound,
 )
 from stateward.models import Access
-
-if TYPE_CHECKING:
-    from stateward.migrations import Migrations
 
 # What ends the run: the next thread would fail in the same way.
 FATAL = (Unavailable, Unauthenticated, PermissionDenied)
@@ -72,7 +68,7 @@ Progress = Callable[[str, Report], None]
 
 
 def run(
-    migrations: Migrations,
+    migrations: Migrating,
     namespace: str,
     open_ref: OpenRef,
     names: Sequence[str] | None,
@@ -91,7 +87,7 @@ def run(
 
 
 def _migrate_all(
-    migrations: Migrations, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
+    migrations: Migrating, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
 ) -> Operation[None]:
     """Every thread once. The list is sorted by the last change, and what changes while it is read is not in its later
     pages: so it is read again, from the newest change on its first page, until nothing is new."""
@@ -116,7 +112,7 @@ def _migrate_all(
 
 
 def _migrate_thread(
-    migrations: Migrations, name: str, open_ref: OpenRef, report: Report, *, must_exist: bool = False
+    migrations: Migrating, name: str, open_ref: OpenRef, report: Report, *, must_exist: bool = False
 ) -> Operation[None]:
     report.threads += 1
     try:
@@ -137,7 +133,7 @@ def _migrate_thread(
 
 
 def _migrate_branch(
-    migrations: Migrations, ref: ThreadRef, report: Report, access: Access | int | None
+    migrations: Migrating, ref: ThreadRef, report: Report, access: Access | int | None
 ) -> Operation[None]:
     try:
         done = yield from migrate(migrations, ref, dry_run=report.dry_run)

@@ -6,7 +6,7 @@ import re
 
 from google.protobuf.message import Message
 
-from stateward._operations import Await, Call, Operation, Pause, T, ThreadRef, duration_s, through
+from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, duration_s, through
 from stateward.errors import NotOwner
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads

@@ -7,16 +7,17 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from stateward import _listing, _reading, _saving, _threads, _windows, insight
-from stateward._operations import Call, Operation, ThreadRef, timestamp
-from stateward._saving import SaveOptions
-from stateward._threads import ThreadFilters
+from stateward import insight
+from stateward._operations import listing, reading, saving, threads, windows
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Call, Operation, ThreadRef, timestamp
+from stateward._operations.threads import ThreadFilters
 from stateward.errors import FeatureUnavailable, ThreadNotFound, VersionNotFound, VersionPruned
 from stateward.insight import Failure, ToolUse
 from stateward.models import Checkpoint, Status, ThreadInfo, ThreadOptions, choice_number, read_member
 from stateward.state import State
 from stateward.v1 import effect_service_pb2 as effects
-from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1 import thread_service_pb2 as pb
 
 PAGE_MAX = 1000
 # Of a run that failed: the tool it called last stands near the end.
@@ -32,12 +33,12 @@ def count_threads(
     updated_before: datetime | None,
 ) -> Operation[dict[Status | int, int]]:
     """How many threads have each status; those that none has are left out."""
-    request = threads.CountThreadsRequest(
+    request = pb.CountThreadsRequest(
         namespace=namespace,
-        updated_after=timestamp(_threads.since(updated_since, updated_after)),
+        updated_after=timestamp(threads.since(updated_since, updated_after)),
         updated_before=timestamp(updated_before),
     )
-    response: threads.CountThreadsResponse = yield Call("CountThreads", request)
+    response: pb.CountThreadsResponse = yield Call("CountThreads", request)
     return {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
 
 
@@ -52,9 +53,9 @@ def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOpt
     if last is None or not is_there:
         if ttl is not None and not state.version and options.get("create") is None:
             options["create"] = ThreadOptions(ttl=ttl)
-        last = yield from _saving.save(ref, state, options)
+        last = yield from saving.save(ref, state, options)
     if ttl is not None:  # afterwards: an agent that dies in between must not find its unfinished thread gone
-        yield from _threads.update_options(ref, {"ttl": ttl})
+        yield from threads.update_options(ref, {"ttl": ttl})
     return last
 
 
@@ -66,7 +67,7 @@ def tools_used(
     for info in (yield from _chosen(namespace, names, agent, filters)):
         ref = refer(info.name)
         try:
-            state = yield from _reading.hydrate_stored(ref, logs=insight.LOGS)
+            state = yield from reading.hydrate_stored(ref, logs=insight.LOGS)
             messages = yield from _whole_log(ref, state, insight.MESSAGES)
             tool_calls = yield from _whole_log(ref, state, insight.TOOL_CALLS)
         except ThreadNotFound:
@@ -84,15 +85,15 @@ def failures(
     if not named and not filters.get("statuses") and filters.get("status") is None:
         filters = {**filters, "status": Status.FAILED}
     for info in (yield from _chosen(namespace, named, agent, filters)):
-        request = _reading.list_checkpoints(namespace, info.name, statuses=[Status.FAILED], page_size=1)
+        request = reading.list_checkpoints(namespace, info.name, statuses=[Status.FAILED], page_size=1)
         versions: list[Checkpoint] = []
         try:
             while not versions:
-                versions = yield from _reading.read_checkpoints(request)
+                versions = yield from reading.read_checkpoints(request)
                 if not request.page_token:
                     break
             if versions:
-                state = yield from _reading.hydrate_stored(
+                state = yield from reading.hydrate_stored(
                     refer(info.name), versions[0].version, logs=dict.fromkeys(insight.LOGS, LAST_MESSAGES)
                 )
                 found.append(
@@ -109,11 +110,11 @@ def _chosen(
     """The threads that are named, or those that fit. Which agent runs there is looked at here: no index has it."""
     infos: list[ThreadInfo] = []
     for name in names:
-        infos += [(yield from _threads.get_thread(ThreadRef(namespace, name, "main")))]
+        infos += [(yield from threads.get_thread(ThreadRef(namespace, name, "main")))]
     if not infos:
-        request = _threads.list_threads(namespace, **filters)
+        request = threads.list_threads(namespace, **filters)
         request.page_size = request.page_size or PAGE_MAX
-        infos = yield from _listing.read_all(request)
+        infos = yield from listing.read_all(request)
         infos.sort(key=lambda each: each.update_time, reverse=True)
     return [info for info in infos if agent is None or info.options.agent == agent]
 
@@ -123,7 +124,7 @@ def _whole_log(ref: ThreadRef, state: State, log: str) -> Operation[list[Any]]:
     entries: list[Any] = []
     if log in state.logs and state.logs[log].first_index:
         with suppress(VersionNotFound, VersionPruned, ValueError):  # ValueError: not what its media type says
-            entries = yield from _windows.trimmed(ref, log)
+            entries = yield from windows.trimmed(ref, log)
     return [*entries, *insight.entries_of(state, log)]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypedDict
 
-from stateward._log import Log
-from stateward._operations import Call, Operation, ThreadRef, projection, version_ref
-from stateward._uploads import fetch_blobs
+from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
+from stateward._operations.uploads import fetch_blobs
+from stateward._state.log import Log
 from stateward.changes import Change, changes_from_proto
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, status_numbers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stateward import _threads
-from stateward._operations import Call, Operation, ThreadRef, new_request_id
+from stateward._operations import threads
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.effects import Effect, RecordedEffect
 from stateward.models import Durability, ThreadOptions, choice_number
 from stateward.v1 import effect_service_pb2 as service
@@ -29,7 +29,7 @@ def put_effects(
     )
     response: service.PutEffectsResponse = yield Call("PutEffects", request)
     if response.durability < request.durability:
-        yield from _threads.await_archived(ref, _threads.entry_of(ref, response, response.sequence))
+        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
     return response.written
 
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Protocol, TypedDict
 
 from stateward import values
-from stateward._collected import Collected
-from stateward._log import Log
-from stateward._migration_lease import Patience
-from stateward._operations import Await, Call, Operation, Pause, ThreadRef, new_request_id
-from stateward._reading import hydrate, hydrate_stored
-from stateward._uploads import learn_support, write_blobs
+from stateward._operations.migration_lease import Patience
+from stateward._operations.reading import hydrate, hydrate_stored
+from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, new_request_id
+from stateward._operations.uploads import learn_support, write_blobs
+from stateward._state.collected import Collected
+from stateward._state.log import Log
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
 from stateward.models import (

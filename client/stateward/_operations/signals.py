@@ -8,17 +8,18 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward import _listing, _saving, _threads, values
-from stateward._operations import Call, Operation, ThreadRef, new_request_id
-from stateward._saving import SaveOptions
-from stateward._streams import Reader, WatchReader
+from stateward import values
+from stateward._operations import listing, saving, threads
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
 from stateward.handoff import is_for
 from stateward.models import Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
-from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1 import thread_service_pb2 as pb
 
 # How often a thread that is waited for is looked at again: an answer may have reached the archive through another
 # sidecar, which no watch of this one tells.
@@ -43,7 +44,7 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
         "wait_id": chosen,
         "question": Question(prompt, schema),
     }
-    yield from _saving.save(ref, state, asked)
+    yield from saving.save(ref, state, asked)
     return chosen
 
 
@@ -103,7 +104,7 @@ def answer(
 
     With a `wait_id` the daemon judges, which also knows a request that was answered before.
     """
-    info = yield from _threads.get_thread(ThreadRef(namespace, thread, "main"))
+    info = yield from threads.get_thread(ThreadRef(namespace, thread, "main"))
     if not wait_id:
         wait_id = current_wait_id(info)
     else:
@@ -154,21 +155,21 @@ def _refuse_handoff(thread: str, wait_id: str) -> None:
         )
 
 
-def list_waiting(namespace: str, labels: Mapping[str, str] | None) -> threads.ListThreadsRequest:
+def list_waiting(namespace: str, labels: Mapping[str, str] | None) -> pb.ListThreadsRequest:
     """The request for the first page of threads that wait."""
-    return _threads.list_threads(namespace, status=Status.WAITING, labels=labels)
+    return threads.list_threads(namespace, status=Status.WAITING, labels=labels)
 
 
 def find_asked(ref: ThreadRef) -> Operation[str]:
     """The wait id of the question that a thread asks now."""
-    return current_wait_id((yield from _threads.get_thread(ref)))
+    return current_wait_id((yield from threads.get_thread(ref)))
 
 
 def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
     """The answer to a question, None = none yet. StaleAnswer where it is not asked any more."""
     found = yield from answer_to(ref, wait_id)
     if found is None:
-        info = yield from _threads.get_thread(ref)
+        info = yield from threads.get_thread(ref)
         if info.status != Status.WAITING or info.wait_id != wait_id:
             raise _withdrawn(ref.thread, wait_id)
     return found
@@ -200,7 +201,7 @@ class AnswerReader(Reader[Signal]):
     def request(self) -> Message:
         return self._events.request()
 
-    def take(self, message: threads.WatchResponse) -> list[Signal]:
+    def take(self, message: pb.WatchResponse) -> list[Signal]:
         for event in self._events.take(message):
             if isinstance(event.what, Signal) and event.what.wait_id == self._wait_id:
                 return [event.what]
@@ -232,7 +233,7 @@ class SignalReader(Reader[Wake]):
     def request(self) -> Message:
         return self._events.request()
 
-    def take(self, message: threads.WatchResponse) -> list[Wake]:
+    def take(self, message: pb.WatchResponse) -> list[Wake]:
         wakes = []
         for event in self._events.take(message):
             if isinstance(event.what, Signal) and event.what.id not in self._seen:
@@ -246,8 +247,8 @@ class SignalReader(Reader[Wake]):
 
     def waiting(self) -> Operation[list[Wake]]:
         """What waits already. To be asked when the stream is open, so that nothing falls between the two."""
-        request = _threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
-        names = [each.name for each in (yield from _listing.read_all(request)) if each.pending_signals]
+        request = threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
+        names = [each.name for each in (yield from listing.read_all(request)) if each.pending_signals]
         wakes: list[Wake] = []
         for name in names:
             try:

@@ -13,21 +13,19 @@ import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from stateward._blobs import BlobAccess, Content
-from stateward._retry import Retry, UntilFree
+from stateward._operations.retry import Retry, UntilFree
+from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
 from stateward.models import write_duration
+from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-
-if TYPE_CHECKING:
-    from stateward.migrations import Migrations
 
 T = TypeVar("T")
 
@@ -165,6 +163,22 @@ class Held:
             self._tokens.remove(token)
 
 
+class Migrating(Protocol):
+    """What operations need of `stateward.migrations.Migrations`."""
+
+    current: int
+    """The schema that this program works with."""
+
+    @property
+    def unsaid(self) -> int: ...
+
+    def _require_path(self, thread: str, version: int, found: int) -> list[tuple[int, int]]: ...
+    def _apply(self, thread: str, state: State, found: int, *, must_fit: bool = False) -> None: ...
+    def _bring_up(self, ref: ThreadRef, state: State, read: Callable[[], Operation[State]]) -> Operation[State]: ...
+    def _prepare_append(self, ref: ThreadRef) -> Operation[int]: ...
+    def _prepare_reading(self, ref: ThreadRef, version: int | None) -> Operation[None]: ...
+
+
 @dataclass(frozen=True)
 class ThreadRef:
     """Names a branch of a thread. `at` is the version a branch starts from if it does not exist yet; None = empty."""
@@ -175,7 +189,7 @@ class ThreadRef:
     at: int | None = None
     blobs: BlobAccess | None = field(default=None, compare=False, repr=False)
     """How the blobs of the thread are read, and what becomes one; None = nothing becomes one."""
-    migrations: Migrations | None = field(default=None, compare=False, repr=False)
+    migrations: Migrating | None = field(default=None, compare=False, repr=False)
     """Brings states of older schemas up to date as they are read; None = they stay as they are."""
     ephemeral: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Names of slots, and prefixes that end in "/", that are never saved."""

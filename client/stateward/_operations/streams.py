@@ -13,9 +13,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._operations import Pause, ThreadRef, version_ref
-from stateward._reading import read_state
-from stateward._retry import Retry
+from stateward._operations.reading import read_state
+from stateward._operations.retry import Retry
+from stateward._operations.steps import Pause, ThreadRef, version_ref
 from stateward.admin import VerifyProgress
 from stateward.changes import changes_from_proto
 from stateward.errors import StatewardError

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from stateward._operations import Call, Operation, ThreadRef, duration, new_request_id, timestamp, version_ref
+from stateward._operations.steps import Call, Operation, ThreadRef, duration, new_request_id, timestamp, version_ref
 from stateward.admin import ServerInfo, Stats
 from stateward.errors import DeadlineExceeded, NotArchivedYet
 from stateward.models import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from stateward._operations import Await, Call, Operation, Pause, T, through
+from stateward._operations.steps import Await, Call, Operation, Pause, T, through
 
 
 def limited(operation: Operation[T], left_s: Callable[[], float]) -> Operation[T]:

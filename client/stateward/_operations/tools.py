@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stateward._operations import Await, Operation
+from stateward._operations.steps import Operation
 from stateward.effects import EffectState
-from stateward.errors import ClaimLost, EffectUncertain, StatewardError
+from stateward.errors import EffectUncertain
 
 KEY_PARAMETER = "idempotency_key"
 # So often within its term a claim is renewed: two renewals may fail.
@@ -120,100 +117,3 @@ class Tools(Protocol):
     def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
         """Calls it."""
         ...
-
-
-class BlockingTools:
-    """In this thread. Renews from another one."""
-
-    def __init__(self, run: Callable[[Operation[None]], None]) -> None:
-        self._run = run
-
-    def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
-        """Calls it."""
-        yield from ()
-        ended = threading.Event()
-
-        def keep() -> None:
-            with suppress(Exception):  # the client was closed
-                while not ended.wait(interval_s):
-                    try:
-                        self._run(renew())
-                    except ClaimLost:
-                        return
-                    except StatewardError:
-                        continue
-
-        threading.Thread(target=keep, name="stateward-renewal", daemon=True).start()
-        try:
-            result = tool()
-            if inspect.iscoroutine(result):
-                result.close()
-                error = TypeError(f"{tool.fn!r} is a coroutine function: use AsyncClient, or the decorator")
-                return Outcome(EffectState.NEW, error=error)  # it has not begun
-            return Outcome(EffectState.DONE, result)
-        except Exception as error:  # noqa: BLE001  raised on, when it is recorded
-            return Outcome.of(error)
-        finally:
-            ended.set()
-
-
-class AwaitedTools:
-    """On the event loop, plain functions on a thread of their own, so that they do not hold it. Renews from a task.
-
-    A plain function cannot be cancelled: its claim is renewed until it has ended, so that nobody calls it meanwhile.
-    """
-
-    def __init__(self, run: Callable[[Operation[None]], Awaitable[None]]) -> None:
-        self._run = run
-
-    def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
-        """Calls it."""
-        outcome: Outcome = yield Await(self._settled(tool, renew, interval_s))
-        return outcome
-
-    async def _settled(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Outcome:
-        async def keep() -> None:
-            with suppress(Exception):  # the client was closed
-                while True:
-                    await asyncio.sleep(interval_s)
-                    try:
-                        await self._run(renew())
-                    except ClaimLost:
-                        return
-                    except StatewardError:
-                        continue
-
-        renewal, working = asyncio.create_task(keep()), _OnThread(tool)
-        try:
-            result = tool() if tool.is_async else await asyncio.to_thread(working)
-            return Outcome(EffectState.DONE, await result if inspect.isawaitable(result) else result)
-        except Exception as error:  # noqa: BLE001  raised on, when it is recorded
-            return Outcome.of(error)
-        finally:
-            working.when_over(renewal.cancel)
-
-
-class _OnThread:
-    """A function that is called on another thread, or not at all any more. Made on the event loop."""
-
-    def __init__(self, tool: ToolCall) -> None:
-        self._tool = tool
-        self._loop = asyncio.get_running_loop()
-        self._turn = threading.Lock()  # who takes it first decides whether the function is called
-        self._ended = self._loop.create_future()
-
-    def __call__(self) -> Any:
-        if not self._turn.acquire(blocking=False):
-            return None  # nobody waits for it any more
-        try:
-            return self._tool()
-        finally:
-            with suppress(RuntimeError):  # the event loop was closed
-                self._loop.call_soon_threadsafe(self._ended.set_result, None)
-
-    def when_over(self, call: Callable[[], Any]) -> None:
-        """Calls it, on the event loop, once the function does not run and will not."""
-        if self._turn.acquire(blocking=False) or self._ended.done():
-            call()
-        else:
-            self._ended.add_done_callback(lambda _: call())

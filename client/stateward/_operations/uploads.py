@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateward._blobs import Blob, Content
-from stateward._operations import Call, Download, Operation, ThreadRef, Upload
+from stateward._operations.steps import Call, Download, Operation, ThreadRef, Upload
+from stateward.blobs import Blob, Content
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import ThreadOptions
 from stateward.state import State

@@ -12,9 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stateward import _reading, _saving, _threads
-from stateward._operations import Await, Operation, ThreadRef
-from stateward._saving import SaveOptions
+from stateward._operations import reading, saving, threads
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import Await, Operation, ThreadRef
 from stateward.models import Checkpoint
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveO
     labels = {LABEL + window.log: "1" for window in windows if _is_trimmed(window, state)}
     if labels:
         options = {**options, "labels": {**(options.get("labels") or {}), **labels}}
-    checkpoint = yield from _saving.save(ref, state, options)
+    checkpoint = yield from saving.save(ref, state, options)
     if failures:
         raise failures[0]
     return checkpoint
@@ -76,8 +76,8 @@ def trimmed(ref: ThreadRef, name: str) -> Operation[list[Any]]:
     entries: list[Any] = []
     known = 0  # index of the next entry that is not in the list
     for checkpoint in reversed(found):
-        before = (yield from _reading.hydrate_stored(ref, checkpoint.parent_version, slots=[], logs=[name])).logs[name]
-        after = (yield from _reading.hydrate_stored(ref, checkpoint.version, slots=[], logs=[name])).logs[name]
+        before = (yield from reading.hydrate_stored(ref, checkpoint.parent_version, slots=[], logs=[name])).logs[name]
+        after = (yield from reading.hydrate_stored(ref, checkpoint.version, slots=[], logs=[name])).logs[name]
         begin, end = max(known, before.first_index), after.first_index
         entries += [before.at(index) for index in range(begin, min(end, before.next_index))]
         known = max(known, end)
@@ -87,14 +87,14 @@ def trimmed(ref: ThreadRef, name: str) -> Operation[list[Any]]:
 def _labelled(ref: ThreadRef, label: str) -> Operation[list[Checkpoint]]:
     """The versions of a branch's line that have a label, newest first: its own, then those of the branch it began from
     up to there, and so on."""
-    info = yield from _threads.get_thread(ref)
+    info = yield from threads.get_thread(ref)
     bases = {branch.name: branch.base_version for branch in info.branches}
     found: list[Checkpoint] = []
     branch, base = ref.branch, bases.get(ref.branch, ref.at or 0)
     if ref.branch in bases:
         found += yield from _labelled_of_branch(ref, branch, label, before=None)
     while base:
-        begin = yield from _reading.get_checkpoint(ref, base, None, None)
+        begin = yield from reading.get_checkpoint(ref, base, None, None)
         if label in begin.labels:
             found.append(begin)
         found += yield from _labelled_of_branch(ref, begin.branch, label, before=base)
@@ -103,9 +103,9 @@ def _labelled(ref: ThreadRef, label: str) -> Operation[list[Checkpoint]]:
 
 
 def _labelled_of_branch(ref: ThreadRef, branch: str, label: str, before: int | None) -> Operation[list[Checkpoint]]:
-    request = _reading.list_checkpoints(ref.namespace, ref.thread, branch=branch, before=before, labels={label: "1"})
+    request = reading.list_checkpoints(ref.namespace, ref.thread, branch=branch, before=before, labels={label: "1"})
     found: list[Checkpoint] = []
     while True:
-        found += yield from _reading.read_checkpoints(request)
+        found += yield from reading.read_checkpoints(request)
         if not request.page_token:
             return found

@@ -20,16 +20,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stateward._collected import Collected
-from stateward._frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
-from stateward._leases import Claim, Deadline, release
-from stateward._numbering import Numbering, Resetting, last_version
-from stateward._operations import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
-from stateward._ownership import attach
-from stateward._reading import hydrate
-from stateward._retry import Retry
-from stateward._saving import PreparedSave, SaveOptions, _creation, _learn_numbers, _read_checkpoint, _save_request
-from stateward._uploads import learn_support, write_blobs
+from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
+from stateward._operations.leases import Claim, Deadline, release
+from stateward._operations.numbering import Numbering, Resetting, last_version
+from stateward._operations.ownership import attach
+from stateward._operations.reading import hydrate
+from stateward._operations.retry import Retry
+from stateward._operations.saving import (
+    PreparedSave,
+    SaveOptions,
+    _creation,
+    _learn_numbers,
+    _read_checkpoint,
+    _save_request,
+)
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.uploads import learn_support, write_blobs
+from stateward._state.collected import Collected
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import Origin, State

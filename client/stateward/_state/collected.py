@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stateward._blobs import StateBlobs, make_blob
+from stateward.blobs import StateBlobs, make_blob
 from stateward.v1 import diff_pb2, state_pb2
 
 if TYPE_CHECKING:
-    from stateward._log import Log
+    from stateward._state.log import Log
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self, overload
 
 from stateward import values
-from stateward._collected import Collected, CollectedLog, Gate
+from stateward._state.collected import Collected, CollectedLog, Gate
 from stateward.v1 import state_pb2
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._collected import Collected, Gate
+from stateward._state.collected import Collected, Gate
 from stateward.v1 import diff_pb2, state_pb2
 
 SPLICE_MIN_BYTES = 4096

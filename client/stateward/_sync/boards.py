@@ -1,22 +1,21 @@
+# Generated from stateward/_async/boards.py by client/generate.py. Do not edit.
 """`client.board`: one state that several agents work on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack
 
-from stateward import _boards
-from stateward._boards import Area
-from stateward._logpages import LogEntry
-from stateward._merging import ANY
-from stateward._projecting import Reducer
-from stateward._saving import SaveOptions
-from stateward._sync_io import Stream
+from stateward._io.blocking.stream import Stream
+from stateward._operations import boards
+from stateward._operations.boards import Area
+from stateward._operations.logs import LogEntry
+from stateward._operations.merging import ANY
+from stateward._operations.projecting import Reducer
+from stateward._operations.saving import SaveOptions
+from stateward._sync.thread import Thread
 from stateward.events import Event
 from stateward.models import Checkpoint
-
-if TYPE_CHECKING:
-    from stateward._sync import Client, Thread
 
 
 class Board:
@@ -64,7 +63,7 @@ class Board:
 
         Without names all slots of the area, for which the whole board is read.
         """
-        return self.thread._run(_boards.read(self.thread._ref, self._area, slots))
+        return self.thread._run(boards.read(self.thread._ref, self._area, slots))
 
     def read_log(self, log: str, start: int = 0) -> Iterator[LogEntry]:
         """The entries of a log from index `start` on, as `Thread.read_log`: with migrations, in their shape."""
@@ -87,11 +86,3 @@ class Board:
         """
         chosen = self._area.watched(slots, logs)
         return self.thread.watch(after_cursor=after_cursor, include_diff=True, slots=chosen[0], logs=chosen[1])
-
-
-class ClientBoards:
-    """Methods of `Client`."""
-
-    def board(self, name: str, *, agent: str = "") -> Board:
-        """A thread that several agents write: each opens it with its own name. Asks nothing of the daemon."""
-        return Board(cast("Client", self).thread(name), agent)

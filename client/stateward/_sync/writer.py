@@ -1,34 +1,26 @@
-"""The blocking writer: carries out what `Writing` yields."""
+# Generated from stateward/_async/writer.py by client/generate.py. Do not edit.
+"""Saving over one stream: carries out what `_operations.writer` yields."""
 
 from __future__ import annotations
 
-import os
-import queue
-import threading
-import time
-import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
-from stateward import _sync_io
-from stateward._channel import explain, grpc
-from stateward._frames import END, Dial, Put, Run, Step, Steps, Take
-from stateward._operations import ThreadRef
-from stateward._saving import SaveOptions
-from stateward.errors import ServerUnavailable
-from stateward.models import Checkpoint, ThreadOptions
+from stateward._io.blocking.background import Lock
+from stateward._io.blocking.call import WriterCall
+from stateward._io.blocking.connection import drive
+from stateward._io.blocking.session import Session
+from stateward._operations.frames import Dial, Put, Run, Step, Steps, Take
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import ThreadRef
+from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.writer import HandleShell, WriterShell
 
-if TYPE_CHECKING:
-    from stateward._sync import Client
-
-WATCH_S = 1.0
-
 
 class SaveHandle(HandleShell):
-    """A version that a writer has sent."""
+    """A version that a writer has sent. Waiting for it may be cancelled and taken up again."""
 
     def result(self) -> Checkpoint:
         """Waits for the answer. Raises what refused it; WriterAborted where that was another one before it;
@@ -47,14 +39,13 @@ class Writer(WriterShell):
     A stream that breaks is opened again, and what was not answered is sent again: nothing is lost or written twice.
     Once somebody else has taken the lease, everything that was not written raises LeaseHeld.
 
-    Belongs to one thread of control, like a State. Leaving the `with` block waits for what was sent and gives the lease
-    back.
+    Belongs to one task, like a State. Leaving the `with` block waits for what was sent and gives the lease back.
     """
 
-    def __init__(self, client: Client, ref: ThreadRef, **options: Any) -> None:
-        super().__init__(client, ref, **options)
-        self._lock = threading.RLock()
-        self._call: _Call | None = None
+    def __init__(self, session: Session, ref: ThreadRef, **options: Any) -> None:
+        super().__init__(session, ref, **options)
+        self._lock = Lock()
+        self._call: WriterCall | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -104,7 +95,7 @@ class Writer(WriterShell):
 
     def _run(self, steps: Steps) -> Any:
         with self._lock:
-            return _sync_io.drive(steps, self._perform)
+            return drive(steps, self._perform)
 
     def _close(self, *, is_quiet: bool) -> None:
         if self._is_closed or not self.is_ours:
@@ -123,116 +114,15 @@ class Writer(WriterShell):
         match step:
             case Put():
                 if self._call is not None:
-                    self._call.messages.put(step.message)
+                    self._call.put(step.message)
             case Take():
                 assert self._call is not None
                 return self._call.take(step.seconds)
             case Dial():
                 self._drop()
-                self._call = _Call(self._client)
+                self._call = WriterCall(self._session)
             case Run():
-                return self._client._run(step.operation)
+                return self._session.run(step.operation)
             case _:
-                self._client._connected().pause(time.sleep, step.seconds)
+                self._session.perform(step)
         return None
-
-
-class _Call:
-    """One stream: messages go through a queue to the thread on which gRPC takes them."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._connection = client._connected()
-        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.late_at = 0.0
-        self._is_late = self._is_closed = False
-        self._stream = self._connection.open("Write", iter(self.messages.get, None))  # type: ignore[arg-type]
-        client._streams.add(self)
-        _sync_io._open_streams.add(self)  # type: ignore[arg-type]
-        _watch(self)
-
-    def take(self, seconds: float | None) -> Any:
-        """The next message, or END."""
-        self.late_at = time.monotonic() + seconds if seconds is not None else 0.0
-        try:
-            message = next(self._stream, END)
-        except grpc.RpcError as failure:
-            # As with uploads: closing a channel whose peer died in the middle of a stream can crash the process.
-            self._connection._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
-            if self._is_late:
-                raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from failure
-            raise explain(failure, self._client._settings) from failure
-        finally:
-            self.late_at = 0.0
-        self._client._has_met_daemon = True
-        return message
-
-    def close(self) -> None:
-        """Ends the stream without waiting. The lease lives on for its term, unless the daemon saw the end before."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.messages.put(None)
-            self._stream.cancel()
-
-    def look(self, now: float) -> None:
-        """Ends the stream where an answer is late."""
-        if 0.0 < self.late_at < now:
-            self._is_late = True
-            self._stream.cancel()
-
-
-_calls: weakref.WeakSet[_Call] = weakref.WeakSet()
-_watchers: list[threading.Thread] = []  # at most one
-
-
-def _watch(call: _Call) -> None:
-    """A blocking read of gRPC's has no limit of its own: a thread looks at all of them now and then."""
-    _calls.add(call)
-    if not _watchers:
-        _watchers.append(threading.Thread(target=_look, name="stateward-writers", daemon=True))
-        _watchers[0].start()
-
-
-def _look() -> None:
-    while True:
-        time.sleep(WATCH_S)
-        now = time.monotonic()
-        for call in list(_calls):
-            call.look(now)
-
-
-def _forget() -> None:
-    _calls.clear()
-    _watchers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # they are the parent's
-
-
-class ThreadWriting:
-    """Part of `Thread`."""
-
-    _client: Client
-    _ref: ThreadRef
-
-    def writer(
-        self,
-        *,
-        term: float = 30.0,
-        wait: float | None = None,
-        take_over: bool = False,
-        create: ThreadOptions | None = None,
-    ) -> Writer:
-        """A writer, to be used with `with`: it takes the thread's lease and saves over one stream.
-
-        While it lives, nobody else can save to the thread (LeaseHeld). Saves of this handle by other means are made
-        under its lease, and refused once it is lost: `autosave`, `before` with a state, `window.save`, `ask`,
-        `handoff`, which gives the lease back, and others, also on other branches. So are `effect` and `put_effects`.
-        Before a save by other means, `flush` what was sent. Another handle has no token: give its saves `lease=writer`.
-
-        `wait` waits so many seconds for the lease, at most an hour, also where the thread is on another machine (else
-        NotOwner); `take_over` takes it from a holder that is known to be dead. `term` is for how long, in seconds, the
-        lease outlives a stream that broke: a client of the same `holder` name in a new process takes it at once.
-        """
-        return Writer(self._client, self._ref, term=term, wait=wait, take_over=take_over, create=create)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from stateward import values
-from stateward._log import Log
+from stateward._state.log import Log
 from stateward.agent._fields import checked, enum_number, stamp
 from stateward.agent.v1.agent_pb2 import (
     Alternative,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stateward import values
-from stateward._log import Log
+from stateward._state.log import Log
 from stateward.agent.v1 import agent_pb2 as pb
 from stateward.state import State
 

@@ -14,7 +14,7 @@ from stateward.cli.times import read_time, time_ago
 
 if TYPE_CHECKING:
     from stateward import Failure
-    from stateward._threads import ThreadFilters
+    from stateward._operations.threads import ThreadFilters
 
 DETAIL_WIDTH = 200
 

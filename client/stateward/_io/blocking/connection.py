@@ -1,30 +1,22 @@
-"""Where the blocking client meets gRPC: driving steps, a connection, and a stream."""
+"""The blocking client's channel to the daemon, and driving an operation over it. `aio.connection` is its pair."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._blobs import Content, slices
-from stateward._channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
-from stateward._operations import Pause
-from stateward._streams import END, Open, Read, Reading
+from stateward._io.channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
+from stateward.blobs import Content, slices
 from stateward.errors import StatewardError
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
-
-if TYPE_CHECKING:
-    from stateward._sync import Client
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -192,82 +184,4 @@ def _data(piece: bytes) -> WriteBlobRequest:
     return WriteBlobRequest(data=piece)
 
 
-class Stream(Generic[T]):
-    """What a stream brings, one by one. Ends with `close`, which may be called from another thread."""
-
-    def __init__(self, client: Client, reading: Reading[T]) -> None:
-        self._client = client
-        self._reading = reading
-        self._call: Any = None
-        self._closed = threading.Event()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        while not self._reading.ready:
-            if not self._pump():
-                raise StopIteration
-        return self._reading.ready.popleft()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the stream. Closing again does nothing."""
-        self._reading.ended = True
-        self._closed.set()
-        if self._call is not None:
-            self._call.cancel()
-
-    def _pump(self) -> bool:
-        return drive(self._reading.next_message(), self._perform)
-
-    def _perform(self, step: Open | Read | Pause) -> Any:
-        match step:
-            case Open():
-                self._open(step)
-            case Read():
-                return self._read()
-            case Pause():
-                connection = self._client._connection
-                if connection is None:  # the client is being closed
-                    self._closed.wait(step.seconds)
-                else:
-                    connection.pause(self._closed.wait, step.seconds)
-        return None
-
-    def _open(self, step: Open) -> None:
-        if self._call is not None:
-            self._call.cancel()
-        self._call = self._client._connected().open(step.method, step.request)
-        self._client._streams.add(self)
-        _open_streams.add(self)
-        if self._closed.is_set():  # closed by another thread just now
-            self._call.cancel()
-
-    def _read(self) -> Any:
-        try:
-            message = next(self._call, END)
-        except grpc.RpcError as failure:
-            raise explain(failure, self._client._settings) from failure
-        self._client._has_met_daemon = True
-        return message
-
-
 _brittle_channels: list[Any] = []  # until the process ends
-_open_streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_streams.clear)  # they are the parent's
-
-
-@atexit.register
-def _close_open_streams() -> None:
-    """Without it gRPC waits for ever at interpreter exit for a stream that was left open."""
-    for stream in list(_open_streams):
-        stream.close()

@@ -1,0 +1,102 @@
+"""Locks, alarms and tasks of the asyncio client. `blocking.background` is the pair of this file."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Lock:
+    """A lock that its task may take again, as `threading.RLock` is for threads."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
+        self._depth = 0
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if self._holder is not task:
+            await self._lock.acquire()
+            self._holder = task
+        self._depth += 1
+
+    async def __aexit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._holder = None
+            self._lock.release()
+
+    @asynccontextmanager
+    async def if_free(self) -> AsyncIterator[None]:
+        """Takes the lock if nobody holds it, and goes on without it otherwise."""
+        if self._lock.locked():
+            yield
+            return
+        async with self:
+            yield
+
+
+class Alarm:
+    """Wakes one waiter. May be set from any thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        """Ends the wait that is under way, or the next one."""
+        if self._loop is None:
+            self._event.set()
+            return
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Waits until the alarm is set, or so many seconds are over. Returns whether it was set, and clears it."""
+        self._loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == float("inf") else seconds):
+                await self._event.wait()
+        is_set = self._event.is_set()
+        self._event.clear()
+        return is_set
+
+
+class Background:
+    """Something that runs beside the agent, until it returns."""
+
+    def __init__(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.create_task(run(), name=name)
+
+    async def ended(self) -> None:
+        """Waits for its end."""
+        await self._task
+
+
+class Home:
+    """The event loop on which an object lives, for what another thread asks of it."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+        """Runs it on the event loop, and waits for its end, from another thread. Raises TimeoutError."""
+        assert self.loop is not None
+        try:
+            asyncio.run_coroutine_threadsafe(call(), self.loop).result(seconds)
+        except TimeoutError:
+            raise TimeoutError("the event loop did not run, or the daemon did not answer") from None
+        except (RuntimeError, CancelledError):  # the loop is closed: nothing is left to run it
+            pass
+
+
+async def settled(found: Awaitable[T] | T) -> T:
+    """What a function of the caller's returned, awaited if it can be."""
+    return await found if inspect.isawaitable(found) else found

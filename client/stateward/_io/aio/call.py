@@ -1,0 +1,62 @@
+"""The stream of an asyncio writer. `blocking.call` is the pair of this file."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from stateward._io.aio.connection import Connection
+from stateward._io.channel import explain, grpc
+from stateward._io.session import SessionBase
+from stateward._operations.frames import END
+from stateward.errors import Internal, ServerUnavailable
+
+
+class WriterCall:
+    """The stream of a writer. A wait that is cancelled leaves it as it is: the next wait is for the same message."""
+
+    def __init__(self, session: SessionBase[Connection]) -> None:
+        self._session = session
+        self._stream = session.connected().open("Write", None)  # type: ignore[arg-type]
+        self._reading: asyncio.Future[Any] | None = None
+        session.streams.add(self)
+
+    async def put(self, message: Any) -> None:
+        """Sends a message; None = there will be no more. What fails shows at the next `take`."""
+        try:
+            if message is None:
+                await self._stream.done_writing()
+            else:
+                await self._stream.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass
+
+    async def take(self, seconds: float | None) -> Any:
+        """The next message, or END. Raises ServerUnavailable if none comes in so many seconds."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._stream.read())
+        done, _ = await asyncio.wait([self._reading], timeout=seconds)
+        if not done:
+            await self.close()
+            raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED")
+        reading, self._reading = self._reading, None
+        if reading.cancelled():
+            raise ServerUnavailable("the writer's stream was ended here", code="CANCELLED")
+        try:
+            message = reading.result()
+        except grpc.RpcError as failure:
+            found = explain(failure, self._session.settings)
+            if isinstance(found, Internal) and not found.reason:
+                # gRPC's word for a write on a stream that had just broken; the daemon's own errors have a reason.
+                raise ServerUnavailable("the writer's stream broke", code=found.code) from failure
+            raise found from failure
+        self._session.has_met_daemon = True
+        return END if message is grpc.aio.EOF else message
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        self._stream.cancel()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+            if not self._reading.cancelled():
+                self._reading.exception()  # it is known: the stream was ended

@@ -1,0 +1,103 @@
+"""The asyncio client's streams. `blocking.stream` is the pair of this file."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from stateward._io.aio.connection import Connection, drive
+from stateward._io.channel import explain, grpc
+from stateward._io.session import SessionBase
+from stateward._operations.steps import Pause
+from stateward._operations.streams import END, Open, Read, Reading
+
+T = TypeVar("T")
+
+
+class AsyncStream(Generic[T]):
+    """What a stream brings, one by one. Opened by `async with` or by the first step of `async for`.
+
+    Waiting for the next item may be cancelled, as `asyncio.wait_for` does, and begun again: nothing is lost. `until` is
+    a time of `time.monotonic()` at which the stream ends by itself.
+    """
+
+    def __init__(self, session: SessionBase[Connection], reading: Reading[T], until: float | None = None) -> None:
+        self._session = session
+        self._until = until
+        self._reading = reading
+        self._call: Any = None
+        self._closed = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._reading.ready:
+            if not await self._pump():
+                raise StopAsyncIteration
+        return self._reading.ready.popleft()
+
+    async def __aenter__(self) -> Self:
+        await self._pump()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the stream. Closing again does nothing."""
+        self._reading.ended = True
+        self._closed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def begin(self) -> bool:
+        """Opens the stream and reads its first message. False if there is none."""
+        return await self._pump()
+
+    async def _pump(self) -> bool:
+        if self._until is None:
+            return await drive(self._reading.next_message(), self._perform)
+        try:
+            async with asyncio.timeout(max(self._until - time.monotonic(), 0)):
+                return await drive(self._reading.next_message(), self._perform)
+        except TimeoutError:
+            await self.close()
+            return False
+
+    async def _perform(self, step: Open | Read | Pause) -> Any:
+        match step:
+            case Open():
+                self._open(step)
+            case Read():
+                return await self._read()
+            case Pause():
+                await asyncio.sleep(step.seconds)
+        return None
+
+    def _open(self, step: Open) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._call = self._session.connected().open(step.method, step.request)
+        self._session.streams.add(self)
+
+    async def _read(self) -> Any:
+        try:
+            message = await self._call.read()
+        except asyncio.CancelledError:  # of the call by `close`, or of this task
+            if self._closed.is_set() and not _is_being_cancelled():
+                return END
+            raise
+        except grpc.RpcError as failure:
+            raise explain(failure, self._session.settings) from failure
+        self._session.has_met_daemon = True
+        return END if message is grpc.aio.EOF else message
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,109 @@
+"""Calling tools from an event loop. `blocking.tools` is the pair of this file."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar, overload
+
+from stateward._io.aio.session import AsyncSession
+from stateward._operations.steps import Await, Operation
+from stateward._operations.tools import Outcome, ToolCall, Tools
+from stateward.effects import EffectState
+from stateward.errors import ClaimLost, StatewardError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Tool = Callable[..., Awaitable[R]] | Callable[..., R]
+"""A function that an effect calls: a coroutine function, or a plain one."""
+
+
+class Decorator:
+    """Makes a coroutine function that carries out `start(fn, args, kwargs, tools)` instead of calling `fn`."""
+
+    def __init__(self, session: AsyncSession, start: Callable[[Any, Any, Any, Tools], Operation[Any]]) -> None:
+        self._session = session
+        self._start = start
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, Awaitable[R]]: ...
+    def __call__(self, fn: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
+        @functools.wraps(fn)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await self._session.run(self._start(fn, args, kwargs, tools_of(self._session)))
+
+        return awaited
+
+
+def tools_of(session: AsyncSession) -> Tools:
+    """How functions are called for a session."""
+    return AwaitedTools(session.run)
+
+
+class AwaitedTools:
+    """On the event loop, plain functions on a thread of their own, so that they do not hold it. Renews from a task.
+
+    A plain function cannot be cancelled: its claim is renewed until it has ended, so that nobody calls it meanwhile.
+    """
+
+    def __init__(self, run: Callable[[Operation[None]], Awaitable[None]]) -> None:
+        self._run = run
+
+    def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
+        """Calls it."""
+        outcome: Outcome = yield Await(self._settled(tool, renew, interval_s))
+        return outcome
+
+    async def _settled(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Outcome:
+        async def keep() -> None:
+            with suppress(Exception):  # the client was closed
+                while True:
+                    await asyncio.sleep(interval_s)
+                    try:
+                        await self._run(renew())
+                    except ClaimLost:
+                        return
+                    except StatewardError:
+                        continue
+
+        renewal, working = asyncio.create_task(keep()), _OnThread(tool)
+        try:
+            result = tool() if tool.is_async else await asyncio.to_thread(working)
+            return Outcome(EffectState.DONE, await result if inspect.isawaitable(result) else result)
+        except Exception as error:  # noqa: BLE001  raised on, when it is recorded
+            return Outcome.of(error)
+        finally:
+            working.when_over(renewal.cancel)
+
+
+class _OnThread:
+    """A function that is called on another thread, or not at all any more. Made on the event loop."""
+
+    def __init__(self, tool: ToolCall) -> None:
+        self._tool = tool
+        self._loop = asyncio.get_running_loop()
+        self._turn = threading.Lock()  # who takes it first decides whether the function is called
+        self._ended = self._loop.create_future()
+
+    def __call__(self) -> Any:
+        if not self._turn.acquire(blocking=False):
+            return None  # nobody waits for it any more
+        try:
+            return self._tool()
+        finally:
+            with suppress(RuntimeError):  # the event loop was closed
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+
+    def when_over(self, call: Callable[[], Any]) -> None:
+        """Calls it, on the event loop, once the function does not run and will not."""
+        if self._turn.acquire(blocking=False) or self._ended.done():
+            call()
+        else:
+            self._ended.add_done_callback(lambda _: call())

@@ -1,0 +1,97 @@
+"""The stream of a blocking writer. `aio.call` is the pair of this file."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import weakref
+from typing import Any
+
+from stateward._io.blocking.connection import Connection
+from stateward._io.blocking.stream import close_at_exit
+from stateward._io.channel import explain, grpc
+from stateward._io.session import SessionBase
+from stateward._operations.frames import END
+from stateward.errors import ServerUnavailable
+
+# Between two looks at calls whose answer is late.
+WATCH_S = 1.0
+
+
+class WriterCall:
+    """One stream: messages go through a queue to the thread on which gRPC takes them."""
+
+    def __init__(self, session: SessionBase[Connection]) -> None:
+        self._session = session
+        self._connection = session.connected()
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.late_at = 0.0
+        self._is_late = self._is_closed = False
+        self._stream = self._connection.open("Write", iter(self._messages.get, None))  # type: ignore[arg-type]
+        session.streams.add(self)
+        close_at_exit(self)
+        _watch(self)
+
+    def put(self, message: Any) -> None:
+        """Sends a message; None = there will be no more."""
+        self._messages.put(message)
+
+    def take(self, seconds: float | None) -> Any:
+        """The next message, or END. Raises ServerUnavailable if none comes in so many seconds."""
+        self.late_at = time.monotonic() + seconds if seconds is not None else 0.0
+        try:
+            message = next(self._stream, END)
+        except grpc.RpcError as failure:
+            # As with uploads: closing a channel whose peer died in the middle of a stream can crash the process.
+            self._connection._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
+            if self._is_late:
+                raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from failure
+            raise explain(failure, self._session.settings) from failure
+        finally:
+            self.late_at = 0.0
+        self._session.has_met_daemon = True
+        return message
+
+    def close(self) -> None:
+        """Ends the stream without waiting. The lease lives on for its term, unless the daemon saw the end before."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._messages.put(None)
+            self._stream.cancel()
+
+    def look(self, now: float) -> None:
+        """Ends the stream where an answer is late."""
+        if 0.0 < self.late_at < now:
+            self._is_late = True
+            self._stream.cancel()
+
+
+_calls: weakref.WeakSet[WriterCall] = weakref.WeakSet()
+_watchers: list[threading.Thread] = []  # at most one
+
+
+def _watch(call: WriterCall) -> None:
+    """A blocking read of gRPC's has no limit of its own: a thread looks at all of them now and then."""
+    _calls.add(call)
+    if not _watchers:
+        _watchers.append(threading.Thread(target=_look, name="stateward-writers", daemon=True))
+        _watchers[0].start()
+
+
+def _look() -> None:
+    while True:
+        time.sleep(WATCH_S)
+        now = time.monotonic()
+        for call in list(_calls):
+            call.look(now)
+
+
+def _forget() -> None:
+    _calls.clear()
+    _watchers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)  # they are the parent's

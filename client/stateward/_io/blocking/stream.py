@@ -1,0 +1,126 @@
+"""The blocking client's streams. `aio.stream` is the pair of this file."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from stateward._io.blocking.connection import Connection, drive
+from stateward._io.channel import explain, grpc
+from stateward._io.session import SessionBase
+from stateward._operations.steps import Pause
+from stateward._operations.streams import END, Open, Read, Reading
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """What a stream brings, one by one. Ends with `close`, which may be called from another thread.
+
+    `until` is a time of `time.monotonic()` at which the stream ends by itself.
+    """
+
+    def __init__(self, session: SessionBase[Connection], reading: Reading[T], until: float | None = None) -> None:
+        self._session = session
+        self._until = until
+        self._ending: threading.Timer | None = None
+        self._reading = reading
+        self._call: Any = None
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while not self._reading.ready:
+            if not self._pump():
+                raise StopIteration
+        return self._reading.ready.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the stream. Closing again does nothing."""
+        if self._ending is not None:
+            self._ending.cancel()
+        self._reading.ended = True
+        self._closed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    def begin(self) -> bool:
+        """Opens the stream and reads its first message. False if there is none."""
+        return self._pump()
+
+    def _pump(self) -> bool:
+        if self._until is not None and self._ending is None:
+            self._ending = threading.Timer(max(self._until - time.monotonic(), 0), self.close)
+            self._ending.daemon = True
+            self._ending.start()
+        return drive(self._reading.next_message(), self._perform)
+
+    def _perform(self, step: Open | Read | Pause) -> Any:
+        match step:
+            case Open():
+                self._open(step)
+            case Read():
+                return self._read()
+            case Pause():
+                if self._until is not None:  # `close` cuts a read short, and no pause
+                    step = Pause(min(step.seconds, max(self._until - time.monotonic(), 0.0)))
+                connection = self._session.connection
+                if connection is None:  # the client is being closed
+                    self._closed.wait(step.seconds)
+                else:
+                    connection.pause(self._closed.wait, step.seconds)
+        return None
+
+    def _open(self, step: Open) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._call = self._session.connected().open(step.method, step.request)
+        self._session.streams.add(self)
+        close_at_exit(self)
+        if self._closed.is_set():  # closed by another thread just now
+            self._call.cancel()
+
+    def _read(self) -> Any:
+        try:
+            message = next(self._call, END)
+        except grpc.RpcError as failure:
+            raise explain(failure, self._session.settings) from failure
+        self._session.has_met_daemon = True
+        return message
+
+
+class Closes(Protocol):
+    """A stream that can be closed from another thread."""
+
+    def close(self) -> None: ...
+
+
+_open_streams: weakref.WeakSet[Closes] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_streams.clear)  # they are the parent's
+
+
+def close_at_exit(stream: Closes) -> None:
+    """Closes a stream that is still open when the interpreter exits, for which gRPC would wait for ever."""
+    _open_streams.add(stream)
+
+
+@atexit.register
+def _close_open_streams() -> None:
+    for stream in list(_open_streams):
+        stream.close()

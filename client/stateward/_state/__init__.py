@@ -1,0 +1,1 @@
+"""What a state is made of: slots, logs, and what a save collects of them."""

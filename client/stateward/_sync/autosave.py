@@ -1,0 +1,261 @@
+# Generated from stateward/_async/autosave.py by client/generate.py. Do not edit.
+"""Saving while an agent works: after steps, by the clock, at the end, and before what is risky."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Self, Unpack
+
+from stateward._io.blocking.background import Alarm, Background, Home, Lock, settled
+from stateward._io.blocking.session import Session
+from stateward._io.sigterm import Sigterm
+from stateward._operations.before import TERM_S, Check, RiskyStep, Save
+from stateward._operations.cadence import Cadence, report_loss
+from stateward._operations.marks import FINAL_SAVE_S
+from stateward._operations.saving import SaveOptions
+from stateward._operations.steps import ThreadRef
+from stateward.models import Checkpoint, Status
+from stateward.state import State
+
+
+class Autosave:
+    """Saves a state while an agent works; `Thread.autosave` makes it. Use it with `with`."""
+
+    def __init__(
+        self,
+        session: Session,
+        ref: ThreadRef,
+        cadence: Cadence,
+        sigterm_grace_s: float | None,
+        status: Status | str,
+    ) -> None:
+        self._session = session
+        self._ref = ref
+        self._cadence = cadence
+        self._lock = Lock()
+        self._wake = Alarm()
+        self._home: Home | None = None
+        self._timer: Background | None = None
+        self._is_open = False
+        self._sigterm = (
+            None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake.set, self._save_mark_at_home)
+        )
+        self._sigterm_status = status
+
+    @property
+    def state(self) -> State:
+        """What is saved."""
+        return self._cadence.state
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The version that was saved last by this object; None = none yet."""
+        return self._cadence.last
+
+    @property
+    def error(self) -> BaseException | None:
+        """What a save in the background met, until it is raised by the next step, or a later save succeeds."""
+        return self._cadence.error
+
+    @property
+    def lock(self) -> Lock:
+        """Held while the state changes or is saved; see `changing`. To ask for it starts the timer."""
+        self._start_timer()
+        return self._lock
+
+    @contextmanager
+    def changing(self) -> Iterator[State]:
+        """Around every change of the state: from the first use on the state counts as whole outside of these blocks,
+        and the timer saves it there by itself. Waits while a save is under way. With asyncio also around changes
+        without an await."""
+        with self.lock:
+            yield self.state
+
+    def step(self, **options: Unpack[SaveOptions]) -> Checkpoint | None:
+        """Says that a step is done and the state is whole: saves now, or later with `after_each_step=False`.
+
+        None where nothing changed or nothing is due. Raises what a save in the background met, unless trying again
+        helped. After a SIGTERM the final save is made here, and the process ends as it would have.
+        """
+        with self._lock:
+            if not self._is_open:
+                raise RuntimeError("this autosave is not open: use it with `with`")
+            if self._is_asked_to_end():
+                return self._end(options)
+            checkpoint: Checkpoint | None = self._session.run(self._cadence.step(options))
+            return checkpoint
+
+    def before(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        check: Check | None = None,
+        term: float = TERM_S,
+        **options: Unpack[SaveOptions],
+    ) -> BeforeStep:
+        """As `thread.before`, saving this state as a save between two steps would: with the step and metrics that were
+        said last, and the options and windows of this autosave. `options` say more, or otherwise."""
+        save = partial(self._cadence.before, name, options)
+        return BeforeStep(self._session, self._ref, (name, key, term), save, check, self._lock)
+
+    def open(self) -> Self:
+        """Begins. With `on_sigterm`: ValueError outside of the main thread; with asyncio RuntimeError where the event
+        loop has a handler for SIGTERM that cannot be taken over (uvloop)."""
+        self._home = Home()
+        if self._sigterm is not None:
+            self._sigterm.install(self._home.loop)
+        self._is_open = True
+        return self
+
+    def close(self) -> None:
+        """The final save, and the end. Closing again does nothing."""
+        self._close(None)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._wake.set()
+        if self._timer is not None:
+            self._timer.ended()
+        try:
+            if error is None and self._is_asked_to_end():
+                self._end({})
+            elif error is None:
+                self._session.run(self._cadence.finish())
+            else:
+                self._finish_after(error)
+        finally:
+            if self._sigterm is not None:
+                self._sigterm.restore()
+
+    def _finish_after(self, error: BaseException) -> None:
+        came = self._sigterm is not None and self._sigterm.is_pending
+        try:
+            self._session.run(self._cadence.finish_after_error(self._sigterm_status if came else None))
+        except Exception as failure:  # noqa: BLE001  what ended the block is what its caller must see
+            error.add_note(f"and the last steps were not saved: {failure}")
+            if came:
+                report_loss(failure)
+
+    def _is_asked_to_end(self) -> bool:
+        return self._sigterm is not None and self._sigterm.is_pending and not self._sigterm.is_over
+
+    def _end(self, options: SaveOptions) -> Checkpoint | None:
+        """The final save after SIGTERM; then the signal goes its way, and comes back only if nothing ends for it."""
+        assert self._sigterm is not None
+        try:
+            checkpoint: Checkpoint | None = self._session.run(self._cadence.end(self._sigterm_status, options))
+        except Exception as error:
+            report_loss(error)  # the process may not live to raise it
+            self._save_mark()
+            raise
+        finally:
+            self._sigterm.hand_over()
+        return checkpoint
+
+    def _save_mark_at_home(self) -> None:
+        """On the thread that waits for SIGTERM, when the grace time is over."""
+        assert self._sigterm is not None
+        if self._home is None or not self._sigterm.ends_process:  # nothing is asked of the event loop then
+            return
+        try:
+            self._home.run(self._save_mark, FINAL_SAVE_S)
+        except TimeoutError as error:
+            report_loss(error)
+
+    def _save_mark(self) -> None:
+        """If the process ends for certain: saves the last step as it was, and hands the signal over.
+
+        The state may be half changed, by another thread or by a task that is `changing` it, so the save does not look
+        at the state. Keeps others from saving until the signal is under way.
+        """
+        assert self._sigterm is not None
+        if not self._sigterm.ends_process:
+            return
+        with self._lock.if_free():
+            try:
+                self._session.run(self._cadence.save_mark(self._sigterm_status))
+            except Exception as error:  # noqa: BLE001  the process ends
+                report_loss(error)
+            finally:
+                self._sigterm.hand_over()
+
+    # -- the timer ----------------------------------------------------------------------------------------------------
+
+    def _start_timer(self) -> None:
+        if self._timer is None and self._is_open:
+            self._timer = Background("stateward-autosave", self._tick)
+
+    def _tick(self) -> None:
+        while self._is_open:
+            wait_s = self._cadence.wait_s()
+            if wait_s and not self._is_asked_to_end():
+                self._wake.wait(wait_s)
+                continue
+            with self._lock:
+                if self._is_open:
+                    self._save_in_background()
+
+    def _save_in_background(self) -> None:
+        if not self._is_asked_to_end():
+            self._session.run(self._cadence.in_background())
+            return
+        assert self._sigterm is not None
+        self._session.run(self._cadence.in_background(self._sigterm_status))
+        if self._cadence.error is not None:
+            report_loss(self._cadence.error)
+            self._save_mark()
+        self._sigterm.hand_over()
+        self._wake.wait(1.0)  # the main thread is about to end the process
+
+
+class BeforeStep:
+    """What `Thread.before` returns, to be used with `with`."""
+
+    def __init__(
+        self,
+        session: Session,
+        ref: ThreadRef,
+        named: tuple[str, str, float],
+        save: Save,
+        check: Check | None,
+        lock: Lock,
+    ) -> None:
+        """`named`: the name of the step, its key (empty = the name), and the term of its claim in seconds."""
+        name, key, term_s = named
+        self._session = session
+        self._step = RiskyStep(ref, session.identity.to_proto(), session.settings.target, name, key or name, term_s)
+        self._save = save
+        self._check = check
+        self._lock = lock
+
+    def __enter__(self) -> RiskyStep:
+        with self._lock:
+            must_check = self._session.run(self._step.enter(self._save, self._check is not None))
+        if must_check:
+            assert self._check is not None
+            try:
+                found = settled(self._check(self._step.idempotency_key))
+            except BaseException:
+                self._session.run(self._step.give_up())
+                raise
+            self._session.run(self._step.learn(found))
+        return self._step
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.run(self._step.leave(error))

@@ -1,0 +1,27 @@
+# Generated from stateward/_async/streams.py by client/generate.py. Do not edit.
+"""The stream that tells which agents have something to do."""
+
+from __future__ import annotations
+
+from stateward._io.blocking.session import Session
+from stateward._io.blocking.stream import Stream
+from stateward._operations.signals import SignalReader
+from stateward.signals import Wake
+
+
+class SignalStream(Stream[Wake]):
+    """Threads with signals that wait already, then each thread to which a signal comes."""
+
+    def __init__(self, session: Session, reader: SignalReader) -> None:
+        super().__init__(session, session.reading(reader))
+        self._run = session.run
+        self._reader = reader
+        self._has_listed = False
+
+    def _pump(self) -> bool:
+        goes_on = super()._pump()
+        if goes_on and not self._has_listed:
+            waiting = self._run(self._reader.waiting())
+            self._reading.ready.extendleft(reversed(waiting))
+            self._has_listed = True
+        return goes_on
