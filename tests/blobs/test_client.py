@@ -105,7 +105,7 @@ def test_large_values_are_fetched_when_they_are_looked_at(shared: Daemon) -> Non
         thread.save(state)
         state = thread.hydrate()
         opened: list[str] = []
-        connection = client._connected()
+        connection = client._session.connected()
         open_ = connection.open
         connection.open = lambda method, request: opened.append(method) or open_(method, request)  # type: ignore[method-assign, func-returns-value]
         assert state.slots["small"] == 1

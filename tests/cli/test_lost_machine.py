@@ -180,7 +180,7 @@ class CutOff:
 
 def test_cut_off_restore(first, monkeypatch):
     """A restore that is cut off says how far it came, and that it may be run again."""
-    monkeypatch.setattr("stateward._sync_archive.Archive.restore", lambda *_, **__: CutOff())
+    monkeypatch.setattr("stateward._sync.archive.Archive.restore", lambda *_, **__: CutOff())
     answer = first("restore")
     assert answer.code == 1
     assert "1 of 2 threads were done: run it again" in answer.error

@@ -26,7 +26,7 @@ class Driven:
     def _finish(self, result: Any) -> Any:
         if inspect.iscoroutine(result):
             result = self._runner.run(result)
-        if type(result).__module__.startswith("stateward._async.client") or inspect.isasyncgen(result):
+        if type(result).__module__.startswith(("stateward._async", "stateward._io.aio")) or inspect.isasyncgen(result):
             return Driven(result, self._runner)
         return result
 

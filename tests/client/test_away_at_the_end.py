@@ -107,10 +107,10 @@ def test_a_failed_save_in_the_background_names_no_wrong_step(daemon: Daemon, nam
         state.slots["n"] = 2
         auto.step(step=2)
         with away(daemon):
-            auto._run(auto._cadence.in_background())
+            auto._session.run(auto._cadence.in_background())
         assert isinstance(auto.error, errors.ServerUnavailable)
         state.slots["n"] = 3
-        auto._run = back(daemon, name, blocking)._run
+        auto._session = back(daemon, name, blocking)._session
         assert auto.step(step=3).version == 1
         assert auto.error is None
     versions = back(daemon, name, blocking).checkpoints()

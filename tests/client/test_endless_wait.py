@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from stateward._sync.signals import AnswerStream
 
 from stateward._operations.signals import AnswerReader
 from stateward._operations.steps import Pause, ThreadRef
@@ -49,9 +48,9 @@ def test_the_daemon_is_silent(daemon: Daemon, open_client: Any, how: str, is_tol
 def test_a_long_pause(daemon: Daemon) -> None:
     """A pause before the next try, however long the daemon asks for, ends with the wait."""
     with daemon.client() as client:
-        stream = AnswerStream(client, client._reading(AnswerReader(ThreadRef("default", "t", "main"), "w")))
         begun = time.monotonic()
-        stream._end = begun + 0.05
+        reader = AnswerReader(ThreadRef("default", "t", "main"), "w")
+        stream = client._session.open(reader, until=begun + 0.05)
         stream._perform(Pause(5.0))
         assert time.monotonic() - begun < 0.05 + SLACK_S
 

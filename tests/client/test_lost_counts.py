@@ -13,6 +13,7 @@ import pytest
 from tests.archive.rig import eventually
 
 from stateward import ABSENT, Access, Client, EditConflict, Number, RawValue, ThreadNotFound
+from stateward._operations import projecting
 from stateward._operations.logs import LogFollower
 from stateward._operations.steps import Call, ThreadRef
 from stateward.changes import EntriesAppended, NumberAdded, SlotSet
@@ -425,7 +426,7 @@ def test_a_fold_takes_no_thread(pair: Any, open_client: Any, name: str) -> None:
 
 def test_a_fold_while_the_daemon_is_emptied(open_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was folded is returned although it cannot be kept; nobody waits for a daemon that stops."""
-    monkeypatch.setattr(_projecting, "KEEP_S", 0.2)
+    monkeypatch.setattr(projecting, "KEEP_S", 0.2)
     with run_daemon() as daemon:
         client = open_client(daemon.target)
         thread = client.thread("t")
@@ -507,4 +508,4 @@ def test_a_number_in_a_log_is_refused_by_the_daemon(server: Daemon, name: str) -
             yield Call("Save", checkpoints.SaveRequest(thread=name, request_id="r", diff=diff))
 
         with pytest.raises(InvalidField, match="a slot only"):
-            client._run(save())
+            client._session.run(save())

@@ -284,11 +284,11 @@ def test_a_restarted_agent_need_not_wait(daemon: Daemon, open_client: Opener, na
 
 
 @pytest.mark.soak
-def test_a_death_never_looks_like_an_end(daemon: Daemon, name: str, other: Any) -> None:
+def test_a_death_never_looks_like_an_end(daemon: Daemon, name: str, open_client: Opener) -> None:
     """A stream that breaks looks for a moment like one that was ended (about one in ten): its lease lives on."""
     for number in range(60):
         die(daemon, f"{name}-{number}")
-        thread = other._client.thread(f"{name}-{number}")
+        thread = open_client(daemon.target).thread(f"{name}-{number}")
         with pytest.raises(LeaseHeld), thread.writer(wait=0.2):
             pass
 

@@ -9,7 +9,7 @@ import pytest
 from tests.client.conftest import Driven
 
 from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet
-from stateward._operations import effects
+from stateward._operations import effects, leases
 from stateward._operations.effects import Claim
 from stateward.errors import NotOwner, ServerUnavailable
 
@@ -42,12 +42,12 @@ def test_paused_before_the_tool(thread, other, monkeypatch):
 
     def pause(claim, begun):
         yield from ()
-        monkeypatch.setattr(_effects, "await_archived", awaited)
+        monkeypatch.setattr(effects, "await_archived", awaited)
         time.sleep(1.05)
         assert other.effect("pay", lambda: paid.append("other"), check=lambda key: NOT_HAPPENED) is None
 
     awaited = effects.await_archived
-    monkeypatch.setattr(_effects, "await_archived", pause)
+    monkeypatch.setattr(effects, "await_archived", pause)
     with pytest.raises(ClaimLost) as caught:
         thread.effect("pay", lambda: paid.append("worker"), check=lambda key: NOT_HAPPENED, term=1)
     assert (paid, caught.value.has_result) == (["other"], False)
@@ -61,7 +61,7 @@ def test_a_daemon_that_is_away_before_the_tool(thread, monkeypatch):
         raise ServerUnavailable("away")
 
     renew = Claim.renew
-    monkeypatch.setattr(_effects, "FRESH_SHARE", 0)
+    monkeypatch.setattr(effects, "FRESH_SHARE", 0)
     monkeypatch.setattr(Claim, "renew", fail)
     with pytest.raises(ServerUnavailable):
         thread.effect("pay", lambda: "paid")
@@ -84,7 +84,7 @@ def renewals(monkeypatch, *errors):
         enough.set()
 
     monkeypatch.setattr(Claim, "renew", counted)
-    monkeypatch.setattr(_effects, "RENEWALS_PER_TERM", 2000)
+    monkeypatch.setattr(effects, "RENEWALS_PER_TERM", 2000)
     return enough, tried
 
 
@@ -177,7 +177,7 @@ def idle(thread, seconds):
 
 def test_a_lease_that_is_entered_again(thread, other, monkeypatch):
     """The second time it is renewed like the first."""
-    monkeypatch.setattr(_leases, "RENEWAL_SHARE", 0.02)
+    monkeypatch.setattr(leases, "RENEWAL_SHARE", 0.02)
     lease = thread.lease(term=1)
     with lease:
         pass

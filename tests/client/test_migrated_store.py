@@ -1,14 +1,10 @@
 """The danger: a migration of a whole store that misses a thread, or loses what an agent saves meanwhile."""
 
-import inspect
-
 import pytest
 from tests.client.conftest import Driven
 
 from stateward import Migrations, State, VersionMismatch
-from stateward._async import migrations
 from stateward._operations.threads import read_threads
-from stateward._sync import migrations
 from stateward.errors import NotOwner, ServerUnavailable
 
 
@@ -146,7 +142,7 @@ def test_a_thread_that_is_saved_meanwhile_is_tried_again(client, agent):
 
 def test_one_that_never_rests_is_a_failure(client, agent, monkeypatch):
     """A thread that changes at every attempt is given up, and said."""
-    monkeypatch.setattr("stateward._migrating.ATTEMPTS", 2)
+    monkeypatch.setattr("stateward._operations.migrating.ATTEMPTS", 2)
     thread = save_first(agent, "t")
     migrations = Migrations(2)
     migrations.step(1, 2)(lambda state: thread.append("parts", "x", schema_version=1) and None)
@@ -175,8 +171,8 @@ def test_threads_that_move_in_the_list_are_found(client, agent, monkeypatch):
                 save_first(agent, "new")
         return page
 
-    monkeypatch.setattr("stateward._migration_run.PAGE_SIZE", 2)
-    monkeypatch.setattr("stateward._migration_run.read_threads", moving)
+    monkeypatch.setattr("stateward._operations.migration_run.PAGE_SIZE", 2)
+    monkeypatch.setattr("stateward._operations.migration_run.read_threads", moving)
     report = run(chain(3), client)
     assert report.ok
     assert len(lists) == 3, "one that misses two threads, one that finds them, one that finds nothing new"
@@ -193,13 +189,6 @@ def test_no_daemon_ends_the_run(daemon, open_client, name, monkeypatch):
     def gone(self, *_):
         raise ServerUnavailable("gone")
 
-    monkeypatch.setattr("stateward._migration_run.get_thread", gone)
+    monkeypatch.setattr("stateward._operations.migration_run.get_thread", gone)
     with pytest.raises(ServerUnavailable):
         run(chain(3), client)
-
-
-def test_twins():
-    """Both handles have the same methods, with the same docstrings."""
-    one, other = migrations.ThreadMigration, migrations.AsyncThreadMigration
-    assert inspect.signature(one.migrate).parameters.keys() == inspect.signature(other.migrate).parameters.keys()
-    assert one.migrate.__doc__ == other.migrate.__doc__

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import inspect
 import subprocess
 import sys
 import threading
@@ -21,16 +20,12 @@ from stateward import (
     EffectUncertain,
     Happened,
     NotArchivedYet,
-    _async_effects,
-    _async_handoff,
-    _effects,
-    _holder,
-    _sync_effects,
-    _sync_handoff,
 )
+from stateward._io.blocking.tools import BlockingTools
+from stateward._operations import effects
+from stateward._operations import holder as holders
 from stateward._operations.effects import plan
 from stateward._operations.steps import Call, Pause, ThreadRef, with_retries
-from stateward._operations.tools import BlockingTools
 from stateward.effects import NotHappened
 from stateward.errors import InvalidField, ServerUnavailable
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW
@@ -80,7 +75,7 @@ def agent(target, open_client, name, monkeypatch):
     starts = iter(range(100))
 
     def start(**options):
-        monkeypatch.setattr(_holder, "_incarnation", f"process-{next(starts)}")
+        monkeypatch.setattr(holders, "_incarnation", f"process-{next(starts)}")
         return open_client(target, **{"holder": "worker", **options}).thread(name)
 
     return start
@@ -315,7 +310,7 @@ def test_claims_that_are_lost(agent, bank, real_daemon, name, monkeypatch):
     thread = agent()
 
     def pay(key):
-        monkeypatch.setattr(_holder, "_incarnation", "started again")
+        monkeypatch.setattr(holders, "_incarnation", "started again")
         with real_daemon.client(holder="worker") as client:
             assert client.thread(name).effect("pay", bank.pay, check=lambda key: "settled") == "settled"
         return bank.pay(key)
@@ -328,7 +323,7 @@ def test_claims_that_are_lost(agent, bank, real_daemon, name, monkeypatch):
 
 def test_claims_are_renewed(thread, bank, monkeypatch):
     """While a tool works longer than its term its claim does not run out."""
-    renewals, renew = [], _effects.Claim.renew
+    renewals, renew = [], effects.Claim.renew
 
     def counted(claim):
         yield from renew(claim)
@@ -337,8 +332,8 @@ def test_claims_are_renewed(thread, bank, monkeypatch):
             enough.set()
 
     enough = threading.Event()
-    monkeypatch.setattr(_effects.Claim, "renew", counted)
-    monkeypatch.setattr(_effects, "RENEWALS_PER_TERM", 2000)
+    monkeypatch.setattr(effects.Claim, "renew", counted)
+    monkeypatch.setattr(effects, "RENEWALS_PER_TERM", 2000)
     assert thread.effect("pay", lambda key: enough.wait(20) and bank.pay(key)) == {"receipt": 1}
     assert renewals[0] == renewals[1] > 0
 
@@ -360,15 +355,15 @@ def test_forked_children_are_somebody_else():
     """
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
     with pytest.raises(ValueError, match="256"):
-        _holder.Identity("é" * 129)
+        holders.Identity("é" * 129)
 
 
 def test_a_lost_answer(bank):
     """A claim whose answer was lost is asked for again by the same id; asking who is at it takes a new one."""
-    identity = _holder.Identity().to_proto()
+    identity = holders.Identity().to_proto()
     tools = BlockingTools(lambda operation: None)
     steps = with_retries(
-        _effects.effect(ThreadRef("n", "t", "main"), identity, plan("k", bank.pay, {}), tools), lambda: 60.0
+        effects.effect(ThreadRef("n", "t", "main"), identity, plan("k", bank.pay, {}), tools), lambda: 60.0
     )
     first = next(steps).request.request_id
     assert isinstance(steps.throw(ServerUnavailable("away")), Pause)
@@ -576,23 +571,3 @@ def test_what_is_being_worked_on_is_not_put(agent):
     with pytest.raises(ClaimLost) as caught:
         thread.put_effects([Effect("pay", 1)])
     assert not caught.value.has_result
-
-
-def test_both_clients_have_it():
-    """The blocking and the asyncio parts have the same methods with the same parameters, all of them described."""
-    twins = [
-        (_sync_effects.ThreadEffects, _async_effects.AsyncThreadEffects),
-        (_sync_handoff.ThreadHandoff, _async_handoff.AsyncThreadHandoff),
-        (_sync_handoff.ClientHandoffs, _async_handoff.AsyncClientHandoffs),
-    ]
-    for pair_of in twins:
-        blocking, asynchronous = (
-            {
-                name: list(inspect.signature(each).parameters)
-                for name, each in vars(kind).items()
-                if not name.startswith("_")
-            }
-            for kind in pair_of
-        )
-        assert blocking == asynchronous
-        assert all(getattr(kind, name).__doc__ for kind in pair_of for name in blocking)

@@ -96,14 +96,15 @@ def test_sends_after_saves_of_the_handle(thread):
     assert len(thread.hydrate().logs["l"]) == 12
 
 
-def test_handed_over_by_a_writer(thread, other):
+def test_handed_over_by_a_writer(thread, daemon, name):
     """A handoff in a writer's block gives the writer's lease back, and leaving the block is no error."""
     with thread.writer() as writer:
         state = thread.hydrate()
         state.slots["draft"] = 1
         writer.save(state)
         thread.handoff("editor", "done", state=state)
-        assert other._client.take_handoff(other.name, wait=0).summary == "done"
+        with daemon.client(holder=f"other-{name}") as client:
+            assert client.take_handoff(name, wait=0).summary == "done"
         with pytest.raises(LeaseHeld):
             writer.save(thread.hydrate())
 

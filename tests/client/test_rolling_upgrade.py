@@ -220,6 +220,6 @@ def test_nobody_waits_for_another_lease(client, agent, monkeypatch):
     own = agent.thread("t", migrations=cents())
     with own.lease():
         assert own.migrate().schema_version == 2
-    monkeypatch.setattr("stateward._migration_lease.PATIENCE_S", 0.05)
+    monkeypatch.setattr("stateward._operations.migration_lease.PATIENCE_S", 0.05)
     with agent.lock("x", holder="stateward-migration-that-hangs"), pytest.raises(LeaseHeld):
         client.board("locks/x").increment("hits")

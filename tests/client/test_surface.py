@@ -8,9 +8,9 @@ import pytest
 
 import stateward
 from stateward import errors
-from stateward._async import archive, client
+from stateward._async.archive import AsyncArchive
 from stateward._io.target import resolve_target
-from stateward._sync import archive, client
+from stateward._sync.archive import Archive
 from stateward.v1.error_reason_pb2 import ErrorReason
 
 
@@ -43,9 +43,9 @@ def test_contract_does_not_load_the_client():
 @pytest.mark.parametrize(
     ("blocking", "asyncio"),
     [
-        (client.Client, client.AsyncClient),
-        (client.Thread, client.AsyncThread),
-        (archive.Archive, archive.AsyncArchive),
+        (stateward.Client, stateward.AsyncClient),
+        (stateward.Thread, stateward.AsyncThread),
+        (Archive, AsyncArchive),
     ],
 )
 def test_clients_are_twins(blocking, asyncio):

@@ -275,7 +275,7 @@ def test_without_an_archive(thread, start):
     assert [each.id for each in start().handoffs()] == [made.id]
 
 
-def test_misuse(thread):
+def test_misuse(thread, start):
     """What a handoff says itself cannot be given, and a branch that no list shows is not handed over."""
     with pytest.raises(TypeError, match="status"):
         thread.handoff("editor", "x", status="running")
@@ -286,4 +286,4 @@ def test_misuse(thread):
             thread.handoff("editor", "x", **{what: "abc"})
     for wrong in ({}, {"thread": "x", "to": "y"}):
         with pytest.raises(TypeError, match="to="):
-            thread._client.take_handoff(**wrong)
+            start().take_handoff(**wrong)

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from stateward import errors as client_errors as client_errors
+from stateward import errors as client_errors
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import errors as daemon_errors
 from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
