@@ -34,6 +34,9 @@ class Driven:
         found = getattr(self._inner, name)
         return (lambda *a, **k: self._finish(found(*a, **k))) if inspect.ismethod(found) else self._finish(found)
 
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._inner(*arguments, **options)
+
     def __iter__(self) -> Driven:
         return self
 

@@ -17,10 +17,11 @@ def daemon(real_daemon):
 @pytest.fixture
 def sent(monkeypatch):
     """The bytes of every message that is sent."""
-    from stateward._io import aio, blocking
+    from stateward._io.aio.connection import Connection as AsyncConnection
+    from stateward._io.blocking.connection import Connection
 
     found = []
-    for connection in (blocking.Connection, aio.Connection):
+    for connection in (Connection, AsyncConnection):
         call = connection.call
 
         def watched(self, method, request, *more, _call=call):
