@@ -71,7 +71,7 @@ def main() -> int:
 
     with run_daemon() as daemon, Client(daemon.target) as client:
         save_as_version_1(client, names)
-        dry = migrations.run(client, dry_run=True)
+        dry = client.migrate(migrations, dry_run=True)
         print(f"a dry run would migrate {dry.migrated}, and finds {len(dry.failures)} failures")
 
         here, there = multiprocessing.Pipe()
@@ -80,7 +80,7 @@ def main() -> int:
         agent.start()
         here.recv()
         started = time.monotonic()
-        report = migrations.run(client)
+        report = client.migrate(migrations)
         seconds = time.monotonic() - started
         here.send("stop")
         saved: dict[str, int] = here.recv()
@@ -92,7 +92,7 @@ def main() -> int:
         print(f"meanwhile an agent saved {sum(saved.values()):,} times to {len(saved)} of them")
 
         right = sum(is_right(client, name, saved.get(name, 0)) for name in names)
-        again = migrations.run(client)
+        again = client.migrate(migrations)
     print(f"{right:,} of {len(names):,} threads hold what they should, now and at version 1; left to migrate: "
           f"{sum(again.migrated.values())}")  # fmt: skip
     held = dry.ok and report.ok and again.ok and not again.migrated and min(saved.values()) > 0

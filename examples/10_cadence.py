@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import Any
 
-from stateward import Client, Status
+from stateward import Client, Status, Window
 from stateward.errors import ShuttingDown
 from stateward.testing import run_daemon
 
@@ -34,7 +34,7 @@ def run_agent(target: str, *, is_first: bool) -> None:
     with Client(target, holder="agent-1") as client:
         thread = client.thread("trip")
         state = thread.hydrate()
-        window = thread.window("messages", keep_last=WINDOW, summarise=summarise)
+        window = Window("messages", keep_last=WINDOW, summarise=summarise)
         with thread.autosave(state, windows=[window], on_sigterm=True, grace_s=10) as auto:
             for step in range(state.slots.get("done", 0) + 1, STEPS + 1):
                 state.logs["messages"].append({"step": step, "content": "thinking"})
@@ -71,7 +71,7 @@ def interrupt_and_carry_on(client: Client) -> bool:
     charged = "".join([*lines, second.stdout]).count("charged with")
     state, end = thread.hydrate(), thread.checkpoint()
     kept = [entry["step"] for entry in state.logs["messages"]]
-    trimmed = [entry["step"] for entry in thread.window("messages", keep_last=WINDOW).trimmed()]
+    trimmed = [entry["step"] for entry in thread.trimmed("messages")]
     print(f"a second process ended at step {end.step}; the card was charged {charged} time(s)")
     print(f"in the window {kept}, summary {state.slots['summary']}, read back {trimmed}")
     return (

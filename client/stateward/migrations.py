@@ -14,7 +14,7 @@
 
 A state of an older schema is migrated in memory when it is hydrated, and its next save carries the current schema.
 What works without the state (append, increment, set_slot; read_log, follow_log, replay) migrates the head first.
-`thread.migrate()` saves it at once, `migrations.run(client)` does that to all threads. Old versions stay as they were.
+`thread.migrate()` saves it at once, and `client.migrate()` does that to all threads. Old versions stay as they were.
 
 Schemas are numbers, and may be given as text ("1"). A version whose schema nobody said has that of its parent, and
 where none is said at all the first one that is registered, or `unsaid`.
@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar
 
-from stateward._operations import migrating, migration_run
+from stateward._operations import migrating
 from stateward._operations.migration_limits import check_edits
 from stateward._operations.migration_paths import Paths
 from stateward._operations.migration_run import Failure as Failure  # noqa: PLC0414  part of a report
@@ -35,12 +34,6 @@ from stateward._operations.migration_run import Report as Report  # noqa: PLC041
 from stateward._operations.steps import Operation, ThreadRef
 from stateward.errors import StatewardError
 from stateward.state import State
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from stateward._async.client import AsyncClient
-    from stateward._sync.client import Client
 
 Schema: TypeAlias = int | str
 Step: TypeAlias = Callable[[State], State | None]
@@ -111,46 +104,6 @@ class Migrations:
 
         return register
 
-    @overload
-    def run(
-        self,
-        client: Client,
-        *,
-        dry_run: bool = False,
-        threads: Iterable[str] | None = None,
-        on_progress: Callable[[str, Report], None] = ...,
-    ) -> Report: ...
-    @overload
-    def run(
-        self,
-        client: AsyncClient,
-        *,
-        dry_run: bool = False,
-        threads: Iterable[str] | None = None,
-        on_progress: Callable[[str, Report], None] = ...,
-    ) -> Awaitable[Report]: ...
-    def run(
-        self,
-        client: Client | AsyncClient,
-        *,
-        dry_run: bool = False,
-        threads: Iterable[str] | None = None,
-        on_progress: Callable[[str, Report], None] = lambda *_: None,
-    ) -> Report | Awaitable[Report]:
-        """Migrates the heads of all branches of all threads of the client's namespace (or of these threads); awaited
-        with AsyncClient.
-
-        Runs beside agents at work: a thread that is saved meanwhile is tried again, and one that is current is passed
-        over, so that a run that was interrupted is just made again. What fails is in the report and stays as it was.
-        `dry_run` migrates in memory only; threads that another sidecar wrote last it cannot judge, and counts apart.
-        `on_progress(thread, report)` is called after each thread.
-
-        A new version of a finished thread begins its TTL anew. Only threads on this daemon's disk are looked at.
-        """
-        open_ref = partial(_open_ref, client)
-        names = None if threads is None else list(threads)
-        return client._session.run(migration_run.run(self, client.namespace, open_ref, names, dry_run, on_progress))
-
     def _bring_up(self, ref: ThreadRef, state: State, read: Callable[[], Operation[State]]) -> Operation[State]:
         return migrating.bring_up(self, ref, state, read)
 
@@ -218,8 +171,3 @@ def _adopt(state: State, made: Any) -> None:
 
 def _only_in(one: Iterable[str], other: Any) -> Iterator[str]:
     return iter([name for name in one if name not in other])
-
-
-def _open_ref(client: Client | AsyncClient, thread: str, branch: str) -> ThreadRef:
-    """A branch as it is stored."""
-    return client.thread(thread, branch=branch, migrations=False)._ref

@@ -1,34 +1,36 @@
 """A sliding window over a log: what a model is shown stays small, and what slid out stays readable.
 
-    window = thread.window("messages", keep_last=50, summarise=fn, into="summary")
-    window.save(state, step=7)
+    window = Window("messages", keep_last=50, summarise=fn, into="summary")
+    thread.save(state, windows=[window], step=7)
 
-Where the log is longer than the window, the oldest entries are handed to `summarise(old_summary, entries)`, its result
-goes into a slot, and the log is trimmed, all in the same version. The version before still has the entries:
-`window.trimmed(thread)` reads them back. Only entries that some version has are trimmed; newer ones wait for the next
-save.
+If the log is longer than the window, the save hands the oldest entries to `summarise(old_summary, entries)`, puts the
+result into a slot, and trims the log, all in the same version. The version before still has the entries:
+`thread.trimmed("messages")` reads them back. Only entries that some version has are trimmed; newer ones wait for the
+next save.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
-
-from stateward._operations import windows
-from stateward._operations.saving import SaveOptions
-
-if TYPE_CHECKING:
-    from stateward.state import State
+from typing import Any
 
 CHARACTERS_PER_TOKEN = 4
 
 Summarise = Callable[[Any, list[Any]], Any]
 
 
+def as_text(entry: Any) -> str:
+    """About what a model would be shown of an entry."""
+    if isinstance(entry, str):
+        return entry
+    return json.dumps(entry, default=str, ensure_ascii=False)
+
+
 def estimate_tokens(entry: Any) -> int:
     """About how many tokens an entry takes: a quarter of its characters, as JSON or as text."""
-    return max(len(windows.as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
+    return max(len(as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,6 @@ class Window:
     into: str = "summary"
     slack: float = 0.0
     tokens: Callable[[Any], int] = estimate_tokens
-    thread: Any = None
-    """The thread (Thread or AsyncThread) that `save` and `trimmed` are about when none is given."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.keep_tokens is None:
@@ -65,23 +65,6 @@ class Window:
         if self.keep_tokens is not None:
             kept = min(kept, self._fitting(entries, self.keep_tokens))
         return len(entries) - kept
-
-    def save(self, state: State, thread: Any = None, **options: Unpack[SaveOptions]) -> Any:
-        """As `thread.save`, with the log trimmed to the window. To be awaited with an AsyncThread."""
-        where = self._thread(thread)
-        return where._run(windows.save(where._ref, state, [self], options))
-
-    def trimmed(self, thread: Any = None) -> Any:
-        """All entries that slid out, oldest first, as a list: read from the versions before, also those that a branch
-        goes on from. To be awaited with an AsyncThread. VersionPruned where retention has removed such a version."""
-        where = self._thread(thread)
-        return where._run(windows.trimmed(where._ref, self.log))
-
-    def _thread(self, thread: Any) -> Any:
-        found = thread if thread is not None else self.thread
-        if found is None:
-            raise TypeError("say which thread: window.save(state, thread), or make the window with thread.window(…)")
-        return found
 
     def _is_over(self, count: int, limit: int | None) -> bool:
         return limit is not None and count > limit * (1 + self.slack)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import make_opener
 
-from stateward import RiskyStep, errors
+from stateward import RiskyStep, Window, errors
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 
@@ -65,17 +65,17 @@ def before(thread: Any, *what: Any, **how: Any) -> Iterator[RiskyStep]:
 
 def test_a_trim_is_found_though_its_first_save_failed(daemon: Daemon, thread: Any, name: str, open_client: Any) -> None:
     """The save that succeeds is labelled, and what slid out is read back."""
-    window, state = thread.window("m", keep_last=3), thread.hydrate()
+    window, state = Window("m", keep_last=3), thread.hydrate()
     for number in range(4):
         state.logs["m"].append(number)
-        finish(thread, window.save(state))
+        finish(thread, thread.save(state, windows=[window]))
     state.logs["m"].append(4)
     with away(daemon), pytest.raises(errors.ServerUnavailable):
-        finish(thread, window.save(state))
+        finish(thread, thread.save(state, windows=[window]))
     thread = back(daemon, name, open_client)
-    window = thread.window("m", keep_last=3)
-    assert finish(thread, window.save(state)).labels == {"trimmed:m": "1"}
-    assert (finish(thread, window.trimmed()), list(thread.hydrate().logs["m"])) == ([0, 1], [2, 3, 4])
+    window = Window("m", keep_last=3)
+    assert finish(thread, thread.save(state, windows=[window])).labels == {"trimmed:m": "1"}
+    assert (finish(thread, thread.trimmed("m")), list(thread.hydrate().logs["m"])) == ([0, 1], [2, 3, 4])
 
 
 def test_a_step_whose_end_was_not_recorded_can_be_checked(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import make_opener
 
-from stateward import NOT_HAPPENED, Client, RiskyStep, errors
+from stateward import NOT_HAPPENED, Client, RiskyStep, Window, errors
 from stateward.models import Status
 from stateward.testing import Daemon
 
@@ -299,7 +299,7 @@ def summarise(old: Any, entries: list[Any]) -> Any:
 def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
     """Summary and trim are one version, every entry is in the summary once, and all that was trimmed is read back."""
     state = thread.hydrate()
-    window = thread.window("messages", keep_last=5, slack=1.0, summarise=summarise)
+    window = Window("messages", keep_last=5, slack=1.0, summarise=summarise)
     with thread.autosave(state, windows=[window]) as auto:
         for number in range(37):
             state.logs["messages"].append(number)
@@ -309,20 +309,20 @@ def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
     for each in thread.checkpoints():
         seen = thread.hydrate(each.version)
         assert [*seen.slots.get("summary", []), *seen.logs["messages"]] == list(range(each.step + 1))
-    assert [*finish(thread, window.trimmed()), *kept] == list(range(37))
+    assert [*finish(thread, thread.trimmed("messages")), *kept] == list(range(37))
 
 
 def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
     """Many entries in one save stay whole in it: what no version has could not be read back."""
     state = blocking.hydrate()
-    window = blocking.window("messages", keep_last=2)
+    window = Window("messages", keep_last=2)
     state.logs["messages"].extend(range(10))
-    window.save(state)
+    blocking.save(state, windows=[window])
     assert len(blocking.hydrate().logs["messages"]) == 10
     state.logs["messages"].append(10)
-    window.save(state)
+    blocking.save(state, windows=[window])
     assert blocking.hydrate().logs["messages"] == [9, 10]
-    assert window.trimmed() == list(range(9))
+    assert blocking.trimmed("messages") == list(range(9))
 
 
 def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
@@ -338,12 +338,12 @@ def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
             raise ConnectionError("the model is away")
         return "".join(entries)
 
-    window = blocking.window("messages", keep_last=2, summarise=flaky)
+    window = Window("messages", keep_last=2, summarise=flaky)
     state.slots["n"] = 1
     with pytest.raises(ConnectionError):
-        window.save(state)
+        blocking.save(state, windows=[window])
     assert (blocking.checkpoint().version, len(blocking.hydrate().logs["messages"])) == (2, 6)
-    window.save(state)
+    blocking.save(state, windows=[window])
     after = blocking.hydrate()
     assert (after.slots["summary"], after.logs["messages"]) == ("abcd", ["e", "f"])
 
@@ -353,9 +353,9 @@ def test_a_window_by_tokens(blocking: Any) -> None:
     state = blocking.hydrate()
     state.logs["messages"].extend(["x" * 400, "y" * 40, "z" * 40])
     blocking.save(state)
-    blocking.window("messages", keep_tokens=25).save(state)
+    blocking.save(state, windows=[Window("messages", keep_tokens=25)])
     assert blocking.hydrate().logs["messages"] == ["y" * 40, "z" * 40]
-    blocking.window("messages", keep_tokens=1, tokens=lambda entry: 1).save(state)
+    blocking.save(state, windows=[Window("messages", keep_tokens=1, tokens=lambda entry: 1)])
     assert blocking.hydrate().logs["messages"] == ["z" * 40]
 
 
@@ -363,13 +363,13 @@ def test_a_branch_reads_what_was_trimmed_before_it_began(thread: Any) -> None:
     """Over all branches that it goes on from, and without what those trimmed afterwards."""
 
     def trimmed(of: Any) -> list[Any]:
-        return finish(of, of.window("m", keep_last=3).trimmed())
+        return finish(of, of.trimmed("m"))
 
     def go_on(on: Any, entries: list[Any]) -> int:
         state = on.hydrate()
         for entry in entries:
             state.logs["m"].append(entry)
-            finish(on, on.window("m", keep_last=3).save(state))
+            finish(on, on.save(state, windows=[Window("m", keep_last=3)]))
         return state.version
 
     go_on(thread, [*range(8)])
@@ -442,7 +442,7 @@ def test_a_risky_step_is_saved_as_autosave_saves(thread: Any) -> None:
     """With the step and the metrics that were said last, with its options and its windows; and what it says more is for
     that version alone."""
     state = thread.hydrate()
-    options = {"labels": {"run": "7"}, "windows": [thread.window("m", keep_last=2)]}
+    options = {"labels": {"run": "7"}, "windows": [Window("m", keep_last=2)]}
     with thread.autosave(state, **options) as auto:
         state.logs["m"].extend([1, 2, 3])
         auto.step(step=5, metrics={"cost_usd": 1.0})

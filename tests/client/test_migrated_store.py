@@ -1,7 +1,6 @@
 """The danger: a migration of a whole store that misses a thread, or loses what an agent saves meanwhile."""
 
 import pytest
-from tests.client.conftest import Driven
 
 from stateward import Migrations, State, VersionMismatch
 from stateward._operations.threads import read_threads
@@ -48,10 +47,7 @@ def client(daemon, open_client, name):
 
 
 def run(migrations, client, **options):
-    """For both clients: `run` is awaited with the asyncio one."""
-    inner = client._inner if isinstance(client, Driven) else client
-    result = migrations.run(inner, **options)
-    return client._finish(result) if isinstance(client, Driven) else result
+    return client.migrate(migrations, **options)
 
 
 def test_counts_and_leaves_what_fails(client):

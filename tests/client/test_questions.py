@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stateward import MsgPack, Status
+from stateward import MsgPack, Status, Window
 from stateward.agent import AgentState
 from stateward.errors import VersionMismatch
 from stateward.insight import count_calls
@@ -111,14 +111,11 @@ def test_calls_that_a_window_trimmed(client):
     """What slid out of a window counts too, with its results, as long as the versions that have it are there."""
     thread = client.thread("t")
     state = thread.hydrate()
-    window = thread.window("messages", keep_last=3)
+    window = Window("messages", keep_last=3)
     for number in range(6):
         state.logs["messages"].append({"role": "assistant", "tool_calls": [{"id": str(number), "name": "search"}]})
         state.logs["messages"].append({"role": "tool", "tool_call_id": str(number), "status": "error"})
-        inner = thread._inner if hasattr(thread, "_inner") else thread
-        saved = window.save(state, inner)
-        if hasattr(thread, "_runner"):
-            thread._runner.run(saved)
+        thread.save(state, windows=[window])
     (used,) = client.tools_used()
     assert len(thread.hydrate().logs["messages"]) == 3
     assert (used.calls, used.errors) == (6, 6)

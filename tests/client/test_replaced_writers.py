@@ -3,9 +3,8 @@
 import time
 
 import pytest
-from tests.client.conftest import Driven
 
-from stateward import Effect, LeaseHeld, VersionMismatch
+from stateward import Effect, LeaseHeld, VersionMismatch, Window
 from stateward.errors import ServerUnavailable
 from stateward.testing import run_daemon
 
@@ -64,10 +63,7 @@ def test_what_a_handle_does_beside_its_writer(thread, client, name):
             state.slots["n"] = 2
             auto.step()
         state.slots["n"] = 3
-        saved = thread.window("l", keep_last=3).save(state)
-        if isinstance(thread, Driven):
-            saved = thread._runner.run(saved)
-        assert saved.version == 5
+        assert thread.save(state, windows=[Window("l", keep_last=3)]).version == 5
         thread.append("l", 1)
         with pytest.raises(LeaseHeld):
             client.thread(name).append("l", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
-from stateward._operations import drain, handoff, leases, queries, reading, saving, signals, threads
+from stateward._operations import drain, handoff, leases, migration_run, queries, reading, saving, signals, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
@@ -31,7 +31,7 @@ from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.insight import Failure, ToolUse
-from stateward.migrations import Migrations
+from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo
 from stateward.signals import ANSWER, APPROVE, REJECT, Signal, Wake
 
@@ -173,6 +173,32 @@ class AsyncClient:
         return self._session.open(VerifyReader(self.namespace, thread or ""))
 
     # -- many threads -------------------------------------------------------------------------------------------------
+
+    async def migrate(
+        self,
+        migrations: Migrations | None = None,
+        *,
+        dry_run: bool = False,
+        threads: Iterable[str] | None = None,
+        on_progress: Callable[[str, Report], None] = lambda *_: None,
+    ) -> Report:
+        """Migrates the heads of all branches of all threads of the namespace, or of these threads. `migrations` are
+        those of the client unless they are given.
+
+        Runs beside agents at work: tries a thread again that is saved meanwhile, and passes over a thread that is
+        current, so a run that was interrupted can be repeated. The report names what failed; that stays as it was.
+        `dry_run` migrates in memory only; it cannot judge threads that another sidecar wrote last, and counts them
+        apart. Calls `on_progress(thread, report)` after each thread.
+
+        A new version of a finished thread begins its TTL anew. Looks at threads on this daemon's disk only.
+        """
+        chosen = migrations if migrations is not None else self._session.migrations
+        if chosen is None:
+            raise TypeError("migrate takes migrations, as the client has none")
+        names = None if threads is None else list(threads)
+        return await self._session.run(
+            migration_run.run(chosen, self.namespace, self._session.refer, names, dry_run, on_progress)
+        )
 
     async def count_threads(
         self,

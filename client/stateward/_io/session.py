@@ -50,7 +50,8 @@ class SessionBase(Generic[K]):
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
         """Open streams, which `close` ends."""
         self.blob_policy = BlobPolicy(blob_threshold)
-        self._migrations, self._ephemeral = migrations, tuple(ephemeral)
+        self.migrations = migrations
+        self._ephemeral = tuple(ephemeral)
         self._closed = False
         self._lock = threading.Lock()
         self._connection: K | None = None
@@ -70,7 +71,7 @@ class SessionBase(Generic[K]):
         self, name: str, branch: str = "main", migrations: Migrating | Literal[False] | None = False
     ) -> ThreadRef:
         """Names a branch of a thread. `migrations`: None = those of the client, False = none."""
-        chosen = self._migrations if migrations is None else (migrations or None)
+        chosen = self.migrations if migrations is None else (migrations or None)
         blobs = self._blobs_of(name)
         return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
 

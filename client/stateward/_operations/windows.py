@@ -8,31 +8,23 @@ failed leaves its trim in the state, and the next one sends it.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stateward._operations import reading, saving, threads
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Await, Operation, ThreadRef
 from stateward.models import Checkpoint
-
-if TYPE_CHECKING:
-    from stateward.state import State
-    from stateward.window import Window
+from stateward.state import State
+from stateward.window import Window
 
 LABEL = "trimmed:"
 
 
-def as_text(entry: Any) -> str:
-    """What a model would be shown of an entry, roughly."""
-    if isinstance(entry, str):
-        return entry
-    return json.dumps(entry, default=str, ensure_ascii=False)
-
-
 def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveOptions) -> Operation[Checkpoint]:
     """One version, with the logs trimmed to their windows. What a summariser raises is raised after the save."""
+    if not windows:
+        return (yield from saving.save(ref, state, options))
     failures: list[Exception] = []
     for window in windows:
         try:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from stateward.blobs import StateBlobs, make_blob
 from stateward.v1 import diff_pb2, state_pb2
 
-if TYPE_CHECKING:
-    from stateward._state.log import Log
+
+class Rebased(Protocol):
+    """A log that goes on from what was saved of it."""
+
+    _stored: list[state_pb2.Value]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def _replaces(self) -> bool: ...
+    def _collect_whole(self, collected: CollectedLog) -> state_pb2.Log: ...
+    def _rebase(self, collected: CollectedLog) -> None: ...
 
 
 @dataclass
@@ -41,7 +51,7 @@ class Collected:
 class CollectedLog:
     """What changed in one log."""
 
-    log: Log
+    log: Rebased
     watched: list[int]
     """Indexes of the stored entries that were looked at."""
     replaced: dict[int, state_pb2.Value]

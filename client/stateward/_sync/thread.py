@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -32,6 +32,7 @@ from stateward._operations import (
     threads,
     uploads,
 )
+from stateward._operations import windows as sliding
 from stateward._operations.before import TERM_S, Check
 from stateward._operations.caching import CacheOptions, CachePlan
 from stateward._operations.cadence import GRACE_S, Cadence, check_sigterm
@@ -68,7 +69,7 @@ from stateward.models import (
 )
 from stateward.signals import Signal
 from stateward.state import State
-from stateward.window import Summarise, Window, estimate_tokens
+from stateward.window import Window
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -119,13 +120,15 @@ class Thread:
             )
         )
 
-    def save(self, state: State, **options: Unpack[SaveOptions]) -> Checkpoint:
+    def save(self, state: State, *, windows: Sequence[Window] = (), **options: Unpack[SaveOptions]) -> Checkpoint:
         """Writes what changed in `state` as a new version, if its version is still the branch's head.
 
         The state then continues from the new version. VersionMismatch leaves it as it was. NotArchivedYet says that
         the version is saved, but less durably than asked.
+
+        The save trims the logs of `windows` first. What a summariser raises is raised after the save.
         """
-        return self._run(saving.save(self._ref, state, options))
+        return self._run(sliding.save(self._ref, state, windows, options))
 
     def prepare(self, state: State, **options: Unpack[SaveOptions]) -> PreparedSave:
         """The same as `save`, to be made together with others by the client's `save_all`."""
@@ -199,6 +202,13 @@ class Thread:
     def get(self) -> ThreadInfo:
         """What is known about the thread; ThreadNotFound if there is none."""
         return self._run(threads.get_thread(self._ref))
+
+    def trimmed(self, log: str) -> list[Any]:
+        """The entries that windows trimmed from a log, oldest first, also those of branches that this one started from.
+
+        Reads them from the versions before. Raises VersionPruned if retention has removed such a version.
+        """
+        return self._run(sliding.trimmed(self._ref, log))
 
     def checkpoint(
         self, version: int | None = None, *, tag: str | None = None, checkpoint_id: str | None = None
@@ -640,20 +650,6 @@ class Thread:
         """
         save = partial(before.save_before, self._ref, state, name, options)
         return BeforeStep(self._session, self._ref, (name, key, term), save, check, lock or Lock())
-
-    def window(
-        self,
-        log: str,
-        *,
-        keep_last: int | None = None,
-        keep_tokens: int | None = None,
-        summarise: Summarise | None = None,
-        into: str = "summary",
-        slack: float = 0.0,
-        tokens: Callable[[Any], int] = estimate_tokens,
-    ) -> Window:
-        """A sliding window over a log, for `window.save(state)` or `autosave(state, windows=[window])`; see Window."""
-        return Window(log, keep_last, keep_tokens, summarise, into, slack, tokens, self)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def migrate(
             def tell(name: str, report: Report) -> None:
                 ticker.say(f"{report.threads:,} threads, {len(report.failures):,} failed, {name}")
 
-            report = migrations.run(client, dry_run=dry_run, threads=thread, on_progress=tell)
+            report = client.migrate(migrations, dry_run=dry_run, threads=thread, on_progress=tell)
     if as_json:
         print_json(_facts(report))
     else:
