@@ -8,7 +8,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types layers format proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
+.PHONY: help demo test test-fast lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -16,7 +16,7 @@ help: ## List the tasks
 demo: .venv/ready ## See it work: an agent is killed and goes on where it was
 	@$(BIN)/stateward demo
 
-test: lint types layers proto-check ## Check style, types, layers and stubs, then run every test
+test: lint types layers proto-check generate-check ## Check style, types, layers and stubs, then run every test
 	@$(PY) -m pytest -n $(JOBS)
 
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
@@ -33,6 +33,12 @@ layers: .venv/ready-dev ## Check that imports point down
 
 format: .venv/ready-dev ## Put the code in order
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
+
+generate: .venv/ready-dev ## Generate the blocking client from the asyncio client
+	@$(PY) client/generate.py
+
+generate-check: .venv/ready-dev ## Check that the blocking client is fresh
+	@$(PY) client/generate.py --check
 
 proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 	@$(PY) proto/generate.py

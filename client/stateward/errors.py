@@ -47,10 +47,8 @@ React to the class (or `.reason`), never to the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from stateward._details import read_details
 
 if TYPE_CHECKING:
     from stateward.models import Checkpoint
@@ -471,26 +469,3 @@ BY_REASON: Mapping[str, type[StatewardError]] = {
     "THREAD_EXISTS": ThreadExists,
     "CLAIM_LOST": ClaimLost,
 }
-
-# For errors that gRPC itself makes, or something between here and the daemon. NOT_FOUND is left out on purpose: only
-# the daemon may say that a thread does not exist, because its agent then starts from nothing.
-_BY_CODE: Mapping[str, type[StatewardError]] = {
-    "UNAVAILABLE": ServerUnavailable,
-    "CANCELLED": ServerUnavailable,  # by the daemon, which stops; who cancels a call here never sees it
-    "DEADLINE_EXCEEDED": DeadlineExceeded,
-    "INVALID_ARGUMENT": InvalidRequest,
-    "RESOURCE_EXHAUSTED": StateTooLarge,  # a message above the 64 MiB that this client sends
-    "UNIMPLEMENTED": FeatureUnavailable,
-    "DATA_LOSS": Corrupt,
-    "UNAUTHENTICATED": Unauthenticated,
-    "PERMISSION_DENIED": PermissionDenied,
-    "INTERNAL": Internal,
-    "UNKNOWN": Internal,
-}
-
-
-def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
-    """The exception for a failed call, from its status code, message and trailing metadata."""
-    reason, metadata, delay_s = read_details(trailers)
-    kind = BY_REASON.get(reason) or _BY_CODE.get(code, StatewardError)
-    return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay_s=delay_s)

@@ -10,7 +10,7 @@ import grpc
 from tests.histories.machines import Machine
 from tests.histories.recorder import Words
 
-from stateward._details import read_details
+from stateward._io.failures import read_details
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse

@@ -12,6 +12,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from stateward import errors as client_errors
+from stateward._io import failures
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import errors as daemon_errors
 from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
@@ -85,7 +86,7 @@ def test_every_reason_travels_whole(reason: str) -> None:
     assert len(infos) == 1
     info = error_details_pb2.ErrorInfo.FromString(infos[0].value)
     assert (info.reason, info.domain, status.code) == (reason, DOMAIN, code.value[0])
-    made = client_errors.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
+    made = failures.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
     assert type(made) is client_errors.BY_REASON[reason]
     assert (made.reason, made.message, made.metadata["fact"]) == (reason, message, "known")
 
@@ -93,7 +94,7 @@ def test_every_reason_travels_whole(reason: str) -> None:
 def test_errors_without_details_are_never_taken_for_a_missing_thread() -> None:
     """NOT_FOUND from something in between must not let an agent start from nothing."""
     for code in grpc.StatusCode:
-        made = client_errors.error_from_rpc(code.name, "from a proxy", [])
+        made = failures.error_from_rpc(code.name, "from a proxy", [])
         assert not isinstance(made, client_errors.NotFound)
 
 

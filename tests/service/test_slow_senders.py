@@ -13,8 +13,8 @@ import grpc
 import pytest
 from tests.archive.rig import eventually
 
+from stateward._io.failures import error_from_rpc as explain
 from stateward.errors import QueueFull
-from stateward.errors import error_from_rpc as explain
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot

@@ -14,9 +14,10 @@ from typing import Any
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
+from stateward._io.failures import error_from_rpc
 from stateward._io.target import advice, find_fault
 from stateward.blobs import Content
-from stateward.errors import ServerUnavailable, StatewardError, WrongTarget, error_from_rpc
+from stateward.errors import ServerUnavailable, StatewardError, WrongTarget
 from stateward.v1 import (
     admin_service_pb2_grpc,
     archive_service_pb2_grpc,

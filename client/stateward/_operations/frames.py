@@ -6,7 +6,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stateward._io.channel import grpc
 from stateward._operations.steps import Operation, Pause
 from stateward._state.collected import Collected
 from stateward.errors import BY_REASON, NotArchivedYet, StatewardError
@@ -16,7 +15,12 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import error_reason_pb2
 from stateward.v1 import writer_service_pb2 as writers
 
-CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+# gRPC's status codes by number, https://grpc.io/docs/guides/status-codes/
+CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
 
 END: Final = object()
 
@@ -92,5 +96,5 @@ def error_of(refused: writers.WriterRefused) -> StatewardError:
     if not reason and refused.reason in error_reason_pb2.ErrorReason.values():  # an older daemon
         reason = error_reason_pb2.ErrorReason.Name(refused.reason).removeprefix("ERROR_REASON_")
     kind = BY_REASON.get(reason, StatewardError)
-    code = CODES.get(refused.code, "")
+    code = CODES[refused.code] if 0 <= refused.code < len(CODES) else ""
     return kind(refused.message, reason=reason, code=code, metadata=dict(refused.metadata))
