@@ -216,6 +216,26 @@ def test_a_thread_that_is_deleted_here_while_it_is_read_is_not_new(history: Rule
     assert history.sidecars[1].find("a") is not None
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_thread_that_is_deleted_here_while_its_copy_is_renewed_comes_whole(history: Rules, *, reads: bool) -> None:
+    """HEAD had nothing new but a snapshot, and the copy that has the entries goes from this disk meanwhile."""
+    history.work(0, "a", count=6, size=1500, archived=True)
+    history.background(0, NONE)
+    history.read(1, "a", "main", NONE)
+    if reads:
+        history.crash(0)
+        history.attach(0, "a", NONE)
+        history.detach(0, "a", NONE)
+        history.read(1, "a", "main", (Fault(HELD, 0, at_commit=True),))
+    else:
+        history.take(1, "a", (Fault(HELD, 0, at_head=True),))
+    history.delete_here(1, "a", NONE, now=True)
+    history.resume(0)
+    thread = history.sidecars[1].find("a")
+    assert thread is not None
+    assert history.sidecars[1].holds("a") is not reads
+
+
 # -- the machine is able to find -----------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
-from stateward_sidecar.store.install import Incoming, continues, entries_here
+from stateward_sidecar.store.install import CopyGone, continues, entries_here
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -246,11 +246,10 @@ class Attacher:
             if found is None or found.head.write_id != head.write_id:
                 return False
             etag = found.etag
-        assert seen.key is not None
-        row = row_of(head, ACCESS_OWNED)
-        thread = desk.installer.install(
-            Incoming(namespace, seen.key.uid, seen.key.data_key, fetched.image, row, fetched.rows)
-        )
+        try:
+            thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED)))
+        except CopyGone:
+            return False
         desk.hold(thread, place, head, etag, seen.asked_at)
         return True
 
@@ -354,11 +353,10 @@ class Attacher:
         if thread is not None and not continues(thread, fetched.rows):
             self._settler.part(thread, place, seen)
             seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
-        assert seen.key is not None
-        row = row_of(seen.head, ACCESS_REMOTE)
-        return desk.installer.install(
-            Incoming(namespace, seen.key.uid, seen.key.data_key, fetched.image, row, fetched.rows)
-        )
+        try:
+            return desk.installer.install(fetched.incoming(namespace, row_of(seen.head, ACCESS_REMOTE)))
+        except CopyGone:
+            return self.refresh(namespace, place, seen, None)
 
     # -- on request -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from functools import partial
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
+    ArchiveRow,
     ObjectRef,
     PackedRow,
     ThreadImage,
@@ -30,6 +31,7 @@ from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.store.install import Incoming
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import window_start
 
@@ -65,6 +67,12 @@ class Fetched:
 
     image: ThreadImage
     rows: list[PackedRow]
+    key: ThreadKey
+    have: int  # of the copy that this goes on from
+
+    def incoming(self, namespace: NamespaceKeys, row: ArchiveRow) -> Incoming:
+        """The same, to be put on this disk."""
+        return Incoming(namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have)
 
 
 class Fetcher:
@@ -146,7 +154,7 @@ class Fetcher:
             )  # fmt: skip
         if head.snapshot_version:
             rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
-        return Fetched(image, [*rows, *tail])
+        return Fetched(image, [*rows, *tail], seen.key, have)
 
     def _image_and_more(
         self, place: Place, head: ArchiveHead, likely: list[ObjectRef]

@@ -17,7 +17,7 @@ from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
-from stateward_sidecar.store.install import Incoming, is_entry
+from stateward_sidecar.store.install import CopyGone, is_entry
 from stateward_sidecar.store.lines import fenced
 from stateward_sidecar.store.thread import Thread, write_archive_row
 from stateward_sidecar.store.threads import not_found
@@ -193,22 +193,16 @@ class Settler:
         self._desk.waiters.failed(thread.number, set_back(thread.name))
         return hold
 
-    def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold:
-        """Takes what HEAD has on top of what is here."""
+    def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold | None:
+        """Takes what HEAD has on top of what is here. None: the copy is gone from this disk."""
         desk = self._desk
         seen = self.with_key(thread, seen)
         fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
-        assert seen.key is not None
-        thread = desk.installer.install(
-            Incoming(
-                thread.identity.namespace_keys,
-                seen.key.uid,
-                seen.key.data_key,
-                fetched.image,
-                row_of(seen.head, ACCESS_OWNED),
-                fetched.rows,
-            )
-        )
+        incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, ACCESS_OWNED))
+        try:
+            thread = desk.installer.install(incoming)
+        except CopyGone:
+            return None
         return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
 
     def with_key(self, thread: Thread, seen: Seen) -> Seen:

@@ -46,6 +46,10 @@ from stateward_sidecar.telemetry import log_damage
 HISTORY_BYTES = 1 << 20
 
 
+class CopyGone(Exception):
+    """The copy that something was fetched for was deleted on this disk meanwhile: all of the thread has to come."""
+
+
 @dataclass(slots=True)
 class Incoming:
     """A thread as the archive has it, or as much of it as is needed to go on."""
@@ -56,6 +60,7 @@ class Incoming:
     image: ThreadImage
     row: ArchiveRow  # how this sidecar stands to it from now on; its floor is set here
     rows: list[PackedRow] = field(default_factory=list)
+    have: int = 0  # ``rows`` go on from a copy that has the entries up to this one
 
 
 class Installer:
@@ -66,7 +71,7 @@ class Installer:
         self._threads = threads
 
     def install(self, incoming: Incoming) -> Thread:
-        """Makes or renews this disk's copy in one transaction. Raises Corrupt or DiskFull.
+        """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull or CopyGone.
 
         A copy that is here must be an ancestor: entries up to its tip stay, later ones come with ``incoming``.
         """
@@ -85,6 +90,8 @@ class Installer:
         image, row = incoming.image, incoming.row
         namespace, name = image.head.namespace, image.head.thread
         old = self._threads.draft(txn, batch, namespace, name)
+        if old is None and incoming.have:
+            raise CopyGone
         if old is not None and old.identity.uid != incoming.uid:
             raise Corrupt("the archive has another thread of this name", name)
         if old is not None and old.head.tip_sequence > image.head.tip_sequence:
