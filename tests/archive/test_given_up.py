@@ -205,6 +205,20 @@ def test_a_save_after_a_tombstone_of_which_nobody_knows(pair: Pair) -> None:
         pair.a.words()
 
 
+def test_a_save_while_a_tombstone_is_on_its_way(pair: Pair) -> None:
+    """The rows that the schedule writes let no write pass: what is acknowledged now would go with the thread."""
+    saved = list[bool]()
+
+    def act() -> None:
+        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule.write_rows(wait=True)
+        saved.append(save_now(pair.a, "two"))
+
+    pair.before_head(act)
+    pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
+    assert saved == [False]
+
+
 def test_a_deletion_that_did_not_land(pair: Pair) -> None:
     """Its caller heard of it; the thread is written again as soon as HEAD was asked."""
     refuse_head(pair, landed=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import Any
 
 from tests.archive_model.faults import Op
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
@@ -19,7 +20,7 @@ from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
-from stateward_sidecar.store.thread import MAIN, Thread, rows
+from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row, rows
 
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
@@ -79,7 +80,7 @@ class Looking(Stage):
                 if thread.access == ACCESS_ORPHAN:
                     self.check_orphan(sidecar, thread, line)
                 elif thread.access == ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
-                    self.check_copy(thread)
+                    self.check_copy(sidecar, thread)
             for item in list(sidecar.waiting):
                 if item[0].done():
                     sidecar.waiting.remove(item)
@@ -142,12 +143,26 @@ class Looking(Stage):
             return False
         return sent is None or key not in self.truth.went_on or row.rolled_back or row.head.epoch > sent.head.epoch
 
-    def check_copy(self, thread: Thread) -> None:
-        """All of a copy is history: nobody will ship it, and any machine may go on without it at once."""
+    def check_copy(self, sidecar: Sidecar, thread: Thread) -> None:
+        """All of a copy is history: nobody will ship it, and any machine may go on without it at once.
+
+        One that is given up in memory only, by a call that is still at it and has just found the thread taken, may have
+        more: a crash there leaves it ours, to be shipped.
+        """
         uid, tip = thread.identity.uid, thread.head
         if uid not in self.truth.deleted and not self.era:
             is_history = self.truth.history(uid).get(tip.tip_sequence) == tip.tip_digest
-            assert is_history, f"thread {thread.name!r} was given up with entry {tip.tip_sequence}, which is no history"
+            is_right = is_history or self.is_ours_on_disk(sidecar, thread)
+            assert is_right, f"thread {thread.name!r} was given up with entry {tip.tip_sequence}, which is no history"
+
+    def is_ours_on_disk(self, sidecar: Sidecar, thread: Thread) -> bool:
+        """Whether a call is at a thread, of which the disk says that it is ours and not archived."""
+        locks: Any = sidecar.archive.desk.locks
+        if not locks.is_taken((NAMESPACE, thread.name)):
+            return False
+        with sidecar.store.context.engine.read() as txn:
+            row = load_archive_row(txn, thread.identity)
+        return row is not None and row.access == ACCESS_OWNED and thread.number in sidecar.outbox()
 
     def check_outbox(self, sidecar: Sidecar) -> None:
         """After a start, everything of ours that is not archived will be shipped without anybody asking."""

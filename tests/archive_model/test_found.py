@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import AWAY, CUT, GATHERS, HELD, HELD_AFTER, LOST_AWAY, Fault
-from tests.archive_model.giving import RELEASE
+from tests.archive_model.faults import APPLIED, AWAY, CUT, GATHERS, HELD, HELD_AFTER, LOST_AWAY, Fault
+from tests.archive_model.giving import HEAD, RELEASE
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
@@ -236,6 +236,20 @@ def test_a_thread_that_is_deleted_here_while_its_copy_is_renewed_comes_whole(his
     assert history.sidecars[1].holds("a") is not reads
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_thread_that_is_taken_while_it_is_given_up_is_no_copy_yet(history: Rules, count: int) -> None:
+    """It is given up in memory, HEAD is refused, and what sets it aside waits for a commit of another thread."""
+    history.save_one(0, "b", "main", 10, conditional=False, archived=True, rests=False, plan=NONE)
+    history.give_up_slowly(0, "a", "rests", (HELD, HEAD), [], goes_on=False)
+    history.take_over(1, "a")
+    history.work(1, "a", count=count, size=10, archived=True)
+    applied = (Fault(APPLIED, 0, at_commit=True),)
+    history.save_one(0, "b", "main", 10, conditional=False, archived=False, rests=False, plan=applied)
+    history.resume(0)
+    history.resume(0)
+    assert history.orphans
+
+
 # -- the machine is able to find -----------------------------------------------------------------------------------
 
 
@@ -274,6 +288,13 @@ def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.M
     monkeypatch.setattr(Shipper, "_put", lambda *_: True)
     with pytest.raises(AssertionError, match="is no history"):
         save(broken, 0)
+
+
+def test_a_thread_that_stays_given_up_without_its_head_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD was refused, and nobody takes the thread back."""
+    monkeypatch.setattr(Settler, "take_back", lambda settler, hold: settler._desk.holds.pop(hold.number))
+    with pytest.raises(AssertionError, match="which is no history"):
+        save(broken, 0, rests=True, plan=(Fault(AWAY, 0, at_head=True),))
 
 
 def test_a_save_into_what_is_given_up_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,11 @@ class Lock:
         """Whether the call that runs may have it now."""
         return self._count == 0 or self._owner is self._turns.current
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether any call has it."""
+        return self._count > 0
+
     def __enter__(self) -> None:
         me = self._turns.current
         self._turns.wait_until(lambda: self._count == 0 or self._owner is me)
@@ -195,6 +200,10 @@ class NameLocks:
             return
         with lock:
             yield True
+
+    def is_taken(self, name: Hashable) -> bool:
+        """Whether a call is at something of this name."""
+        return name in self._locks and self._locks[name].is_taken
 
 
 def _stack(call: Call) -> str:

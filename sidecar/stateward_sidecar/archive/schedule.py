@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import lmdb
 
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, row_of_hold
 from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
@@ -217,8 +218,8 @@ class Schedule:
         draft = threads.draft(txn, batch, *hold.name)
         if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
             return
-        if hold.given_up is not None:
-            return  # the row would let writes pass; whoever gives it up writes the next one
+        if draft.thread.access == ACCESS_REMOTE:
+            return  # the row would let writes pass; whoever gives it up, or deletes it, writes the next one
         row = row_of_hold(hold, (draft.floor_sequence, draft.floor_version))
         archived = draft.thread.archived_sequence
         write_archive_row(txn, draft, row)

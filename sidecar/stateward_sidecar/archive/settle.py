@@ -257,9 +257,9 @@ class Settler:
         if current is None:
             return  # settled meanwhile: it is not ours
         current.is_verified = False
+        current.given_up = None  # first: who loads the thread after the row is written must find it ours
         try:
             self.write_row(hold.thread, row_of_hold(current))
-            current.given_up = None
         except Exception:
             # HEAD is asked at the next touch. Until then memory must say what the disk says: a thread that looks given
             # up is not shipped, and it may have entries that no HEAD has.
