@@ -12,10 +12,12 @@ from tests.archive_model.process import run
 from tests.archive_model.sidecar import CALLER, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.errors import ArchiveUnavailable
 
 WORDS = ["one", "two", "three", "four"]
 
@@ -67,6 +69,33 @@ def check(sidecar: Twin, archived: int) -> None:
             )
             answer = asyncio.run(sidecar.threads_.wait_durable(request, CALLER))
             assert (answer.durability, answer.archived_sequence) == (wanted, archived)
+
+
+@pytest.mark.parametrize("began", ["restarted", "was not answered"])
+def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Pair, began: str) -> None:
+    """The bucket was away when the thread was first used, or when HEAD was written, and came back as it was once: the
+    HEAD that it has now is shipped no more than any other that is older."""
+
+    def away(_method: str, key: str) -> None:
+        raise BucketUnavailable(f"{key}: away", is_unclear=True)
+
+    older = dict(pair.bucket.objects)
+    if began == "restarted":
+        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.write_rows()
+        pair.a.restart()
+    pair.bucket.before = away
+    if began == "restarted":
+        pair.a.put("five")
+    else:
+        pair.a.put("five", status=STATUS_WAITING)
+        with pytest.raises(ArchiveUnavailable):
+            pair.a.archive_all()
+    pair.mend()
+    pair.a.archive_all()
+    assert pair.bucket.objects == older
+    assert pair.a.archive.stats().rolled_back == 1
+    check(pair.a, 1)
 
 
 @pytest.mark.parametrize("then", ["goes on", "is pushed out of memory", "restarts"])

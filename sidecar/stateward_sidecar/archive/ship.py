@@ -96,7 +96,8 @@ class Shipper:
     def _verify(self, hold: Hold) -> bool:
         identity = hold.thread.identity
         seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
-        return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
+        settled = self._settler.settle(hold.thread, hold.head, hold.place, seen)
+        return settled is not None and not settled.is_rolled_back
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
