@@ -236,6 +236,17 @@ def test_a_thread_that_is_deleted_here_while_its_copy_is_renewed_comes_whole(his
     assert history.sidecars[1].holds("a") is not reads
 
 
+def test_a_bucket_that_was_set_back_while_it_was_away_is_not_written_over(history: Rules) -> None:
+    """HEAD was unclear, and is asked before the next ship: by then it is an older one."""
+    history.back_up_bucket()
+    save(history, 0)
+    save(history, 0, rests=True, plan=(Fault(AWAY, 0, at_head=True),))
+    history.wait(60.0)  # whoever waits for it gives up
+    history.set_back_bucket(now=True)
+    assert history.era
+    history.ship(0, NONE)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_thread_that_is_taken_while_it_is_given_up_is_no_copy_yet(history: Rules, count: int) -> None:
     """It is given up in memory, HEAD is refused, and what sets it aside waits for a commit of another thread."""

@@ -124,6 +124,7 @@ class Truth:
 
     def _compare(self, old: ArchiveHead, new: ArchiveHead) -> None:
         assert new.epoch >= old.epoch, "an epoch went back"
+        assert old.write_id == new.previous_write_ids[0], "a HEAD was written over another than the one it was made of"
         if new.epoch == old.epoch:
             assert new.boot_id == old.boot_id, "one epoch has two processes"
         if new.uid != old.uid:
