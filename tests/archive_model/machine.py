@@ -107,15 +107,16 @@ class Machine(Reading):
             known = {}
             self.requests.append((request, known))
         earlier = [old for old in known.get(answered_uid, ()) if line.get(old.sequence) == old.digest]
-        if not answer.replayed:  # what came so long after it that nobody has to know it is made anew
-            earlier = [old for old in earlier if old.sequence >= answer.sequence - self.window]
-        if not answer.replayed:
+        # What came so long after it that nobody has to know it is made anew: now, or by a call without an answer yet.
+        near = [old for old in earlier if old.sequence >= answer.sequence - self.window]
+        if answer.replayed:
+            answers = [(old.version, old.sequence, old.digest) for old in earlier]
+            is_known = (answer.version, answer.sequence, answer.digest) in answers
+            assert is_known or not near, "a retry was answered with what the request never made"
+        else:
             # On a copied disk the same save at the same instant makes the very same version, for the first time there.
-            earlier = [old for old in earlier if old.sequence != answer.sequence]
-            assert not earlier, "a request that was answered before was applied again"
-        answers = [(old.version, old.sequence, old.digest) for old in earlier]
-        is_known = (answer.version, answer.sequence, answer.digest) in answers
-        assert not answers or is_known, "a retry was answered with what the request never made"
+            near = [old for old in near if old.sequence != answer.sequence]
+            assert not near, "a request that was answered before was applied again"
         known.setdefault(answered_uid, []).append(answer)
 
     def wait_durable(self, sidecar: Sidecar, name: str, saved: SaveResponse) -> None:
