@@ -434,3 +434,17 @@ def test_a_request_that_is_made_anew_is_asked_for_before_its_answer() -> None:
         history.teardown()
     finally:
         small.restore()
+
+
+def test_a_thread_that_is_made_under_an_old_claim_is_no_part_of_another_line(history: Rules) -> None:
+    """Its commit took longer than the lease, and the copy that comes meanwhile has the newest part only."""
+    gathers = (Fault(GATHERS, 1, at_commit=True),)
+    history.save_one(1, "b", "main", 10, conditional=False, archived=True, rests=False, plan=gathers)
+    history.save_one(0, "b", "main", 10, conditional=False, archived=True, rests=False, plan=NONE)
+    history.wait(11.0)
+    for _ in range(2):
+        history.work(0, "b", count=3, size=1500, archived=True)
+        history.background(0, NONE)
+    history.read(1, "b", "main", NONE)
+    history.go_on(0)
+    assert history.orphans

@@ -247,7 +247,7 @@ class Attacher:
                 return False
             etag = found.etag
         try:
-            thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED)))
+            thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
         except CopyGone:
             return False
         desk.hold(thread, place, head, etag, seen.asked_at)
@@ -354,7 +354,8 @@ class Attacher:
             self._settler.part(thread, place, seen)
             seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
         try:
-            return desk.installer.install(fetched.incoming(namespace, row_of(seen.head, ACCESS_REMOTE)))
+            row = row_of(seen.head, ACCESS_REMOTE)
+            return desk.installer.install(fetched.incoming(namespace, row, thread is None))
         except CopyGone:
             return self.refresh(namespace, place, seen, None)
 

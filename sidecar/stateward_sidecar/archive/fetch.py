@@ -70,9 +70,9 @@ class Fetched:
     key: ThreadKey
     have: int  # of the copy that this goes on from
 
-    def incoming(self, namespace: NamespaceKeys, row: ArchiveRow) -> Incoming:
+    def incoming(self, namespace: NamespaceKeys, row: ArchiveRow, is_first: bool = False) -> Incoming:
         """The same, to be put on this disk."""
-        return Incoming(namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have)
+        return Incoming(namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have, is_first)
 
 
 class Fetcher:

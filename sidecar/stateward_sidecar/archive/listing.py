@@ -76,4 +76,6 @@ class ArchiveLister:
                 if here.head.tip_sequence > image.head.tip_sequence:
                     return  # renewed since HEAD was read
             row = row_of(seen.head, ACCESS_REMOTE)
-            self._desk.installer.install(Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row))
+            self._desk.installer.install(
+                Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None)
+            )

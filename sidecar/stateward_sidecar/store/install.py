@@ -16,7 +16,7 @@ from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.writer import Batch, Write
@@ -61,6 +61,7 @@ class Incoming:
     row: ArchiveRow  # how this sidecar stands to it from now on; its floor is set here
     rows: list[PackedRow] = field(default_factory=list)
     have: int = 0  # ``rows`` go on from a copy that has the entries up to this one
+    is_first: bool = False  # no copy was here that it could have been compared with
 
 
 class Installer:
@@ -71,7 +72,7 @@ class Installer:
         self._threads = threads
 
     def install(self, incoming: Incoming) -> Thread:
-        """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull or CopyGone.
+        """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull, ArchiveUnavailable or CopyGone.
 
         A copy that is here must be an ancestor: entries up to its tip stay, later ones come with ``incoming``.
         """
@@ -94,6 +95,8 @@ class Installer:
             raise CopyGone
         if old is not None and old.identity.uid != incoming.uid:
             raise Corrupt("the archive has another thread of this name", name)
+        if old is not None and incoming.is_first:  # by a save under an old claim: it may be of another line
+            raise ArchiveUnavailable(f"thread {name!r} was made here while it was fetched; try again")
         if old is not None and old.head.tip_sequence > image.head.tip_sequence:
             raise Corrupt("HEAD is older than the copy on this disk", name)
         is_equal = old is not None and old.head.tip_sequence == image.head.tip_sequence
