@@ -415,36 +415,3 @@ def test_a_request_that_came_too_late_is_made_anew_once() -> None:
         history.teardown()
     finally:
         small.restore()
-
-
-def test_a_request_that_is_made_anew_is_asked_for_before_its_answer() -> None:
-    """Another machine has the newest part only, and the call that makes it anew has no answer yet when one more has."""
-    history = Rules()
-    try:
-        history.first_steps(size=10, archived=True, window=2)
-        save(history, 0)
-        for _ in range(3):
-            history.work(0, "a", count=3, size=1500, archived=True)
-            history.background(0, NONE)
-        history.read(1, "a", "main", NONE)
-        history.take(1, "a", NONE)
-        history.retry(1, 10, archived=True, plan=(Fault(HELD_AFTER, 0, at_commit=True),))
-        history.retry(1, 10, archived=False, plan=NONE)
-        history.resume(0)
-        history.teardown()
-    finally:
-        small.restore()
-
-
-def test_a_thread_that_is_made_under_an_old_claim_is_no_part_of_another_line(history: Rules) -> None:
-    """Its commit took longer than the lease, and the copy that comes meanwhile has the newest part only."""
-    gathers = (Fault(GATHERS, 1, at_commit=True),)
-    history.save_one(1, "b", "main", 10, conditional=False, archived=True, rests=False, plan=gathers)
-    history.save_one(0, "b", "main", 10, conditional=False, archived=True, rests=False, plan=NONE)
-    history.wait(11.0)
-    for _ in range(2):
-        history.work(0, "b", count=3, size=1500, archived=True)
-        history.background(0, NONE)
-    history.read(1, "b", "main", NONE)
-    history.go_on(0)
-    assert history.orphans

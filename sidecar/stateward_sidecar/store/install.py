@@ -72,7 +72,7 @@ class Installer:
         self._threads = threads
 
     def install(self, incoming: Incoming) -> Thread:
-        """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull, ArchiveUnavailable or CopyGone.
+        """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull, CopyGone, ArchiveUnavailable.
 
         A copy that is here must be an ancestor: entries up to its tip stay, later ones come with ``incoming``.
         """
