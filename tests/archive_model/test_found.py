@@ -247,6 +247,19 @@ def test_a_bucket_that_was_set_back_while_it_was_away_is_not_written_over(histor
     history.ship(0, NONE)
 
 
+def test_what_a_replaced_owner_needs_for_its_head_is_gone_with_the_thread(history: Rules) -> None:
+    """Another machine took the thread and deleted it: that is no damage, and the next ship finds out."""
+    history.part(0, "a", own=1, count=1, size=10, plan=NONE, worked=12)
+    history.be_idle(0, "a", count=1, seconds=1.0, aside=0, plan=NONE)
+    history.take(0, "a", NONE)
+    history.tag(0, "a", "x", NONE)
+    history.take(1, "a", NONE)
+    history.delete(1, "a", NONE, now=True)
+    history.background(1, NONE)
+    history.ship(0, NONE)
+    assert history.sidecars[0].find("a") is None
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_thread_that_is_taken_while_it_is_given_up_is_no_copy_yet(history: Rules, count: int) -> None:
     """It is given up in memory, HEAD is refused, and what sets it aside waits for a commit of another thread."""

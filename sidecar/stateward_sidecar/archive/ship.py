@@ -40,7 +40,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Moment, Shipment
 from stateward_sidecar.store.thread import Thread
@@ -91,7 +91,11 @@ class Shipper:
             rests = moment.image.head.status in RESTING
             is_new = moment.tip_sequence > hold.head.tip_sequence or bool(hold.dropped_blobs)
             if is_new or (detach and not hold.head.detached):
-                self._ship(hold, moment, detach=not keeps and (detach or rests))
+                try:
+                    self._ship(hold, moment, detach=not keeps and (detach or rests))
+                except Corrupt:  # no damage where others have taken the thread: they delete what our HEAD named
+                    if self._verify(hold):
+                        raise
 
     def _verify(self, hold: Hold) -> bool:
         identity = hold.thread.identity
