@@ -1,4 +1,4 @@
-"""Histories in which the machine once found something, as short as it could make them; and that it is able to find."""
+"""Histories in which the machine once found something, as short as it could make them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ from typing import Any
 import pytest
 from tests.archive_model import small
 from tests.archive_model.faults import APPLIED, AWAY, CUT, GATHERS, HELD, HELD_AFTER, LOST_AWAY, Fault
-from tests.archive_model.giving import HEAD, RELEASE
+from tests.archive_model.giving import HEAD
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED
-from stateward_sidecar.archive import judge
 from stateward_sidecar.archive.fetch import Fetcher
-from stateward_sidecar.archive.settle import Settler
-from stateward_sidecar.archive.ship import Shipper
-from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
-from stateward_sidecar.storage import layout
-from stateward_sidecar.store import effects
-from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.sweep import Sweeper
-from stateward_sidecar.store.thread import rows
 
 NONE: tuple[Fault, ...] = ()
 
@@ -274,61 +265,6 @@ def test_a_thread_that_is_taken_while_it_is_given_up_is_no_copy_yet(history: Rul
     assert history.orphans
 
 
-# -- the machine is able to find -----------------------------------------------------------------------------------
-
-
-def two_owners(history: Rules) -> None:
-    """The second sidecar takes the thread over and writes; the first one does not know."""
-    history.take(1, "a", NONE)
-    save(history, 1)
-    save(history, 0)
-
-
-@pytest.fixture
-def broken() -> Iterator[Rules]:
-    """The same as `history`, for what must be found."""
-    made = Rules()
-    made.first_steps(size=10, archived=True)
-    made.is_broken = True
-    yield made
-    made.teardown()
-    small.restore()
-
-
-def test_a_bucket_without_conditions_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a stale owner can write HEAD, it names two histories."""
-
-    def replace(bucket: MemoryBucket, key: str, data: bytes, etag: str) -> str:
-        bucket.objects[key] = data
-        return etag_of(data)
-
-    monkeypatch.setattr(MemoryBucket, "replace", replace)
-    with pytest.raises(AssertionError, match="an epoch went back"):
-        two_owners(broken)
-
-
-def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a ship that did not land is believed, an ARCHIVED answer is no history."""
-    monkeypatch.setattr(Shipper, "_put", lambda *_: True)
-    with pytest.raises(AssertionError, match="is no history"):
-        save(broken, 0)
-
-
-def test_a_thread_that_stays_given_up_without_its_head_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HEAD was refused, and nobody takes the thread back."""
-    monkeypatch.setattr(Settler, "take_back", lambda settler, hold: settler._desk.holds.pop(hold.number))
-    with pytest.raises(AssertionError, match="which is no history"):
-        save(broken, 0, rests=True, plan=(Fault(AWAY, 0, at_head=True),))
-
-
-def test_a_save_into_what_is_given_up_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is committed right before the release, which does not look."""
-    release = Orphans.release
-    monkeypatch.setattr(Orphans, "release", lambda it, thread, until, *more: release(it, thread, until + 9, *more))
-    with pytest.raises(AssertionError, match="CORRUPT, and nothing was damaged"):
-        broken.give_up_slowly(0, "a", "detach", (HELD, RELEASE), [], goes_on=True)
-
-
 def test_what_comes_while_a_commit_gathers_goes_with_it(history: Rules) -> None:
     """So do the machine's writers, as a daemon's does."""
     writer, gathers = history.sidecars[0].store.context.writer, (Fault(GATHERS, 0, at_commit=True),)
@@ -350,36 +286,6 @@ def test_a_thread_goes_when_its_time_is_over_and_not_before(history: Rules) -> N
     history.sweep(0, (), [], hours=1)
     history.background(0, NONE)
     assert history.sidecars[0].find("a") is None
-
-
-def test_a_thread_that_goes_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that does not wait."""
-
-    def due(sweeper: Sweeper) -> list[tuple[int, int]]:
-        with sweeper._context.engine.read() as txn:
-            return [layout.unpack_expiry(key)[::-1] for key, _ in rows(txn, b"E")]
-
-    monkeypatch.setattr(Sweeper, "_due", due)
-    broken.set_ttl(0, "a")
-    with pytest.raises(AssertionError, match="before its time"):
-        broken.sweep(0, (), [], hours=0)
-
-
-def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fencing does not look for what both histories share, an orphan says so of entries that are history."""
-    monkeypatch.setattr(judge, "_common", lambda *_: 0)
-    monkeypatch.setattr(Settler, "_newest_shared", lambda *_: (0, False))
-    with pytest.raises(AssertionError, match="calls it lost"):
-        two_owners(broken)
-
-
-def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a sidecar does not ask what was begun before, a tool is called twice."""
-    broken.pay(0, "a", "fare", restarted=False, finishes=False, plan=NONE)
-    broken.take(1, "a", NONE)
-    monkeypatch.setattr(effects, "find_effect", lambda *_: None)
-    with pytest.raises(AssertionError, match="called twice"):
-        broken.pay(1, "a", "fare", restarted=False, finishes=False, plan=NONE)
 
 
 def test_a_thread_made_while_its_name_is_deleted_is_whole_or_gone(history: Rules) -> None:
