@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stateward.storage.v1.snapshot_pb2 import NamedLog, NamedValue, RetiredLog, Snapshot
 from stateward.v1.state_pb2 import State, Value
+from stateward_sidecar.codec.snapshot import from_snapshot, to_snapshot
 from stateward_sidecar.codec.state import (
     EMPTY,
     EMPTY_ENTRIES,
@@ -19,9 +20,7 @@ from stateward_sidecar.codec.state import (
     find_data,
     frame,
     from_message,
-    from_snapshot,
     to_message,
-    to_snapshot,
     unframe,
     varint,
     wire,

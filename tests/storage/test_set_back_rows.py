@@ -12,7 +12,7 @@ from tests.storage.test_slow_prunes import line
 
 from stateward.v1.blob_service_pb2 import BlobBegin
 from stateward_sidecar.codec import parts
-from stateward_sidecar.codec.state import to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay

@@ -14,7 +14,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse, SetTagRequest
-from stateward_sidecar.codec.state import to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import clear, lineage, replay, snapshots

@@ -12,7 +12,7 @@ from tests.storage.inside import findings, get, hydrate, make_store, opened, res
 
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.codec.state import to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Write

@@ -18,7 +18,7 @@ from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.parts import EDITS_MAGIC, SNAPSHOT_MAGIC, open_pieces
 from stateward_sidecar.codec.seal import Cipher, content_hash
-from stateward_sidecar.codec.state import from_snapshot
+from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.install import is_entry, is_snapshot

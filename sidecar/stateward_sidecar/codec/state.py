@@ -23,11 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import overload
 
-from google.protobuf.message import DecodeError
-
-from stateward.storage.v1.snapshot_pb2 import Snapshot
 from stateward.v1.state_pb2 import State
-from stateward_sidecar.errors import Corrupt
 
 # A view that pins more dropped entries than it shows, and more than these, is copied: a window that moves along a log
 # would otherwise keep every entry it ever showed.
@@ -229,40 +225,6 @@ class StateTree:
 EMPTY = StateTree({}, {}, {}, 0)
 
 
-def to_snapshot(tree: StateTree) -> bytes:
-    """Serializes a tree as ``stateward.storage.v1.Snapshot``, names ascending: the same bytes for the same tree."""
-    parts: list[bytes] = []
-    for name in sorted(tree.slots):
-        put_slot(parts, name, tree.slots[name])
-    for name in sorted(tree.logs):
-        log = tree.logs[name]
-        head = _name_field(name)
-        tail = _number(b"\x18", log.first_index) + _number(b"\x20", log.rewritten_version)
-        parts += (b"\x12", varint(len(head) + log.entries.size_bytes + len(tail)), head)
-        parts.extend(log.entries)
-        parts.append(tail)
-    for name in sorted(tree.retired):
-        record = _name_field(name) + _number(b"\x10", tree.retired[name])
-        parts += (b"\x1a", varint(len(record)), record)
-    return b"".join(parts)
-
-
-def from_snapshot(data: bytes) -> StateTree:
-    """Parses the bytes of ``to_snapshot``. Raises Corrupt where they are none."""
-    try:
-        snapshot = Snapshot.FromString(data)
-    except DecodeError as error:
-        raise Corrupt(f"a snapshot of {len(data)} bytes cannot be parsed: {error}") from error
-    slots = {slot.name: slot.value.SerializeToString() for slot in snapshot.slots}
-    logs = {
-        log.name: LogState(log.first_index, _entries_of(log.entries), log.rewritten_version) for log in snapshot.logs
-    }
-    retired = {log.name: log.next_index for log in snapshot.retired_logs}
-    if (len(slots), len(logs), len(retired)) != (len(snapshot.slots), len(snapshot.logs), len(snapshot.retired_logs)):
-        raise Corrupt(f"a snapshot of {len(data)} bytes holds a name twice")
-    return StateTree.of(slots, logs, retired)
-
-
 def wire(tree: StateTree) -> bytes:
     """Serializes a whole tree as ``stateward.v1.State``, names ascending."""
     parts: list[bytes] = []
@@ -290,16 +252,16 @@ def from_message(state: State) -> StateTree:
 
 def put_slot(parts: list[bytes], name: str, value: bytes) -> None:
     """Adds one slot: an entry of ``State.slots``, which is a ``NamedValue`` of ``Snapshot.slots`` byte for byte."""
-    head = _name_field(name) + b"\x12" + varint(len(value))
+    head = name_field(name) + b"\x12" + varint(len(value))
     parts += (b"\x0a", varint(len(head) + len(value)), head, value)
 
 
 def put_log(parts: list[bytes], name: str, log: LogState) -> None:
     """Adds one entry of ``State.logs``. The first index is always there, a rewritten version of 0 never."""
     first = b"\x08" + varint(log.first_index)
-    rewritten = _number(b"\x18", log.rewritten_version)
+    rewritten = number_field(b"\x18", log.rewritten_version)
     log_bytes = len(first) + log.entries.size_bytes + len(rewritten)
-    head = _name_field(name) + b"\x12" + varint(log_bytes)
+    head = name_field(name) + b"\x12" + varint(log_bytes)
     parts += (b"\x12", varint(len(head) + log_bytes), head, first)
     parts += log.entries[:]
     parts.append(rewritten)
@@ -317,7 +279,7 @@ def unframe(item: bytes) -> bytes:
 
 def skip_prefix(item: bytes) -> int:
     """Tells where in a frame the serialized Value begins."""
-    return _read_varint(item, 1)[1]
+    return read_varint(item, 1)[1]
 
 
 def varint(number: int) -> bytes:
@@ -347,7 +309,7 @@ class DataSpan:
         """The text of the media type."""
         if not self.media_type_field:
             return ""
-        return self.media_type_field[_read_varint(self.media_type_field, 1)[1] :].decode()
+        return self.media_type_field[read_varint(self.media_type_field, 1)[1] :].decode()
 
 
 def find_data(value: bytes, at: int = 0) -> DataSpan | None:
@@ -358,12 +320,12 @@ def find_data(value: bytes, at: int = 0) -> DataSpan | None:
     """
     begin = at
     if at < len(value) and value[at] == _MEDIA_TYPE_TAG:
-        length, at = _read_varint(value, at + 1)
+        length, at = read_varint(value, at + 1)
         at += length
     media_type_field = value[begin:at]
     if at >= len(value) or value[at] != _DATA_TAG:
         return None
-    length, at = _read_varint(value, at + 1)
+    length, at = read_varint(value, at + 1)
     return DataSpan(media_type_field, at, at + length)
 
 
@@ -372,7 +334,7 @@ def byte_length(name: str) -> int:
     return len(name) if name.isascii() else len(name.encode())
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Returns the number at byte ``at``, and where it ends."""
     number = shift = 0
     while data[at] > 0x7F:
@@ -382,13 +344,13 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     return number | data[at] << shift, at + 1
 
 
-def _name_field(name: str) -> bytes:
+def name_field(name: str) -> bytes:
     """Field 1 of everything that has a name."""
     encoded = name.encode()
     return b"\x0a" + varint(len(encoded)) + encoded
 
 
-def _number(tag: bytes, number: int) -> bytes:
+def number_field(tag: bytes, number: int) -> bytes:
     """A varint field, left out where it is 0."""
     return tag + varint(number) if number else b""
 

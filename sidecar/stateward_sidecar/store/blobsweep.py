@@ -17,7 +17,7 @@ from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.codec.state import from_snapshot
+from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write

@@ -25,7 +25,8 @@ from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.state import StateTree, to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.writer import Batch
 from stateward_sidecar.store import replay

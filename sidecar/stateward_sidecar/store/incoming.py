@@ -14,7 +14,8 @@ from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import Named, apply_edits, check_state, check_stored_diff
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.state import EMPTY, StateTree, from_message, to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.state import EMPTY, StateTree, from_message
 from stateward_sidecar.errors import EditConflict, InvalidField, StateTooLarge
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobwrite import Sealing

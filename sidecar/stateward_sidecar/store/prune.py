@@ -21,7 +21,7 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryMetadata
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.state import to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write

@@ -14,7 +14,8 @@ from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, unpack
-from stateward_sidecar.codec.state import EMPTY, StateTree, from_snapshot
+from stateward_sidecar.codec.snapshot import from_snapshot
+from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.cache import Cache
@@ -198,7 +199,7 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
             at = entry.header.version
     finally:
         # Before damage too: who asks again must not cost as much again.
-        if chain and at:
+        if at and (chain or base):
             cache.put_state(identity.number, at, tree)
     return tree, base
 

@@ -18,7 +18,8 @@ import lmdb
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
-from stateward_sidecar.codec.state import StateTree, to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write

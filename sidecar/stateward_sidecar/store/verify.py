@@ -24,7 +24,8 @@ from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyRespons
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
-from stateward_sidecar.codec.state import EMPTY, StateTree, to_snapshot
+from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay

@@ -1,0 +1,170 @@
+"""A state as the bytes of ``stateward.storage.v1.Snapshot``, and back.
+
+protobuf keeps the interpreter to itself while it parses a message or encodes one: 150 ms for a value of 30 MB on a busy
+machine, in which no call is answered. So a large snapshot is taken apart by hand, fields at a time, and other threads
+get their turns in between. A value that is large is copied as it stands, and never parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.snapshot_pb2 import NamedLog, NamedValue, Snapshot
+from stateward_sidecar.codec.state import (
+    Entries,
+    LogState,
+    StateTree,
+    frame,
+    name_field,
+    number_field,
+    put_slot,
+    read_varint,
+    varint,
+)
+from stateward_sidecar.errors import Corrupt
+
+# What is parsed at once, and what is copied at once: a millisecond or two.
+PARSED_BYTES, COPIED_BYTES = 1 << 20, 4 << 20
+# Tags: of Snapshot, NamedValue and NamedLog.
+_SLOTS, _LOGS, _VALUE, _ENTRY = 0x0A, 0x12, 0x12, 0x12
+_LONG = 0x80
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def to_snapshot(tree: StateTree) -> bytes:
+    """Serializes a tree, names ascending: the same bytes for the same tree."""
+    parts: list[bytes] = []
+    for name in sorted(tree.slots):
+        put_slot(parts, name, tree.slots[name])
+    for name in sorted(tree.logs):
+        log = tree.logs[name]
+        head = name_field(name)
+        tail = number_field(b"\x18", log.first_index) + number_field(b"\x20", log.rewritten_version)
+        parts += (b"\x12", varint(len(head) + log.entries.size_bytes + len(tail)), head)
+        parts.extend(log.entries)
+        parts.append(tail)
+    for name in sorted(tree.retired):
+        record = name_field(name) + number_field(b"\x10", tree.retired[name])
+        parts += (b"\x1a", varint(len(record)), record)
+    return b"".join(parts)
+
+
+def from_snapshot(data: bytes) -> StateTree:
+    """Parses the bytes of ``to_snapshot``. Raises Corrupt where they are none."""
+    slots, logs, retired, count = dict[str, bytes](), dict[str, LogState](), dict[str, int](), 0
+    try:
+        for span in _spans(data, 0, len(data)):
+            if span.tag == _SLOTS:
+                name, value = _read_slot(data, span)
+                slots[name], count = value, count + 1
+            elif span.tag == _LOGS:
+                name, log = _read_log(data, span)
+                logs[name], count = log, count + 1
+            else:
+                part = Snapshot.FromString(_cut(data, span.start, span.stop))
+                slots.update((slot.name, slot.value.SerializeToString()) for slot in part.slots)
+                logs.update(
+                    (log.name, LogState(log.first_index, _entries_of(_frames_of(log)), log.rewritten_version))
+                    for log in part.logs
+                )
+                retired.update((log.name, log.next_index) for log in part.retired_logs)
+                count += len(part.slots) + len(part.logs) + len(part.retired_logs)
+    except (DecodeError, IndexError) as error:
+        raise Corrupt(f"a snapshot of {len(data)} bytes cannot be parsed: {error}") from error
+    if len(slots) + len(logs) + len(retired) != count:
+        raise Corrupt(f"a snapshot of {len(data)} bytes holds a name twice")
+    return StateTree.of(slots, logs, retired)
+
+
+class _Span(NamedTuple):
+    """Some bytes of a message: one large field, or a row of small ones (tag 0), which begins where its content does."""
+
+    tag: int
+    start: int
+    content: int
+    stop: int
+
+
+def _cut(data: bytes, start: int, stop: int) -> bytes:
+    """A copy. Slices are copied a few milliseconds at a time, and they are joined beside other threads."""
+    if stop - start <= COPIED_BYTES:
+        return data[start:stop]
+    return b"".join([data[at : min(at + COPIED_BYTES, stop)] for at in range(start, stop, COPIED_BYTES)])
+
+
+def _spans(data: bytes, start: int, stop: int) -> Iterator[_Span]:
+    """All bytes of a message, in their order. Raises DecodeError, IndexError."""
+    if stop - start <= PARSED_BYTES:
+        if start < stop:
+            yield _Span(0, start, start, stop)
+        return
+    row = at = start
+    while at < stop:
+        field_start = at
+        tag, size_bytes = data[at], data[at + 1]
+        if size_bytes < _LONG and tag < _LONG and tag & 7 == _BYTES:  # most; the other way is slow
+            at += 2 + size_bytes
+            content = at
+        else:
+            tag, at = read_varint(data, at)
+            content, at = _skip(data, tag, at)
+        if at > stop:
+            raise DecodeError("a field is longer than its message")
+        if tag & 7 == _BYTES and at - content > PARSED_BYTES:
+            if row < field_start:
+                yield _Span(0, row, row, field_start)
+            yield _Span(tag, field_start, content, at)
+            row = at
+        elif at - row > PARSED_BYTES:
+            yield _Span(0, row, row, at)
+            row = at
+    if row < stop:
+        yield _Span(0, row, row, stop)
+
+
+def _skip(data: bytes, tag: int, at: int) -> tuple[int, int]:
+    """Where the content of a field begins and ends."""
+    kind = tag & 7
+    if kind == _BYTES:
+        size_bytes, at = read_varint(data, at)
+        return at, at + size_bytes
+    if kind == _VARINT:
+        return at, read_varint(data, at)[1]
+    if kind in (_FIXED64, _FIXED32):
+        return at, at + (8 if kind == _FIXED64 else 4)
+    raise DecodeError(f"a field has the wire type {kind}")
+
+
+def _read_slot(data: bytes, slot: _Span) -> tuple[str, bytes]:
+    head, value = NamedValue(), None
+    for span in _spans(data, slot.content, slot.stop):
+        if span.tag == _VALUE:
+            value = _cut(data, span.content, span.stop)
+        else:
+            head.MergeFromString(_cut(data, span.start, span.stop))
+    return head.name, head.value.SerializeToString() if value is None else value
+
+
+def _read_log(data: bytes, log: _Span) -> tuple[str, LogState]:
+    name, first_index, rewritten_version, items = "", 0, 0, list[bytes]()
+    for span in _spans(data, log.content, log.stop):
+        field = _cut(data, span.start, span.stop)
+        if span.tag == _ENTRY:  # it is framed as it stands
+            items.append(field)
+            continue
+        part = NamedLog.FromString(field)
+        items += _frames_of(part)
+        name, first_index = part.name or name, part.first_index or first_index
+        rewritten_version = part.rewritten_version or rewritten_version
+    return name, LogState(first_index, _entries_of(items), rewritten_version)
+
+
+def _frames_of(log: NamedLog) -> list[bytes]:
+    return [frame(value.SerializeToString()) for value in log.entries]
+
+
+def _entries_of(items: list[bytes]) -> Entries:
+    return Entries(items, 0, len(items), sum(map(len, items)))
