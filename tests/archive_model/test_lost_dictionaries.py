@@ -26,7 +26,7 @@ def history() -> Iterator[Rules]:
     made = Rules()
     try:
         made.first_steps(size=10, archived=True)
-        made.work(0, "a", count=8, size=1500, archived=True)
+        made.work(0, "a", count=5, size=1000, archived=True)
         yield made
     finally:
         small.restore()
