@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.codec.test_state import NAMES, indexes, names, slot_values, trees, value_bytes
 
-from stateward.v1.diff_pb2 import Diff
+from stateward.v1.diff_pb2 import Diff, Edit, Splice, SpliceSlot
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.codec import diff as diff_module
+from stateward_sidecar.codec import draft as draft_module
 from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.diff import (
     common_prefix,
@@ -248,6 +251,24 @@ def test_shrink_only_first_edits() -> None:
     deleted.edits.add().delete_slot.slot = "s"
     deleted.edits.extend(set_slots(("s", b"a" * 901)).edits)
     assert shrink(tree, deleted) is deleted
+
+
+def test_what_was_saved_is_applied_again_however_much_it_splices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's splices are bounded. The daemon's own are not: the save that they stand for was answered."""
+    monkeypatch.setattr(draft_module, "MAX_SPLICED_BYTES", 1500)
+    tree = tree_of(s=b"a" * 900, t=b"b" * 900, u=b"c" * 900, v=b"d" * 900)
+    bases = (sha256(b"x" * count + b"a" * 900).digest() for count in range(2))
+    spliced = [SpliceSlot(slot="s", base_sha256=base, splices=[Splice(offset=0, insert=b"x")]) for base in bases]
+    changed = set_slots(("t", b"b" * 901), ("u", b"c" * 901), ("v", b"d" * 901))
+    for own, sent in ((changed.edits, ()), ((), changed.edits)):  # before and after those of the client
+        diff = Diff(edits=[*own, *(Edit(splice_slot=edit) for edit in spliced), *sent])
+        smaller = shrink(tree, diff)
+        assert kinds(smaller) == ["splice_slot"] * 5
+        assert apply_edits(tree, smaller, 2) == apply_edits(tree, diff, 2)
+    wanted = apply_edits(tree, changed, 400)
+    stored = diff_from_state(tree, to_message(wanted))
+    assert kinds(stored) == ["splice_slot"] * 3
+    assert apply_edits(tree, stored, 400) == wanted
 
 
 @given(trees(), st.data())

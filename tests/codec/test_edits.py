@@ -330,10 +330,18 @@ def test_splices_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splices that copy a large slot over and over are refused, the first never."""
     monkeypatch.setattr(draft_module, "MAX_SPLICED_BYTES", 100)
     tree = apply_edits(EMPTY, edit_of("set_slot", slot="s", value=Value(data=bytes(500))), 1)
-    one = edit_of("splice_slot", slot="s", splices=[Splice(offset=0, insert=b"x")])
-    apply_edits(tree, one, 2)
+    bases = (sha256(b"x" * count + bytes(500)).digest() for count in range(2))
+    first, second = (
+        edit_of("splice_slot", slot="s", base_sha256=base, splices=[Splice(offset=0, insert=b"x")]).edits
+        for base in bases
+    )
+    apply_edits(tree, Diff(edits=first), 2)
     with pytest.raises(EditConflict, match="set the slot"):
-        apply_edits(tree, Diff(edits=[*one.edits, *one.edits]), 2)
+        apply_edits(tree, Diff(edits=[*first, *second]), 2)
+    # Without a base, as only a backup may have them: the first of a slot is the daemon's own, and is not counted.
+    one = edit_of("splice_slot", slot="s", splices=[Splice(offset=0, insert=b"x")])
+    with pytest.raises(EditConflict, match="set the slot"):
+        apply_edits(tree, Diff(edits=[*one.edits, *one.edits, *one.edits]), 2)
 
 
 def test_unknown_edit_is_not_skipped() -> None:

@@ -120,9 +120,8 @@ class Draft:
 
     def splice_slot(self, edit: SpliceSlot) -> None:
         value = self._slot(edit.slot)
-        if self.spliced_bytes > MAX_SPLICED_BYTES:
-            self._refuse("splices", f"the splices of the diff copy more than {MAX_SPLICED_BYTES:,} bytes; set the slot")
-        self.spliced_bytes += len(value)
+        if edit.base_sha256 or value is not self.base.slots.get(edit.slot):
+            self._count(value)
         span = find_data(value)
         if span is None:
             self._refuse("slot", f"slot {edit.slot!r} holds a blob or a number, which has no bytes to splice")
@@ -204,6 +203,13 @@ class Draft:
         if value is None:
             self._refuse("slot", f"there is no slot {name!r}")
         return value
+
+    def _count(self, value: bytes) -> None:
+        """Refuses a splice where those before it copied too much. Not asked for the daemon's own, which say no base and
+        stand for the first edit of a slot: a replay must not refuse what the save did."""
+        if self.spliced_bytes > MAX_SPLICED_BYTES:
+            self._refuse("splices", f"the splices of the diff copy more than {MAX_SPLICED_BYTES:,} bytes; set the slot")
+        self.spliced_bytes += len(value)
 
     def _compare(self, name: str, expected: bytes) -> None:
         """Refuses unless the slot holds bytes of this SHA-256, or does not exist where that is empty."""
