@@ -15,7 +15,7 @@ from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward_sidecar import app
 from stateward_sidecar.service import turns
-from stateward_sidecar.service.turns import FREE_CALLS, GROUP_WRITES, Flow, Line, Turns, flow_of
+from stateward_sidecar.service.turns import FREE_CALLS, GROUP_WRITES, QUIET_TURNS, Flow, Line, Turns, flow_of
 
 
 class Waiting:
@@ -180,6 +180,22 @@ async def test_a_commit_that_hangs_holds_no_call_back_for_ever() -> None:
         daemon.call(f"{number}")
     async with asyncio.timeout(10):
         assert len(await daemon.settle()) == 20
+
+
+async def test_a_group_grows_during_a_long_commit_although_calls_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    daemon = Daemon()
+    await daemon.fill()
+    for _ in range(100):
+        daemon.call("burst")
+    for _ in range(100):
+        daemon.turns.note_arrival()
+        for _ in range(2 * QUIET_TURNS):
+            await asyncio.sleep(0)
+        now_s += 0.001
+    assert len(daemon.begun) > 25
 
 
 async def test_calls_that_leave_hold_up_nobody() -> None:

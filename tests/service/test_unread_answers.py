@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.service.inside import Inside, daemon_inside
@@ -16,7 +18,11 @@ from tests.service.rawhttp2 import DATA, RawConnection
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.errors import QueueFull
+from stateward_sidecar.service import method as method_module
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget, Share
+from stateward_sidecar.service.method import Method
+from stateward_sidecar.service.room import Room
+from stateward_sidecar.service.turns import Turns
 
 MIB = 1 << 20
 CONTENT = bytes(range(256)) * 24576  # 6 MiB
@@ -188,3 +194,37 @@ async def test_slow_messages_are_not_refused_in_vain() -> None:
     assert refused == ["a"]
     (await waiting).close()
     assert budget.used_bytes == first.size_bytes == 0
+
+
+async def test_a_slow_message_does_not_wait_for_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted of it while it came is given back before its work takes a share."""
+    monkeypatch.setattr(method_module, "RECEIVING_S", 0.01)
+    data = SaveRequest(thread="t", state=State(slots={"s": Value(data=bytes(60 << 10))})).SerializeToString()
+    room = Room(Budget(3 * MIB // 2), Budget(MIB), ThreadPoolExecutor(1))
+    method = Method(
+        "Save", SaveRequest, MIB, nullcontext(), room, Turns(asyncio.get_running_loop()),
+        is_write=True, is_large=True, is_tight=False,
+    )  # fmt: skip
+    call = SlowCall(room.requests, data)
+    async with asyncio.timeout(5):
+        request, share = await method.read(cast(Any, call))
+    assert request is not None
+    assert share is not None
+    assert call.used_bytes == MIB
+    assert room.requests.used_bytes == share.size_bytes
+    share.close()
+    assert room.requests.used_bytes == 0
+
+
+class SlowCall:
+    """A call whose message takes longer than it may for nothing."""
+
+    def __init__(self, budget: Budget, data: bytes) -> None:
+        self._budget = budget
+        self._data = data
+        self.used_bytes = 0
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0.05)
+        self.used_bytes = self._budget.used_bytes
+        return self._data

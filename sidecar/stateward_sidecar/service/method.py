@@ -146,6 +146,8 @@ class Method:
             items = await self._aside(data, self._count)
             size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
         if held is None or not self.is_tight:
+            if held is not None:
+                held.settle(0)  # or a slow message would wait for the room that it has itself
             return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
         held.settle(size_bytes)
         return held

@@ -158,15 +158,18 @@ class Turns:
         for place in places:
             self._last_s, self._kept_turns = now, 0
             place.set_result(None)
-        self._is_turning = bool(self._reads or (self._writes and self._has_room))
+        self._is_turning = bool(self._reads or (self._writes and self._may_write(now)))
         if self._is_turning:
             self._loop.call_soon(self._turn)
-        elif self._writes:
+        elif self._writes:  # then at every turn of the loop again, or calls that keep coming would never let it in
             self._pause = self._loop.call_later(PACE_S, self._wake)
 
     @property
     def _has_room(self) -> bool:
         return self._committing < GROUP_WRITES
+
+    def _may_write(self, now: float) -> bool:
+        return self._has_room or now - self._last_s >= PACE_S
 
     def _choose_few(self) -> list[asyncio.Future[None]]:
         """All that have come, where they are no burst."""
@@ -178,7 +181,7 @@ class Turns:
     def _choose(self, now: float) -> list[asyncio.Future[None]]:
         """One, of a burst."""
         place = None
-        if (self._is_write_next or not self._reads) and (self._has_room or now - self._last_s >= PACE_S):
+        if (self._is_write_next or not self._reads) and self._may_write(now):
             place = self._writes.take()
         self._is_write_next = not self._is_write_next
         place = place or self._reads.take()
