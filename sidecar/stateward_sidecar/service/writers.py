@@ -30,7 +30,15 @@ from stateward.v1.writer_service_pb2 import (
     WriterSave,
     WriterSaved,
 )
-from stateward_sidecar.errors import InvalidField, ShuttingDown, StatewardError, VersionMismatch, WriterAborted
+from stateward_sidecar.errors import (
+    HistoryElsewhere,
+    InvalidField,
+    NotOwner,
+    ShuttingDown,
+    StatewardError,
+    VersionMismatch,
+    WriterAborted,
+)
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.leases import Leasing
@@ -328,19 +336,20 @@ class WriterService:
     async def _saved(self, frame: _Frame, stream: _Stream) -> SaveResponse:
         """What the frame's write came to. One that expects more than this disk has may have been applied by whoever
         replaced this sidecar: HEAD is asked before it is refused, as for every save, and it is written again if that
-        brings what it lacked. Frames behind it were refused with it, and stay refused."""
+        brings what it lacked. So is one whose thread was given up, or needs older history, at the moment when it came.
+        Frames behind it were refused with it, and stay refused."""
         assert frame.future is not None
         try:
             return await frame.future
-        except VersionMismatch as error:
-            mismatch: list[VersionMismatch] = [error]
+        except (VersionMismatch, NotOwner, HistoryElsewhere) as error:
+            first: list[StatewardError] = [error]
         request, place = frame.request, stream.place
         if request is None:
-            raise mismatch[0]
+            raise first[0]
 
         async def save_again() -> SaveResponse:
-            if mismatch:
-                raise mismatch.pop()
+            if first:
+                raise first.pop()
             await self._settle(stream)
             frame.save = await self._saving.prepare(request, await self._saving.check(request))
             self._queue(frame, frame.save, stream, frame.before)
