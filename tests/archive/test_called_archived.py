@@ -112,6 +112,25 @@ def test_who_waits_for_an_orphan_that_is_not_in_memory(pair: Pair) -> None:
     assert pair.a.archive.wait(line, 1) is None
 
 
+def test_nobody_waits_for_a_caller_that_left(pair: Pair) -> None:
+    """While the bucket is away, callers may come and leave for hours: nothing is kept of them."""
+    pair.a.put("a two")
+    line = pair.a.find(NAME)
+    assert line is not None
+    waiters = pair.a.archive.desk.waiters
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(levels.await_archived(pair.a.archive, line, 2, CONTEXT))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert waiters.is_waiting(line.number)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(leave())
+    assert not waiters.is_waiting(line.number)
+
+
 def test_who_waits_while_a_thread_is_taken(pair: Pair) -> None:
     """Also where the ship finds the line set aside by somebody else."""
     pair.a.put("a two")

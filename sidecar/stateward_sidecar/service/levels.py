@@ -76,6 +76,10 @@ async def await_archived(
         if future is not None:
             archive.desk.waiters.drop(line.number, future)
         return DURABILITY_COMMITTED, (archive.in_memory(line) or line).archived_sequence
+    except asyncio.CancelledError:  # its caller left; while the bucket is away, such would be kept for hours
+        if future is not None:
+            archive.desk.waiters.drop(line.number, future)
+        raise
     return DURABILITY_ARCHIVED, max((archive.in_memory(line) or line).archived_sequence, sequence)
 
 
