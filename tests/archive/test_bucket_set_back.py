@@ -17,7 +17,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.bucket.errors import BucketUnavailable
-from stateward_sidecar.errors import ArchiveUnavailable
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner
 
 WORDS = ["one", "two", "three", "four"]
 
@@ -152,3 +152,21 @@ def test_a_bucket_that_is_newer_again_has_it_again(tmp_path: Path) -> None:
         check(pair.a, 4)
         pair.a.restart()
         check(pair.a, 4)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_bucket_set_back_to_a_name_that_was_only_claimed(tmp_path: Path, reads: bool) -> None:
+    """Whoever has a copy says so: it neither calls the thread new nor makes a history of what the copy has."""
+    with twins(tmp_path) as made:
+        made.a.put("one")  # the name is claimed
+        claimed = dict(made.bucket.objects)
+        made.a.archive_all()
+        made.b.hydrate(HydrateRequest(namespace=NAMESPACE, thread=NAME))
+        made.bucket.objects = claimed
+        if not reads:
+            with pytest.raises(NotOwner):
+                made.b.put("two")
+            made.time.sleep(100)
+        with pytest.raises(Corrupt, match="older than the copy"):
+            made.b.hydrate(HydrateRequest(namespace=NAMESPACE, thread=NAME)) if reads else made.b.put("two")
+        assert made.bucket.objects == claimed

@@ -81,7 +81,7 @@ class Attacher:
             return False
         if seen is None and thread is not None and thread.archive is not None:
             raise self._lost_head(name)
-        if seen is None or seen.head.deleted or seen.is_empty:
+        if seen is None or seen.head.deleted or seen.is_new_to(thread):
             if must_exist and thread is None:
                 raise not_found(*name)
             return self._claim(name, namespace, place, seen, thread, take_over=take_over)
@@ -313,7 +313,7 @@ class Attacher:
             desk.wire.check_there()  # else nobody knows what there is
             raise not_found(*name)
         desk.observe(place, seen.head)  # whoever reads a thread may want to write it next
-        if seen.head.deleted or seen.is_empty:
+        if seen.head.deleted or seen.is_new_to(thread):
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
 

@@ -34,6 +34,7 @@ from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.install import Incoming
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import window_start
+from stateward_sidecar.store.thread import Thread
 
 # Objects of older history that are read at the same time, and held in memory.
 HISTORY_AT_ONCE = 8
@@ -59,6 +60,11 @@ class Seen:
     def is_empty(self) -> bool:
         """Claimed, and nothing was saved yet."""
         return self.head.tip_sequence == 0
+
+    def is_new_to(self, thread: Thread | None) -> bool:
+        """The same, and the copy on this disk has nothing from the archive either: else the bucket was set back."""
+        has_more = thread is not None and thread.archive is not None and thread.archive.head.tip_sequence > 0
+        return self.is_empty and not has_more
 
 
 @dataclass(frozen=True, slots=True)
