@@ -1,0 +1,56 @@
+"""The danger: a page whose code does not run, or that tells a command or an option which does not exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stateward.testing import Daemon, run_daemon
+
+PAGES = ("README.md", "docs/guide.md")
+COMMAND = re.compile(r"^    (stateward(?:-sidecar)?) (.+?)(?:  +.*| &)?$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with run_daemon() as running:
+        yield running
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_its_code_runs(repository: Path, daemon: Daemon, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Python blocks of a page are one program, and it ends well."""
+    monkeypatch.setenv("STATEWARD_TARGET", daemon.target)
+    blocks = re.findall(r"```python\n(.*?)```", (repository / page).read_text(), re.DOTALL)
+    program = compile("\n".join(blocks), page, "exec")
+    names: dict[str, object] = {}
+    exec(program, names)
+    assert "thread" in names
+    if "client" in names:
+        names["client"].close()  # type: ignore[attr-defined]
+
+
+def commands(repository: Path) -> list[tuple[str, str]]:
+    return sorted({found for page in PAGES for found in COMMAND.findall((repository / page).read_text())})
+
+
+def test_its_commands_have_these_options(repository: Path) -> None:
+    """The help of each command names every option that a page gives it."""
+    found = commands(repository)
+    assert len(found) > 20
+    for program, line in found:
+        words = line.split()
+        options = [word for word in words if word.startswith("-")]
+        names = [] if program == "stateward-sidecar" else words[: 2 if words[0] in ("archive", "keys") else 1]
+        module = "stateward_sidecar" if program == "stateward-sidecar" else "stateward.cli"
+        done = subprocess.run(
+            [sys.executable, "-m", module, *names, "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{program} {line}: {done.stderr}"
+        for option in options:
+            assert re.search(rf"{re.escape(option)}\b", done.stdout), f"{program} {' '.join(names)} has no {option}"
