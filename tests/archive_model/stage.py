@@ -73,6 +73,7 @@ class Stage(RuleBasedStateMachine):
         self.namespace: NamespaceKeys | None = None  # also when no disk has its keys any more
         self.steps: list[str] = []
         self.failures: list[BaseException] = []
+        self.next_start: tuple[Fault, ...] = ()  # the plan of a start after a death
         self.is_broken = False  # found something: what comes after it means nothing
         self.sidecars: list[Sidecar] = []
         for number in range(SIDECARS):
@@ -140,7 +141,8 @@ class Stage(RuleBasedStateMachine):
             for number, sidecar in enumerate(self.sidecars):
                 if sidecar.is_dead:
                     TOTALS["archive crashes"] += 1
-                    self.restart(number)
+                    plan, self.next_start = self.next_start, ()
+                    self.restart(number, plan)
         self.look()
 
     def look(self) -> None:

@@ -160,11 +160,16 @@ class Rules(Meetings, GivingUp):
     def come_back(self, who: int, name: str, dies: bool, plan: tuple[Fault, ...], now: bool) -> None:
         """A thread that was deleted here is used again, perhaps while the next start still clears up after it."""
         if now:
+            self.next_start = plan if dies else ()
             self.delete_here(who, name, (Fault(DIES_AFTER, 0, at_commit=True),) if dies else (), now=True)
-            self.crash(who, plan)
+            self.next_start = ()
+            if not dies:
+                self.crash(who, plan)
             self.read(who, name, "main", ())
             self.work(who, name, 1, 10, archived=False)
             self.background(who, ())
+            self.resume(len(self.turns.held) - 1)  # what the start clears up
+            self.read(who, name, "main", ())
             self.crash(who)
 
     @rule(who=WHO, name=NAMES, plan=PLANS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import GATHERS, HELD_AFTER, Fault
+from tests.archive_model.faults import GATHERS, HELD, HELD_AFTER, Fault
 from tests.archive_model.test_archive_model import Rules
 
 
@@ -47,3 +47,9 @@ def test_a_thread_that_is_made_under_an_old_claim_is_no_part_of_another_line(his
     history.read(1, "b", "main", ())
     history.go_on(0)
     assert history.orphans
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_thread_that_comes_back_while_the_start_clears_up_keeps_its_key(history: Rules, dies: bool) -> None:
+    """It was deleted on this disk alone, and is read and written again before the start has cleared up after that."""
+    history.come_back(0, "a", dies=dies, plan=(Fault(HELD, 0, at_commit=True),), now=True)
