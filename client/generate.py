@@ -16,6 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent / "stateward"
 SOURCE, TARGET = PACKAGE / "_async", PACKAGE / "_sync"
 RULES = (
+    (r"    @overload  # asyncio\n(?:.*\n)*?.*\.\.\.\n", ""),  # a coroutine function is no tool of the blocking client
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"  # noqa: ASYNC.*$", ""),
@@ -56,7 +57,7 @@ def generate(path: Path) -> str:
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     target = TARGET / path.name
-    for command in (["check", "--fix-only", "--select", "I", "--quiet"], ["format", "--quiet"]):
+    for command in (["check", "--fix-only", "--select", "I,F401", "--quiet"], ["format", "--quiet"]):
         tool = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(target), "-"]
         text = subprocess.run(tool, input=text, capture_output=True, check=True, text=True).stdout
     return HEADER.format(source=path.relative_to(PACKAGE.parent)) + text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from stateward import values
 from stateward._async.autosave import AsyncAutosave, AsyncBeforeStep
@@ -386,6 +386,10 @@ class AsyncThread:
 
     # -- tools --------------------------------------------------------------------------------------------------------
 
+    @overload  # asyncio
+    async def effect(self, key: str, fn: Callable[..., Awaitable[R]], **options: Unpack[EffectOptions]) -> R: ...
+    @overload  # asyncio
+    async def effect(self, key: str, fn: Callable[..., R], **options: Unpack[EffectOptions]) -> R: ...
     async def effect(self, key: str, fn: Tool[R], **options: Unpack[EffectOptions]) -> R:
         """Calls `fn` and keeps its result; whoever asks for this key again gets that, after any crash too.
 
@@ -404,6 +408,12 @@ class AsyncThread:
         result: R = await self._run(self._effect(plan, tools_of(self._session)))
         return result
 
+    @overload  # asyncio
+    async def cached(
+        self, tool: str, args: Any, fn: Callable[..., Awaitable[R]], **options: Unpack[CacheOptions]
+    ) -> R: ...
+    @overload  # asyncio
+    async def cached(self, tool: str, args: Any, fn: Callable[..., R], **options: Unpack[CacheOptions]) -> R: ...
     async def cached(self, tool: str, args: Any, fn: Tool[R], **options: Unpack[CacheOptions]) -> R:
         """The result of a tool that only reads, kept under its name and the hash of `args`: `fn` is called once.
 

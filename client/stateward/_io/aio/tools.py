@@ -19,7 +19,7 @@ from stateward.errors import ClaimLost, StatewardError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Tool = Callable[..., Awaitable[R]] | Callable[..., R]
+Tool = Callable[..., Awaitable[R] | R]
 """A function that an effect calls: a coroutine function, or a plain one."""
 
 

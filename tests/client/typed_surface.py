@@ -1,0 +1,55 @@
+"""What a type checker infers of both clients. Read by mypy in test_types.py, and never run."""
+
+from typing import assert_type
+
+from stateward import AsyncClient, AsyncThread, Checkpoint, Client, LogEntry, Signal, State, Thread, ThreadInfo, Wake
+
+
+def blocking(client: Client) -> None:
+    thread = client.thread("t")
+    assert_type(thread, Thread)
+    state = thread.hydrate()
+    assert_type(state, State)
+    assert_type(thread.save(state), Checkpoint)
+    assert_type(thread.effect("k", lambda: 1), int)
+    assert_type(thread.cached("tool", {}, lambda: "x"), str)
+    assert_type(thread.signals(), list[Signal])
+    assert_type(thread.fork("other"), Thread)
+    assert_type(next(thread.read_log("log")), LogEntry)
+    assert_type(next(client.threads()), ThreadInfo)
+    assert_type(next(client.watch_signals()), Wake)
+
+    @thread.effectful(lambda order: f"pay:{order}")
+    def pay(order: int) -> str:
+        return str(order)
+
+    assert_type(pay(1), str)
+    with thread.writer() as writer:
+        assert_type(writer.send(state).result(), Checkpoint)
+
+
+async def asynchronous(client: AsyncClient) -> None:
+    thread = client.thread("t")
+    assert_type(thread, AsyncThread)
+    state = await thread.hydrate()
+    assert_type(state, State)
+    assert_type(await thread.save(state), Checkpoint)
+    assert_type(await thread.effect("k", one), int)
+    assert_type(await thread.cached("tool", {}, lambda: "x"), str)
+    assert_type(await thread.signals(), list[Signal])
+    assert_type(await thread.fork("other"), AsyncThread)
+    assert_type(await anext(thread.read_log("log")), LogEntry)
+    assert_type(await anext(client.threads()), ThreadInfo)
+    assert_type(await anext(client.watch_signals()), Wake)
+
+    @thread.effectful(lambda order: f"pay:{order}")
+    async def pay(order: int) -> str:
+        return str(order)
+
+    assert_type(await pay(1), str)
+    async with thread.writer() as writer:
+        assert_type(await (await writer.send(state)).result(), Checkpoint)
+
+
+async def one() -> int:
+    return 1
