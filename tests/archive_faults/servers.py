@@ -29,7 +29,7 @@ class Server:
         """Returns when it takes objects. Raises WeedMissing."""
         command = [
             weed.find_weed(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self._directory}",
-            "-master.telemetry=false", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-s3", "-s3.iam=false",
+            "-master.telemetry=false", "-volume.max=100", "-master.volumeSizeLimitMB=64", "-s3", "-s3.iam=false",
             "-s3.port.iceberg=0", "-s3.port.lance=0", *(f"-{flag}={port}" for flag, port in self._ports.items()),
         ]  # fmt: skip
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}

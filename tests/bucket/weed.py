@@ -50,7 +50,7 @@ def running_weed(directory: Path) -> Iterator[str]:
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
     command = [
         find_weed(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={directory}", "-master.telemetry=false",
-        "-volume.max=8", "-master.volumeSizeLimitMB=64", "-s3", "-s3.iam=false", "-s3.port.iceberg=0",
+        "-volume.max=100", "-master.volumeSizeLimitMB=64", "-s3", "-s3.iam=false", "-s3.port.iceberg=0",
         "-s3.port.lance=0", *(f"-{flag}={port}" for flag, port in ports.items()),
     ]  # fmt: skip
     # Credentials in the environment would make the server ask for them; this one is open to whoever signs at all.
