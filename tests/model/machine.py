@@ -12,13 +12,13 @@ from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, c
 
 from stateward import Client
 from stateward._io.channel import bind_methods, grpc
+from stateward._io.failures import error_from_rpc
 from stateward.errors import (
     CheckpointIdReused,
     EditConflict,
     VersionMismatch,
     VersionNotFound,
     VersionPruned,
-    error_from_rpc,
 )
 from stateward.testing import Daemon
 from stateward.v1 import admin_service_pb2 as admin

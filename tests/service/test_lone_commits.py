@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from tests.service.inside import WAIT_S, daemon_inside
@@ -10,13 +11,19 @@ from tests.service.wire import text
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward_sidecar.storage.writer import Write
 
 CALLS = 64
+# How long one commit takes, in which the calls of a busy machine arrive.
+SLOW_S = 1.0
 
 
 def test_results_that_come_together_share_commits(tmp_path: Path) -> None:
     """Sixty-four calls with two effects each, of eight threads, take far fewer commits than calls."""
     with daemon_inside(tmp_path) as daemon:
+        writer, ends = daemon.parts.store.context.writer, threading.Event()
+        writer.submit(Write(run=lambda _txn, _batch: ends.wait(WAIT_S)))  # a commit that takes until all have come
+        threading.Timer(SLOW_S, ends.set).start()
         calls = [
             daemon.wire.effects.PutEffects.future(
                 PutEffectsRequest(
