@@ -28,9 +28,7 @@ ROW_S = 0.005
 # While others stand in line, groups are small: whoever begins next waits for the group before.
 GROUP_WRITES = 8
 # A commit that takes longer than its group's work lets the next group grow: by one write in this time.
-PACE_S = 0.001
-# Timers are about as coarse: what they are late is made up for, up to so much.
-LATE_S = 0.005
+PACE_S = 0.002
 # gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
 # over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins in
 # so many turns. The clock does not count here: on a busy processor nothing would be handed over.
@@ -107,7 +105,7 @@ class Turns:
         # Turns of the loop since the last call came, and since the last one was let in.
         self._quiet_turns = self._kept_turns = 0
         self._is_write_next = True
-        # When the last write of a burst was let in, or was due.
+        # When the last call was let in.
         self._last_s = 0.0
         self._is_turning = False
         self._pause: asyncio.TimerHandle | None = None
@@ -158,7 +156,7 @@ class Turns:
         elif self._kept_turns > ARRIVING_TURNS:
             places = self._choose(now)
         for place in places:
-            self._kept_turns = 0
+            self._last_s, self._kept_turns = now, 0
             place.set_result(None)
         self._is_turning = bool(self._reads or (self._writes and self._may_write(now)))
         if self._is_turning:
@@ -185,7 +183,6 @@ class Turns:
         place = None
         if (self._is_write_next or not self._reads) and self._may_write(now):
             place = self._writes.take()
-            self._last_s = now if self._has_room else max(self._last_s + PACE_S, now - LATE_S)
         self._is_write_next = not self._is_write_next
         place = place or self._reads.take()
         return [place] if place else []
