@@ -195,7 +195,7 @@ async def test_a_group_grows_during_a_long_commit_although_calls_keep_coming(mon
         for _ in range(2 * QUIET_TURNS):
             await asyncio.sleep(0)
         now_s += 0.001
-    assert len(daemon.begun) > 25
+    assert len(daemon.begun) > 10  # 50, or 25 where the clock rounds; without growth none
 
 
 async def test_calls_that_leave_hold_up_nobody() -> None:

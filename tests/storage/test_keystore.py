@@ -116,3 +116,23 @@ def test_something_else_is_not_taken_for_a_key_store(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes((b"SWKEYS" + bytes((9,))).ljust(256, b"\0"))
     with pytest.raises(StartError, match="format 9"):
         open_store(tmp_path)
+
+
+def test_no_power_cut_makes_a_key_look_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write was the last to reach the disk, a thread without a name has no key that counts."""
+    store = open_store(tmp_path)
+    write, seen = os.pwrite, list[set[bytes]]()
+
+    def cut(fd: int, data: bytes, offset: int) -> int:
+        written = write(fd, data, offset)
+        (tmp_path / "cut").mkdir(exist_ok=True)
+        (tmp_path / "cut" / "keys").write_bytes((tmp_path / "keys").read_bytes())
+        after = open_store(tmp_path / "cut")
+        seen.append(after.settled_threads())
+        after.close()
+        return written
+
+    monkeypatch.setattr(os, "pwrite", cut)
+    add_thread(store)
+    assert len(seen) == 2
+    assert seen == [set(), set()]

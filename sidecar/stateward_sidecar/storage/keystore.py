@@ -38,6 +38,7 @@ SLOT_BYTES = 128
 GROW_SLOTS = 128
 FREE, ROOT, NAMESPACE, THREAD, ERASED = range(5)
 _MAGIC = b"SWKEYS"
+_LEAVING = b"\1"
 _HEAD = struct.Struct(">BBxx16s16s")
 
 
@@ -139,7 +140,7 @@ class KeyStore:
         self._unfinished.discard(uid)
         slot = self._slots.get((THREAD, uid))
         if slot is not None:
-            os.pwrite(self._fd, b"\1" if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
+            os.pwrite(self._fd, _LEAVING if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
             self._dirty = True
         (self._leaving.add if is_leaving else self._leaving.discard)(uid)
 
@@ -176,7 +177,7 @@ class KeyStore:
     def create_namespace(self, name: str) -> NamespaceKeys:
         """Makes the keys of a namespace. Durable after ``sync``. Writer only."""
         identity, keys = self.namespace_id(name), os.urandom(2 * KEY_BYTES)
-        self._write(NAMESPACE, identity, b"\0" * 16, self._root_key, keys)
+        self._put(NAMESPACE, identity, _wrap(NAMESPACE, identity, b"\0" * 16, self._root_key, keys))
         found = self._namespaces[identity] = NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
         return found
 
@@ -187,9 +188,11 @@ class KeyStore:
         archive or by a save. Durable after ``sync``. Writer only. Raises DiskFull.
         """
         self.revive(uid)
-        self._write(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+        slot = self.wrap_thread(uid, namespace, data_key)
+        # Key and mark in one write: between two, a power cut would leave a key that seems to have a thread.
+        self._put(THREAD, uid, slot[:-1] + _LEAVING)
         self._needed.add(namespace.id)
-        self.mark_leaving(uid, is_leaving=True)
+        self._leaving.add(uid)
 
     def give_up(self, uid: bytes) -> None:
         """Frees the slot of a creation that failed. A key that has a thread stays: with an archive a claim fixes the
@@ -316,9 +319,6 @@ class KeyStore:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._fd)
-
-    def _write(self, kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> None:
-        self._put(kind, owner, _wrap(kind, owner, wrapping_id, wrapping_key, keys))
 
     def _put(self, kind: int, owner: bytes, data: bytes) -> None:
         try:
