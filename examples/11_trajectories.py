@@ -24,6 +24,7 @@ from stateward import Client, Status, ThreadOptions
 from stateward.testing import run_daemon
 
 RUNS = 24
+STATEWARD = [sys.executable, "-m", "stateward.cli"]
 TOOLS = ("search", "search", "book")
 
 
@@ -48,10 +49,15 @@ def run_agent(client: Client, number: int) -> None:
 
 def export(target: str, file: Path) -> list[dict]:
     """The good and cheap runs, by the command that a training job would call."""
-    command = [sys.executable, "-m", "stateward.cli", "--target", target, "export", "--trajectories"]
     choice = ["--status", "completed", "--max-metric", "cost_usd=0.1", "--output", file]
-    subprocess.run([*command, *choice], check=True)
+    subprocess.run([*STATEWARD, "--target", target, "export", "--trajectories", *choice], check=True)
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def ask(target: str, *question: str) -> list[dict]:
+    """What a command answers."""
+    command = [*STATEWARD, "--target", target, *question, "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def main() -> int:
@@ -63,11 +69,11 @@ def main() -> int:
         counts = client.count_threads()
         print("by status:", {Status(status).name: count for status, count in counts.items()})
         failed = [info.name for info in client.threads(status="failed", step=3, updated_since=timedelta(hours=1))]
-        first = client.failures(agent="booking")[0]
-        print(f"{len(failed)} failed at step 3; the last one at version {first.version}, after {first.tool!r}: "
-              f"{first.status_detail}")  # fmt: skip
-        for use in client.tools_used(agent="booking"):
-            print(f"  {use.name}: {use.calls} calls in {use.threads} threads, {use.errors} failed")
+        last = ask(daemon.target, "failures", "--agent", "booking")[0]
+        print(f"{len(failed)} failed at step 3; the last one at version {last['version']}, after {last['tool']!r}: "
+              f"{last['status_detail']}")  # fmt: skip
+        for use in ask(daemon.target, "tools", "--agent", "booking"):
+            print(f"  {use['name']}: {use['calls']} calls in {use['threads']} threads, {use['errors']} failed")
 
         with tempfile.TemporaryDirectory() as directory:
             runs = export(daemon.target, Path(directory, "runs.jsonl"))

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from stateward.events import Event as Event
     from stateward.events import HistoryEntry as HistoryEntry
     from stateward.handoff import Handoff as Handoff
-    from stateward.insight import Failure as Failure
-    from stateward.insight import ToolUse as ToolUse
     from stateward.migrations import MigrationFailed as MigrationFailed
     from stateward.migrations import Migrations as Migrations
     from stateward.migrations import NoMigrationPath as NoMigrationPath
@@ -136,7 +134,6 @@ _HOMES = {
     ),
     "stateward.events": ("Event", "HistoryEntry"),
     "stateward.migrations": ("MigrationFailed", "Migrations", "NoMigrationPath"),
-    "stateward.insight": ("Failure", "ToolUse"),
     "stateward.models": (
         "Lease",
         "Access",
@@ -190,7 +187,6 @@ __all__ = [
     "EffectState",
     "EffectUncertain",
     "Event",
-    "Failure",
     "Fenced",
     "Handoff",
     "HandoffTaken",
@@ -233,7 +229,6 @@ __all__ = [
     "ThreadInfo",
     "ThreadNotFound",
     "ThreadOptions",
-    "ToolUse",
     "VersionMismatch",
     "VersionNotFound",
     "Wake",

@@ -89,14 +89,6 @@ def test_filters_hold_for_what_moved(threads):
     assert len(found) == 4
 
 
-def test_what_questions_read(threads):
-    """A question about all threads sees each of them once; one page is read once."""
-    for name in NAMES:
-        threads.thread(name).append("tool_calls", {"name": "search"})
-    (used,) = threads.tools_used(page_size=5)
-    assert (used.calls, used.threads) == (12, 12)
-
-
 def told(number, made_s, changed_s):
     """A thread as a daemon lists it."""
     thread = Thread(thread=f"p{number}", uid=f"u{number}")

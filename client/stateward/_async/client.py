@@ -17,7 +17,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
-from stateward._operations import drain, handoff, leases, migration_run, queries, reading, saving, signals, threads
+from stateward._operations import drain, handoff, leases, migration_run, reading, saving, signals, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
@@ -30,7 +30,6 @@ from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.events import Event
 from stateward.handoff import Handoff
-from stateward.insight import Failure, ToolUse
 from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo
 from stateward.signals import ANSWER, APPROVE, REJECT, Signal, Wake
@@ -209,35 +208,9 @@ class AsyncClient:
     ) -> dict[Status | int, int]:
         """How many threads of the namespace have each status: {Status.FAILED: 3, …}. Reads an index, no thread."""
         counts: dict[Status | int, int] = await self._session.run(
-            queries.count_threads(self.namespace, updated_since, updated_after, updated_before)
+            threads.count_threads(self.namespace, updated_since, updated_after, updated_before)
         )
         return counts
-
-    async def tools_used(
-        self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
-    ) -> list[ToolUse]:
-        """Which tools were called how often, and how often they failed, in these threads or in those that fit.
-
-        Reads the logs "messages" and "tool_calls" of every one of them, and the names of their effects (`name=`). What
-        a sliding window trimmed counts too, unless versions that hold it were pruned.
-        """
-        found: list[ToolUse] = await self._session.run(
-            queries.tools_used(self._session.refer, self.namespace, threads, agent, filters)
-        )
-        return found
-
-    async def failures(
-        self, *threads: str, agent: str | None = None, **filters: Unpack[ThreadFilters]
-    ) -> list[Failure]:
-        """Where runs failed last: version, step, status detail and the tool that was called before; newest first.
-
-        Without names these are the threads that are FAILED now. Of a thread that is named, or chosen with another
-        status, it is its newest version that says so, if there is one.
-        """
-        found: list[Failure] = await self._session.run(
-            queries.failures(self._session.refer, self.namespace, threads, agent, filters)
-        )
-        return found
 
     # -- boards and locks ---------------------------------------------------------------------------------------------
 

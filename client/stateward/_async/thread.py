@@ -26,7 +26,6 @@ from stateward._operations import (
     migrating,
     ownership,
     projecting,
-    queries,
     reading,
     recording,
     saving,
@@ -718,7 +717,7 @@ class AsyncThread:
         save; None leaves its TTL as it is. Finishing again, after a crash in between, saves no second version where
         nothing changed.
         """
-        checkpoint: Checkpoint = await self._run(queries.finish(self._ref, state, ttl, options))
+        checkpoint: Checkpoint = await self._run(saving.finish(self._ref, state, ttl, options))
         return checkpoint
 
     async def _run(self, operation: Operation[T]) -> T:

@@ -6,10 +6,12 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol, TypedDict
 
 from stateward import values
+from stateward._operations import threads
 from stateward._operations.migration_lease import Patience
 from stateward._operations.reading import hydrate, hydrate_stored
 from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, new_request_id
@@ -296,6 +298,23 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
         # Full jitter over a doubling range: writers that collided once must not meet again.
         yield Pause(random.uniform(0, min(0.01 * 2**attempt, 1.0)))  # noqa: S311  spreads, hides nothing
         attempt += 1
+
+
+def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOptions) -> Operation[Checkpoint]:
+    """Saves the last version of a run, unless it is there already, then sets the TTL, which runs from that save."""
+    status = options.get("status") or Status.COMPLETED
+    options = {**options, "status": status}
+    last = state.checkpoint
+    if last is not None:  # what lists and exports find the run by
+        options = {"step": last.step, "metrics": last.metrics, **options}
+    is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
+    if last is None or not is_there:
+        if ttl is not None and not state.version and options.get("create") is None:
+            options["create"] = ThreadOptions(ttl=ttl)
+        last = yield from save(ref, state, options)
+    if ttl is not None:  # afterwards: an agent that dies in between must not find its unfinished thread gone
+        yield from threads.update_options(ref, {"ttl": ttl})
+    return last
 
 
 def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOptions) -> Operation[Checkpoint]:

@@ -22,6 +22,7 @@ from stateward.models import (
     ThreadInfo,
     ThreadOptions,
     choice_number,
+    read_member,
     status_numbers,
 )
 from stateward.v1 import admin_service_pb2 as admin
@@ -124,6 +125,22 @@ def since(recent: datetime | timedelta | None, updated_after: datetime | None) -
     if updated_after is not None:
         _said_twice("updated_since", "updated_after")
     return datetime.now(UTC) - recent if isinstance(recent, timedelta) else recent
+
+
+def count_threads(
+    namespace: str,
+    updated_since: datetime | timedelta | None,
+    updated_after: datetime | None,
+    updated_before: datetime | None,
+) -> Operation[dict[Status | int, int]]:
+    """How many threads have each status; those that none has are left out."""
+    request = threads.CountThreadsRequest(
+        namespace=namespace,
+        updated_after=timestamp(since(updated_since, updated_after)),
+        updated_before=timestamp(updated_before),
+    )
+    response: threads.CountThreadsResponse = yield Call("CountThreads", request)
+    return {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
 
 
 def _require(name: str, value: object, kind: Any, what: str) -> None:

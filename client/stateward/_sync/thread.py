@@ -24,7 +24,6 @@ from stateward._operations import (
     migrating,
     ownership,
     projecting,
-    queries,
     reading,
     recording,
     saving,
@@ -701,7 +700,7 @@ class Thread:
         save; None leaves its TTL as it is. Finishing again, after a crash in between, saves no second version where
         nothing changed.
         """
-        checkpoint: Checkpoint = self._run(queries.finish(self._ref, state, ttl, options))
+        checkpoint: Checkpoint = self._run(saving.finish(self._ref, state, ttl, options))
         return checkpoint
 
     def _run(self, operation: Operation[T]) -> T:

@@ -108,7 +108,7 @@ def export(
         if names and any(each is not None for option, each in chooses.items() if option != "--outcome"):
             raise typer.BadParameter("give names, or what runs must fit", param_hint="THREAD")
         from stateward.cli.export_trajectories import export_trajectories, read_metrics  # noqa: PLC0415
-        from stateward.trajectories import MetricRange  # noqa: PLC0415
+        from stateward.cli.trajectories import MetricRange  # noqa: PLC0415
 
         filters: ThreadFilters = {
             "statuses": [each.value for each in status or ()],

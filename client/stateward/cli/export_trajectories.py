@@ -12,8 +12,8 @@ from stateward.cli.describe import plain
 from stateward.cli.files import written
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.ticker import Ticker
+from stateward.cli.trajectories import MetricRange, find_runs, read_trajectory
 from stateward.errors import ThreadNotFound, VersionNotFound
-from stateward.trajectories import MetricRange, find_runs, read_trajectory
 from stateward.values import encode
 
 if TYPE_CHECKING:

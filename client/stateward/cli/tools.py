@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stateward.cli import transcripts
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
 from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.times import read_time, time_ago
 
 if TYPE_CHECKING:
-    from stateward import Failure
     from stateward._operations.threads import ThreadFilters
 
 DETAIL_WIDTH = 200
@@ -60,7 +60,7 @@ def tools(
     filters = _filters(names, since, label)
     filters["statuses"] = [each.value for each in status or ()]
     with connect(context, target, namespace) as client:
-        found = client.tools_used(*names or (), agent=agent, **filters)
+        found = transcripts.tools_used(client, names or (), agent, filters)
     if as_json:
         print_json([vars(each) for each in found])
     elif found:
@@ -96,7 +96,7 @@ def failures(
       stateward replay booking-42 --to VERSION       how it came to that
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
-        found = client.failures(*names or (), agent=agent, **_filters(names, since, label))
+        found = transcripts.failures(client, names or (), agent, _filters(names, since, label))
     if as_json:
         print_json([{**vars(each), "time": each.time.isoformat()} for each in found])
     elif found:
@@ -110,7 +110,7 @@ def failures(
         say("no failures in these threads")
 
 
-def _row(each: Failure) -> tuple[str, ...]:
+def _row(each: transcripts.Failure) -> tuple[str, ...]:
     return (
         each.thread,
         str(each.version),

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from stateward.blobs import MARK
 from stateward.changes import EntriesAppended, EntryReplaced, LogDeleted, LogTrimmed
-from stateward.insight import MESSAGES, TOOL_CALLS, count_calls
+from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, count_calls
 from stateward.models import Status
 from stateward.v1 import state_pb2
 from stateward.values import Blob, decode_leniently
@@ -77,8 +77,8 @@ def read_trajectory(
     thread = client.thread(info.name)
     wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)
     state = thread.hydrate(slots=wanted, logs=[MESSAGES, TOOL_CALLS], must_exist=True)
-    messages, messages_missing = _whole_log(thread, state, MESSAGES)
-    tool_calls, tool_calls_missing = _whole_log(thread, state, TOOL_CALLS)
+    messages, messages_missing = whole_log(thread, state, MESSAGES)
+    tool_calls, tool_calls_missing = whole_log(thread, state, TOOL_CALLS)
     calls = count_calls(messages, tool_calls)
     checkpoint = state.checkpoint
     assert checkpoint is not None
@@ -113,17 +113,24 @@ def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
     return record
 
 
-def _whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
+def whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
     """Every entry the log ever had, by its newest value, and how many are gone."""
     if name not in state.logs:
         return [], 0
-    log = state.logs[name]
+    log, entries = state.logs[name], entries_of(state, name)
     first = log.first_index
-    entries = {first + at: _entry(log, at) for at in range(len(log))}
     if first:
         earlier = _earlier(thread, state.version, name)
         entries = {at: _read(thread, value) for at, value in earlier.items() if at < first} | entries
     return [entries[at] for at in sorted(entries)], log.next_index - len(entries)
+
+
+def entries_of(state: State, name: str) -> dict[int, Any]:
+    """The entries of a log that the state has, by index; none if there is no such log."""
+    if name not in state.logs:
+        return {}
+    log = state.logs[name]
+    return {log.first_index + at: _entry(log, at) for at in range(len(log))}
 
 
 def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
@@ -133,9 +140,8 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
     with thread.history(version=version, logs=[name]) as line:
         for at, (checkpoint, state, changes) in enumerate(line):
             if not at:
-                log = (state or thread.hydrate(checkpoint.version, logs=[name])).logs[name]
-                entries = {log.first_index + place: _entry(log, place) for place in range(len(log))}
-                following = log.next_index
+                state = state or thread.hydrate(checkpoint.version, logs=[name])
+                entries, following = entries_of(state, name), state.logs[name].next_index
                 continue
             for change in changes:
                 match change:

@@ -1,4 +1,4 @@
-"""What agents did, read from what they left: which tools they called, and where they failed.
+"""Which tools agents called, and which calls failed, read from logs and the names of effects.
 
 Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
 
@@ -20,70 +20,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from stateward.models import Checkpoint, ThreadInfo
-from stateward.state import State
-from stateward.v1 import effect_pb2
 from stateward.values import MsgPack
 
 MESSAGES, TOOL_CALLS = "messages", "tool_calls"
-LOGS = (MESSAGES, TOOL_CALLS)
-EFFECT_FAILED = effect_pb2.EFFECT_STATE_FAILED
 FAILED_WORDS = {"error", "failed", "failure"}
 FAILED_TEXT = re.compile(r"[\s\[<(*#`]*(?:(?:Error|ERROR)\b|error:|Traceback \(most recent call last\))")
 RESULT_ROLES = ("tool", "function")
 RESULT_TYPES = ("tool", "tool_result", "function_call_output")
-
-
-@dataclass(frozen=True)
-class ToolUse:
-    """How a tool was used in the threads that were looked at."""
-
-    name: str
-    calls: int
-    errors: int
-    """Calls whose result says that they failed."""
-    threads: int
-    """In how many threads it was called."""
-    last_thread: str
-    """The most recently changed one of them."""
-    last_error_thread: str
-    """The most recently changed one in which it failed; empty = it never did."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A version that says that the run failed, the newest such version of its thread."""
-
-    thread: str
-    version: int
-    branch: str
-    step: int | None
-    status_detail: str
-    time: datetime
-    tool: str
-    """The tool that was called last before it; empty = none is known."""
-    is_overcome: bool
-    """True where the thread has another status by now."""
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, tool: str, *, is_overcome: bool) -> Failure:
-        """The failure that a version says; `tool` as above."""
-        return cls(
-            checkpoint.thread,
-            checkpoint.version,
-            checkpoint.branch,
-            checkpoint.step,
-            checkpoint.status_detail,
-            checkpoint.create_time,
-            tool,
-            is_overcome,
-        )
 
 
 @dataclass
@@ -101,73 +49,11 @@ class Calls:
         self.last = self.last or other.last
 
 
-class Tally:
-    """Adds up threads, the most recently changed first."""
-
-    def __init__(self) -> None:
-        self._total = Calls()
-        self._threads: Counter[str] = Counter()
-        self._last: dict[str, str] = {}
-        self._last_error: dict[str, str] = {}
-
-    def add(self, info: ThreadInfo, calls: Calls, effects: Iterable[tuple[str, bool]] = ()) -> None:
-        """Counts a thread."""
-        recorded = Calls()
-        for name, has_failed in effects:
-            recorded.calls[name] += 1
-            recorded.errors[name] += has_failed
-        calls.merge(recorded)
-        self._total.calls += calls.calls
-        self._total.errors += calls.errors
-        for name in calls.calls:
-            self._threads[name] += 1
-            self._last.setdefault(name, info.name)
-            if calls.errors[name]:
-                self._last_error.setdefault(name, info.name)
-
-    def result(self) -> list[ToolUse]:
-        """The most used first."""
-        found = [
-            ToolUse(
-                name,
-                count,
-                self._total.errors[name],
-                self._threads[name],
-                self._last[name],
-                self._last_error.get(name, ""),
-            )
-            for name, count in self._total.calls.items()
-        ]
-        return sorted(found, key=lambda each: (-each.calls, each.name))
-
-
-def calls_in(state: State) -> Calls:
-    """The tool calls of a state's logs."""
-    return count_calls(entries_of(state, MESSAGES), entries_of(state, TOOL_CALLS))
-
-
 def count_calls(messages: Iterable[Any], tool_calls: Iterable[Any]) -> Calls:
     """The calls that the entries of two such logs tell of."""
     found = _in_messages(_objects(messages))
     found.merge(_in_calls(_objects(tool_calls)))
     return found
-
-
-def last_call(state: State) -> str:
-    """The tool that was called last; empty = none is known."""
-    return calls_in(state).last
-
-
-def entries_of(state: State, log: str) -> Iterator[Any]:
-    """The entries of a log that can be read; none where there is no such log."""
-    if log not in state.logs:
-        return
-    entries = state.logs[log]
-    for position in range(len(entries)):
-        try:
-            yield entries[position]
-        except ValueError:  # not what its media type says
-            continue
 
 
 def _objects(entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
