@@ -31,7 +31,7 @@ class Balance:
 def follow(target: str, seen: list[int]) -> None:
     """Another reader: sees each event once, in order, until the account is closed."""
     with Client(target) as client:
-        for entry in client.thread("account-7").follow_log("events"):
+        for entry in client.thread("account-7").log("events").follow():
             seen.append(entry.index)
             if entry.value["kind"] == "closed":
                 return
@@ -47,7 +47,7 @@ def main() -> int:
         follower.start()
 
         first = Balance()
-        balance = account.replay("events", first, 0, projection="balance")
+        balance = account.log("events").replay(first, 0, projection="balance")
         print(f"balance {balance}, folded from {first.folded:,} events")
 
         daemon.kill()  # the kept fold is as durable as the events are
@@ -55,18 +55,18 @@ def main() -> int:
 
         then = account.append("events", {"kind": "paid out", "amount": 30}, {"kind": "paid in", "amount": 5})
         second = Balance()
-        balance = account.replay("events", second, 0, projection="balance")
+        balance = account.log("events").replay(second, 0, projection="balance")
         print(f"balance {balance} after a crash of the daemon, folded from {second.folded} new events")
 
         state = account.hydrate()
-        account.replay("events", lambda count, _: count + 1, 0, projection="count")
+        account.log("events").replay(lambda count, _: count + 1, 0, projection="count")
         state.slots["owner"] = "Ada"
         account.save(state)  # keeping a fold is no change of the state: no VersionMismatch
 
         account.append("events", {"kind": "paid out", "amount": 5000}, {"kind": "closed", "amount": 0})
         past = Balance()
         before = 0
-        for entry in account.read_log("events", version=then.version):
+        for entry in account.log("events").read(version=then.version):
             before = past(before, entry.value)
         print(f"balance {before} at version {then.version}; now {account.replay('events', Balance(), 0)}")
 

@@ -61,7 +61,7 @@ def main() -> int:
                 worker.join()
             seconds = time.monotonic() - started
 
-            found = [(entry.value["agent"], entry.value["number"]) for entry in board.read_log("findings")]
+            found = [(entry.value["agent"], entry.value["number"]) for entry in board.log("findings").read()]
             shared = board.read("found", "first to finish")
             private = [client.board("survey", agent=agent).private.read("done").get("done") for agent in agents]
     count = shared["found"]

@@ -71,7 +71,7 @@ def interrupt_and_carry_on(client: Client) -> bool:
     charged = "".join([*lines, second.stdout]).count("charged with")
     state, end = thread.hydrate(), thread.checkpoint()
     kept = [entry["step"] for entry in state.logs["messages"]]
-    trimmed = [entry["step"] for entry in thread.trimmed("messages")]
+    trimmed = [entry["step"] for entry in thread.log("messages").trimmed()]
     print(f"a second process ended at step {end.step}; the card was charged {charged} time(s)")
     print(f"in the window {kept}, summary {state.slots['summary']}, read back {trimmed}")
     return (

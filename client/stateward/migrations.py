@@ -13,8 +13,9 @@
     thread = client.thread("booking-42", migrations=migrations)
 
 A state of an older schema is migrated in memory when it is hydrated, and its next save carries the current schema.
-What works without the state (append, increment, set_slot; read_log, follow_log, replay) migrates the head first.
-`thread.migrate()` saves it at once, and `client.migrate()` does that to all threads. Old versions stay as they were.
+What works without the state (append, increment, set_slot; reading, following and replaying a log) migrates the head
+first. `thread.migrate()` saves it at once, and `client.migrate()` does that to all threads. Old versions stay as they
+were.
 
 Schemas are numbers, and may be given as text ("1"). A version whose schema nobody said has that of its parent, and
 where none is said at all the first one that is registered, or `unsaid`.

@@ -5,8 +5,8 @@
 
 If the log is longer than the window, the save hands the oldest entries to `summarise(old_summary, entries)`, puts the
 result into a slot, and trims the log, all in the same version. The version before still has the entries:
-`thread.trimmed("messages")` reads them back. Only entries that some version has are trimmed; newer ones wait for the
-next save.
+`thread.log("messages").trimmed()` reads them back. Only entries that some version has are trimmed; newer ones wait for
+the next save.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_projections_are_left_out(stateward, client):
     run, thread = make_run("one", 3), client.thread("one")
     for step, message in enumerate(run["messages"], 1):
         thread.append("messages", message, step=step)
-    assert thread.replay("messages", lambda count, _: count + 1, 0, projection="count") == 3
+    assert thread.log("messages").replay(lambda count, _: count + 1, 0, projection="count") == 3
     assert len(thread.get().branches) == 2
     assert json.loads(stateward("export", "one").out) == run
 

@@ -75,7 +75,7 @@ def test_a_trim_is_found_though_its_first_save_failed(daemon: Daemon, thread: An
     thread = back(daemon, name, open_client)
     window = Window("m", keep_last=3)
     assert finish(thread, thread.save(state, windows=[window])).labels == {"trimmed:m": "1"}
-    assert (finish(thread, thread.trimmed("m")), list(thread.hydrate().logs["m"])) == ([0, 1], [2, 3, 4])
+    assert (finish(thread, thread.log("m").trimmed()), list(thread.hydrate().logs["m"])) == ([0, 1], [2, 3, 4])
 
 
 def test_a_step_whose_end_was_not_recorded_can_be_checked(

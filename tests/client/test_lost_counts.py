@@ -225,32 +225,32 @@ def test_what_was_expected_is_not_told_again(thread: Any) -> None:
 
 def test_a_log_is_read_from_an_index(thread: Any, client: Any) -> None:
     """Entries come with their index, over as many pages as it takes, at one version."""
-    assert list(client.thread("nobody").read_log("events")) == []
+    assert list(client.thread("nobody").log("events").read()) == []
     first = thread.append("events", *range(2500))
-    entries = iter(thread.read_log("events", 3))
+    entries = iter(thread.log("events").read(3))
     assert next(entries).value == 3
     thread.append("events", "later")  # not at the version that is read
     assert [(entry.index, entry.value) for entry in entries] == [(number, number) for number in range(4, 2500)]
-    assert [entry.value for entry in thread.read_log("events", 2499)] == [2499, "later"]
-    assert [entry.value for entry in thread.read_log("events", 2499, version=first.version)] == [2499]
-    assert list(thread.read_log("nothing")) == list(thread.branch("none").read_log("events")) == []
-    assert next(iter(thread.branch("new", at=first.version).read_log("events", 7))).value == 7
+    assert [entry.value for entry in thread.log("events").read(2499)] == [2499, "later"]
+    assert [entry.value for entry in thread.log("events").read(2499, version=first.version)] == [2499]
+    assert list(thread.log("nothing").read()) == list(thread.branch("none").log("events").read()) == []
+    assert next(iter(thread.branch("new", at=first.version).log("events").read(7))).value == 7
 
 
 def test_a_large_entry_is_read_like_others(server: Daemon, open_client: Callable[..., Any], name: str) -> None:
     """An entry that a save made a blob of comes back as the value it was."""
     thread = open_client(server.target, blob_threshold=1000).thread(name)
     thread.append("events", "x" * 5000, "small")
-    assert [entry.value for entry in thread.read_log("events")] == ["x" * 5000, "small"]
+    assert [entry.value for entry in thread.log("events").read()] == ["x" * 5000, "small"]
     assert thread.hydrate(logs=["events"]).logs["events"]._stored[0].HasField("blob")
 
 
 def test_a_follower_sees_each_event_once(server: Daemon, thread: Any, client: Any) -> None:
     """What is there, what is appended while it waits, and what comes after the end was cut off."""
     with pytest.raises(ThreadNotFound):
-        next(iter(client.thread("nobody").follow_log("events")))
+        next(iter(client.thread("nobody").log("events").follow()))
     thread.append("events", "a", "b")
-    follower = iter(thread.follow_log("events", 1))
+    follower = iter(thread.log("events").follow(1))
     assert next(follower).value == "b"
     with Client(server.target, namespace=client.namespace) as other:
         writer = other.thread(thread.name)
@@ -258,7 +258,7 @@ def test_a_follower_sees_each_event_once(server: Daemon, thread: Any, client: An
         timer.start()
         assert next(follower).value == "c"
         timer.join()
-    assert [entry.value for entry in islice(thread.follow_log("events"), 3)] == ["a", "b", "c"]
+    assert [entry.value for entry in islice(thread.log("events").follow(), 3)] == ["a", "b", "c"]
 
 
 def test_a_follower_goes_back_to_where_a_log_was_cut() -> None:
@@ -295,7 +295,7 @@ def test_a_follower_goes_back_to_where_a_log_was_cut() -> None:
 def test_a_follower_may_begin_now(server: Daemon, thread: Any, client: Any) -> None:
     """Without a start only what comes from then on is told."""
     thread.append("events", *range(5))
-    follower = iter(thread.follow_log("events", None))
+    follower = iter(thread.log("events").follow(None))
     with Client(server.target, namespace=client.namespace) as other:
         timer = threading.Timer(0.2, other.thread(thread.name).append, ("events", "new"))
         timer.start()
@@ -309,18 +309,18 @@ def test_a_follower_may_begin_now(server: Daemon, thread: Any, client: Any) -> N
 
 def test_a_replay_folds_only_what_is_new(thread: Any) -> None:
     """With a projection each event is folded once; without, and under another name or log, all of them."""
-    assert thread.replay("events", Sum(), 7, projection="sum") == 7  # nothing is there yet
+    assert thread.log("events").replay(Sum(), 7, projection="sum") == 7  # nothing is there yet
     thread.append("events", *range(10))
     for new, total in ((10, 45), (0, 45), (2, 145), (0, 145)):
         if new == 2:
             thread.append("events", 40, 60)
         fold = Sum()
-        assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (total, new)
+        assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (total, new)
     for options in ({}, {"projection": "other"}):
         fold = Sum()
-        assert (thread.replay("events", fold, 0, **options), fold.folded) == (145, 12)
+        assert (thread.log("events").replay(fold, 0, **options), fold.folded) == (145, 12)
     thread.append("more", *[1] * 20)
-    assert thread.replay("more", Sum(), 0, projection="sum") == 20  # the name was used for another log
+    assert thread.log("more").replay(Sum(), 0, projection="sum") == 20  # the name was used for another log
 
 
 def test_a_reducer_may_be_awaited(client: Any, thread: Any) -> None:
@@ -332,16 +332,16 @@ def test_a_reducer_may_be_awaited(client: Any, thread: Any) -> None:
     thread.append("events", 1, 2)
     if isinstance(client, Client):
         with pytest.raises(TypeError, match="AsyncClient"):
-            thread.replay("events", add, 0)
+            thread.log("events").replay(add, 0)
     else:
-        assert thread.replay("events", add, 0) == 3
+        assert thread.log("events").replay(add, 0) == 3
 
 
 @pytest.mark.parametrize("rewrite", ["replace", "cut", "trim", "delete"])
 def test_a_rewritten_log_is_folded_anew(thread: Any, rewrite: str) -> None:
     """Where entries that were folded are no longer what they were, the fold starts again with what there is."""
     thread.append("events", 1, 2, 4)
-    assert thread.replay("events", Sum(), 0, projection="sum") == 7
+    assert thread.log("events").replay(Sum(), 0, projection="sum") == 7
     state = thread.hydrate()
     log = state.logs["events"]
     match rewrite:
@@ -355,23 +355,23 @@ def test_a_rewritten_log_is_folded_anew(thread: Any, rewrite: str) -> None:
             del state.logs["events"]
     thread.save(state)
     left = sum(state.logs["events"])
-    assert thread.replay("events", Sum(), 0, projection="sum") == left
+    assert thread.log("events").replay(Sum(), 0, projection="sum") == left
     thread.append("events", 100)
     fold = Sum()
-    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (left + 100, 1)
+    assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (left + 100, 1)
 
 
 def test_keeping_a_fold_hinders_no_writer(thread: Any) -> None:
     """A state that was hydrated before a fold was kept can be saved after it, and no save is a change of the fold."""
     thread.append("events", 1)
     state = thread.hydrate()
-    assert thread.replay("events", Sum(), 0, projection="sum") == 1
+    assert thread.log("events").replay(Sum(), 0, projection="sum") == 1
     state.slots["goal"] = "Paris"
     saved = thread.save(state)
     assert thread.hydrate().version == saved.version
     assert set(thread.hydrate().slots) == {"goal"}
     fold = Sum()
-    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (1, 0)
+    assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (1, 0)
 
 
 def test_a_lost_race_for_a_fold_is_no_error(thread: Any, client: Any) -> None:
@@ -386,12 +386,12 @@ def test_a_lost_race_for_a_fold_is_no_error(thread: Any, client: Any) -> None:
                 with Client(client.target, namespace=client.namespace) as other:
                     handle = other.thread(thread.name)
                     handle.append("events", 4)
-                    assert handle.replay("events", Sum(), 0, projection="sum") == 7
+                    assert handle.log("events").replay(Sum(), 0, projection="sum") == 7
             return super().__call__(total, event)
 
-    assert thread.replay("events", Interrupted(), 0, projection="sum") == 3
+    assert thread.log("events").replay(Interrupted(), 0, projection="sum") == 3
     fold = Sum()
-    assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (7, 0)
+    assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (7, 0)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
@@ -402,7 +402,7 @@ def test_a_fold_prolongs_no_life(thread: Any, status: str) -> None:
     before = thread.get()
     for _ in range(2):
         fold = Sum()
-        assert (thread.replay("events", fold, 0, projection="sum"), fold.folded) == (3, 2)
+        assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (3, 2)
     after = thread.get()
     assert (after.expire_time, after.update_time, after.sequence) == (
         before.expire_time,
@@ -419,7 +419,7 @@ def test_a_fold_takes_no_thread(pair: Any, open_client: Any, name: str) -> None:
     thread.ask(thread.hydrate(), "ok?", durability="archived")
     eventually(lambda: first.thread("t").get().access == Access.REMOTE)  # given up, as it waits
     for _ in range(2):
-        assert second.thread("t").replay("events", Sum(), 0, projection="sum") == 3
+        assert second.thread("t").log("events").replay(Sum(), 0, projection="sum") == 3
         info = second.thread("t").get()
         assert (info.owner_id, info.access) == ("first", Access.REMOTE)
 
@@ -433,7 +433,7 @@ def test_a_fold_while_the_daemon_is_emptied(open_client: Any, monkeypatch: pytes
         thread.append("events", 1, 2)
         client.drain()
         begun = time.monotonic()
-        assert thread.replay("events", Sum(), 0, projection="sum") == 3
+        assert thread.log("events").replay(Sum(), 0, projection="sum") == 3
         assert time.monotonic() - begun < 5
 
 
@@ -451,10 +451,10 @@ def test_areas_do_not_meet(board: Any, client: Any, name: str) -> None:
     assert board.private.read() == {"plan": "ada's", "count": 5}
     assert other.private.read("plan", "none") == {"plan": "bob's"}
     assert [*board.read("plan", "count")] == [*reversed(board.read("count", "plan"))] == ["plan", "count"]
-    assert [entry.value for entry in board.private.read_log("notes")] == ["ada's"]
+    assert [entry.value for entry in board.private.log("notes").read()] == ["ada's"]
     assert board.thread.hydrate(slots=["agents/bob/plan"]).slots["agents/bob/plan"] == "bob's"
-    assert other.private.replay("notes", lambda seen, note: [*seen, note], [], projection="p") == ["bob's"]
-    assert board.private.replay("notes", lambda seen, note: [*seen, note], [], projection="p") == ["ada's"]
+    assert other.private.log("notes").replay(lambda seen, note: [*seen, note], [], projection="p") == ["bob's"]
+    assert board.private.log("notes").replay(lambda seen, note: [*seen, note], [], projection="p") == ["ada's"]
 
 
 def test_areas_are_named_with_care(board: Any, client: Any, name: str) -> None:

@@ -309,7 +309,7 @@ def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
     for each in thread.checkpoints():
         seen = thread.hydrate(each.version)
         assert [*seen.slots.get("summary", []), *seen.logs["messages"]] == list(range(each.step + 1))
-    assert [*finish(thread, thread.trimmed("messages")), *kept] == list(range(37))
+    assert [*finish(thread, thread.log("messages").trimmed()), *kept] == list(range(37))
 
 
 def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
@@ -322,7 +322,7 @@ def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
     state.logs["messages"].append(10)
     blocking.save(state, windows=[window])
     assert blocking.hydrate().logs["messages"] == [9, 10]
-    assert blocking.trimmed("messages") == list(range(9))
+    assert blocking.log("messages").trimmed() == list(range(9))
 
 
 def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
@@ -363,7 +363,7 @@ def test_a_branch_reads_what_was_trimmed_before_it_began(thread: Any) -> None:
     """Over all branches that it goes on from, and without what those trimmed afterwards."""
 
     def trimmed(of: Any) -> list[Any]:
-        return finish(of, of.trimmed("m"))
+        return finish(of, of.log("m").trimmed())
 
     def go_on(on: Any, entries: list[Any]) -> int:
         state = on.hydrate()

@@ -86,7 +86,7 @@ def test_only_the_named_threads(client):
 def test_what_is_no_state_of_the_agent_is_left_alone(client):
     """What `replay` keeps of a fold lies on a branch of the thread, and is neither migrated nor in the way."""
     thread = save_first(client, "t", parts=["a", "b"])
-    assert thread.replay("parts", lambda count, _: count + 1, 0, projection="count") == 2
+    assert thread.log("parts").replay(lambda count, _: count + 1, 0, projection="count") == 2
     kept = [each for each in thread.get().branches if each.name != "main"]
     report = run(chain(3), client)
     assert kept, "nothing is kept on a branch any more: this test shows nothing"

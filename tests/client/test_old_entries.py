@@ -48,15 +48,15 @@ def count(total, event):
 
 def test_a_log_is_read_in_the_new_shape(new):
     """The head is migrated before its first page is read."""
-    assert [entry.value for entry in new.read_log("events")] == [{"text": "a"}, {"text": "c"}]
+    assert [entry.value for entry in new.log("events").read()] == [{"text": "a"}, {"text": "c"}]
     assert new.checkpoint().schema_version == 2
-    assert [entry.value for entry in new.read_log("events", 1)] == [{"text": "c"}]
-    assert list(new.branch("none").read_log("events")) == []
+    assert [entry.value for entry in new.log("events").read(1)] == [{"text": "c"}]
+    assert list(new.branch("none").log("events").read()) == []
 
 
 def test_a_log_is_followed_in_the_new_shape(new, old):
     """As it is read; and what a newer program migrates meanwhile is not told in a shape that nobody here knows."""
-    follower = iter(new.follow_log("events"))
+    follower = iter(new.log("events").follow())
     assert [next(follower).value for _ in range(2)] == [{"text": "a"}, {"text": "c"}]
     newer = Migrations(current=3)
     newer.step(2, 3)(lambda state: state.logs["events"].trim(keep_last=0) or state.logs["events"].append("newer"))
@@ -70,22 +70,22 @@ def test_a_log_is_followed_in_the_new_shape(new, old):
 @pytest.mark.parametrize("projection", [None, "count"])
 def test_a_log_is_folded_in_the_new_shape(new, old, projection):
     """A replay sees migrated events, also where an old program kept a fold of the old ones."""
-    assert old.replay("events", lambda total, event: total + len(event), 0, projection=projection) == 2
-    assert new.replay("events", count, 0, projection=projection) == 2
+    assert old.log("events").replay(lambda total, event: total + len(event), 0, projection=projection) == 2
+    assert new.log("events").replay(count, 0, projection=projection) == 2
     new.append("events", {"text": "more"})
-    assert new.replay("events", count, 0, projection=projection) == 6
+    assert new.log("events").replay(count, 0, projection=projection) == 6
 
 
 def test_an_old_version_is_refused(new, old):
     """Entries of a named version cannot be migrated without the rest of its state; the error names both schemas."""
     with pytest.raises(SchemaMismatch, match=r"version 1 has schema 1, .* wanted in 2: .* hydrate") as caught:
-        list(new.read_log("events", version=1))
+        list(new.log("events").read(version=1))
     assert (caught.value.schema, caught.value.metadata["asked"]) == (1, "2")
     assert old.get().version == 1, "reading a version migrated the head"
     with pytest.raises(SchemaMismatch, match="version 1"):
-        list(new.branch("new", at=1).read_log("events"))
-    assert [entry.value for entry in old.read_log("events", version=1)] == ["a", "c"]
+        list(new.branch("new", at=1).log("events").read())
+    assert [entry.value for entry in old.log("events").read(version=1)] == ["a", "c"]
     new.migrate()
-    assert [entry.value for entry in new.read_log("events", version=2)] == [{"text": "a"}, {"text": "c"}]
+    assert [entry.value for entry in new.log("events").read(version=2)] == [{"text": "a"}, {"text": "c"}]
     with pytest.raises(VersionNotFound):
-        list(new.read_log("events", version=9))
+        list(new.log("events").read(version=9))

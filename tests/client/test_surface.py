@@ -1,16 +1,16 @@
 """The public face: lazy imports, one error for each reason, two clients with the same methods, targets."""
 
 import inspect
+import re
 import subprocess
 import sys
+from types import FunctionType
 
 import pytest
 
 import stateward
 from stateward import errors
-from stateward._async.archive import AsyncArchive
 from stateward._io.target import resolve_target
-from stateward._sync.archive import Archive
 from stateward.v1.error_reason_pb2 import ErrorReason
 
 
@@ -35,31 +35,98 @@ def test_contract_does_not_load_the_client():
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
     assert all(getattr(stateward, name) is not None for name in stateward.__all__)
-    assert set(stateward._HOME_OF) == set(stateward.__all__)
+    assert dir(stateward) == stateward.__all__ == sorted(stateward.__all__)
     with pytest.raises(AttributeError):
         stateward.Nothing  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("blocking", "asyncio"),
-    [
-        (stateward.Client, stateward.AsyncClient),
-        (stateward.Thread, stateward.AsyncThread),
-        (Archive, AsyncArchive),
-    ],
-)
-def test_clients_are_twins(blocking, asyncio):
-    """Both clients have the same methods with the same parameters."""
+def blocking_word(text: str) -> str:
+    """What the blocking client says where the asyncio client says this."""
+    text = re.sub(r"\bAsync(?=[A-Z])| at 0x\w+", "", text)  # the second is of a default that is a function
+    text = re.sub(r"\b__a(enter|exit|iter|next)__\b", r"__\1__", text)
+    return text.replace("asyncio client", "blocking client")
 
-    def surface(kind):
-        return {
-            name: list(inspect.signature(each).parameters)
-            for name, each in vars(kind).items()
-            if inspect.isfunction(each) and not name.startswith("_")
-        }
 
-    assert surface(blocking) == surface(asyncio)
-    assert [name for name in surface(asyncio) if not getattr(asyncio, name).__doc__] == []
+def surface(kind: type) -> dict[str, object]:
+    """Public methods and properties of a class, with those that it inherits, and the protocols that Python speaks."""
+    members = {name: found for base in reversed(kind.__mro__[:-1]) for name, found in vars(base).items()}
+    return {
+        name: found
+        for name, found in members.items()
+        if isinstance(found, (FunctionType, property, classmethod, staticmethod))
+        and (not name.startswith("_") or re.fullmatch(r"__(a?enter|a?exit|a?iter|a?next|init|call|eq|len)__", name))
+    }
+
+
+def described(member: object) -> tuple[str, str | None]:
+    """Signature and documentation of a method or property, in the words of the blocking client."""
+    function = member.fget if isinstance(member, property) else inspect.unwrap(getattr(member, "__func__", member))
+    lines = inspect.getdoc(function)
+    return blocking_word(str(inspect.signature(function))), lines and " ".join(blocking_word(lines).split())
+
+
+def returned(member: object) -> set[str]:
+    """The names in the type that a method or property returns."""
+    function = member.fget if isinstance(member, property) else inspect.unwrap(getattr(member, "__func__", member))
+    return set(re.findall(r"\w+", str(inspect.signature(function).return_annotation)))
+
+
+def pairs() -> dict[type, type]:
+    """The asyncio and the blocking form of every class of which a client returns an object, directly or not."""
+    found: dict[type, type] = {}
+    waiting = [(stateward.AsyncClient, stateward.Client)]
+    while waiting:
+        asyncio, blocking = waiting.pop()
+        if asyncio in found or asyncio is blocking:
+            continue
+        found[asyncio] = blocking
+        for member in surface(asyncio).values():
+            function = member.fget if isinstance(member, property) else inspect.unwrap(member)
+            for name in returned(member) & function.__globals__.keys():
+                kind = function.__globals__[name]
+                if isinstance(kind, type) and kind.__module__.startswith("stateward."):
+                    home = sys.modules[
+                        function.__module__.replace("._async.", "._sync.").replace("._io.aio.", "._io.blocking.")
+                    ]
+                    waiting.append((kind, getattr(home, blocking_word(name))))
+    return found
+
+
+PAIRS = pairs()
+
+
+def test_every_returned_object_is_compared():
+    """The walk from the clients finds boards, leases, writers, autosave, streams, the archive and logs."""
+    assert {kind.__name__ for kind in PAIRS} >= {
+        "AsyncArchive",
+        "AsyncAutosave",
+        "AsyncBeforeStep",
+        "AsyncBoard",
+        "AsyncClient",
+        "AsyncHeldLease",
+        "AsyncSaveHandle",
+        "AsyncStream",
+        "AsyncThread",
+        "AsyncThreadLog",
+        "AsyncWriter",
+        "Decorator",
+    }
+    public = {name for name in stateward.__all__ if name.startswith("Async")}
+    assert public <= {kind.__name__ for kind in PAIRS}
+
+
+@pytest.mark.parametrize("asyncio", PAIRS, ids=lambda kind: kind.__name__)
+def test_clients_are_twins(asyncio):
+    """Both clients, and all objects that they return, have the same methods, signatures, types and documentation."""
+    blocking = PAIRS[asyncio]
+    there, here = surface(asyncio), surface(blocking)
+    assert {blocking_word(name) for name in there} == set(here)
+    assert blocking.__name__ == blocking_word(asyncio.__name__)
+    for name, member in there.items():
+        if name == "__call__":
+            continue  # the decorator: a coroutine function is no tool of the blocking client
+        assert described(member) == described(here[blocking_word(name)]), f"{asyncio.__name__}.{name}"
+        assert name.startswith("__") or described(member)[1], f"{asyncio.__name__}.{name} has no documentation"
 
 
 @pytest.mark.parametrize(

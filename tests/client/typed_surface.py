@@ -15,7 +15,7 @@ def blocking(client: Client) -> None:
     assert_type(thread.cached("tool", {}, lambda: "x"), str)
     assert_type(thread.signals(), list[Signal])
     assert_type(thread.fork("other"), Thread)
-    assert_type(next(thread.read_log("log")), LogEntry)
+    assert_type(next(thread.log("log").read()), LogEntry)
     assert_type(next(client.threads()), ThreadInfo)
     assert_type(next(client.watch_signals()), Wake)
 
@@ -38,7 +38,7 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await thread.cached("tool", {}, lambda: "x"), str)
     assert_type(await thread.signals(), list[Signal])
     assert_type(await thread.fork("other"), AsyncThread)
-    assert_type(await anext(thread.read_log("log")), LogEntry)
+    assert_type(await anext(thread.log("log").read()), LogEntry)
     assert_type(await anext(client.threads()), ThreadInfo)
     assert_type(await anext(client.watch_signals()), Wake)
 

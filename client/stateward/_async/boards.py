@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any, Unpack
 
+from stateward._async.logs import AsyncThreadLog
 from stateward._async.thread import AsyncThread
 from stateward._io.aio.stream import AsyncStream
 from stateward._operations import boards
 from stateward._operations.boards import Area
-from stateward._operations.logs import LogEntry
 from stateward._operations.merging import ANY
-from stateward._operations.projecting import Reducer
 from stateward._operations.saving import SaveOptions
 from stateward.events import Event
 from stateward.models import Checkpoint
@@ -64,18 +63,9 @@ class AsyncBoard:
         """
         return await self.thread._run(boards.read(self.thread._ref, self._area, slots))
 
-    def read_log(self, log: str, start: int = 0) -> AsyncIterator[LogEntry]:
-        """The entries of a log from index `start` on, as `Thread.read_log`: with migrations, in their shape."""
-        return self.thread.read_log(self._area.place(log), start)
-
-    def follow_log(self, log: str, start: int | None = 0) -> AsyncIterator[LogEntry]:
-        """The same without end, as `Thread.follow_log`."""
-        return self.thread.follow_log(self._area.place(log), start)
-
-    async def replay(self, log: str, reducer: Reducer, initial: Any, *, projection: str | None = None) -> Any:
-        """Folds the entries of a log into a value, as `Thread.replay`."""
-        name = None if projection is None else self._area.place(projection)
-        return await self.thread.replay(self._area.place(log), reducer, initial, projection=name)
+    def log(self, name: str) -> AsyncThreadLog:
+        """A handle on one log, as `Thread.log`; the names of its projections are also those of the area."""
+        return AsyncThreadLog(self.thread._session, self.thread._ref, name, self._area)
 
     def watch(
         self, *, slots: Iterable[str] = (), logs: Iterable[str] = (), after_cursor: str = ""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack, overload
 from stateward import values
 from stateward._async.autosave import AsyncAutosave, AsyncBeforeStep
 from stateward._async.leases import AsyncHeldLease
+from stateward._async.logs import AsyncThreadLog
 from stateward._async.writer import AsyncWriter
 from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession
@@ -25,7 +26,6 @@ from stateward._operations import (
     merging,
     migrating,
     ownership,
-    projecting,
     reading,
     recording,
     saving,
@@ -38,9 +38,7 @@ from stateward._operations.before import TERM_S, Check
 from stateward._operations.caching import CacheOptions, CachePlan
 from stateward._operations.cadence import GRACE_S, Cadence, check_sigterm
 from stateward._operations.effects import EffectOptions, Plan
-from stateward._operations.logs import FOLLOW_WAIT_S, LogEntry, LogFollower, LogPages
 from stateward._operations.merging import ANY
-from stateward._operations.projecting import Reducer
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.signals import LOOK_AGAIN_S
@@ -203,13 +201,6 @@ class AsyncThread:
         """What is known about the thread; ThreadNotFound if there is none."""
         return await self._run(threads.get_thread(self._ref))
 
-    async def trimmed(self, log: str) -> list[Any]:
-        """The entries that windows trimmed from a log, oldest first, also those of branches that this one started from.
-
-        Reads them from the versions before. Raises VersionPruned if retention has removed such a version.
-        """
-        return await self._run(sliding.trimmed(self._ref, log))
-
     async def checkpoint(
         self, version: int | None = None, *, tag: str | None = None, checkpoint_id: str | None = None
     ) -> Checkpoint:
@@ -313,42 +304,9 @@ class AsyncThread:
         """
         return await self._run(merging.set_slot(self._ref, slot, value, expected, options))
 
-    async def read_log(self, log: str, start: int = 0, *, version: int | None = None) -> AsyncIterator[LogEntry]:
-        """The entries of a log from index `start` on, each with its index, read page by page at one version (None =
-        the head, as it is at the first page). A log, branch or thread that does not exist has none.
-
-        With migrations a head of an older schema is migrated first, which saves it, as an append does. SchemaMismatch
-        for a `version` of another schema: a migration needs the whole state, so hydrate it."""
-        pages = LogPages(self._ref, log, start, version)
-        while not pages.ended:
-            for entry in await self._run(pages.next_page()):
-                yield entry
-
-    async def follow_log(self, log: str, start: int | None = 0) -> AsyncIterator[LogEntry]:
-        """The same without end: waits for what is appended. `start` None = only what is appended from now on.
-
-        Goes on after a restart of the daemon without gap or duplicate. For logs that are only appended to: of entries
-        that are replaced, or cut off and written anew, it tells some or none. ThreadNotFound if there is no thread.
-        With migrations a head of an older schema is migrated first, as by an append.
-        """
-        follower = LogFollower(self._ref, log, start, min(FOLLOW_WAIT_S, self._session.settings.deadline_s / 2))
-        while True:
-            for entry in await self._run(follower.next_page()):
-                yield entry
-
-    async def replay(self, log: str, reducer: Reducer, initial: Any, *, projection: str | None = None) -> Any:
-        """Folds the events of a log into a value: `value = reducer(value, event)`, beginning with `initial`.
-
-        With a `projection` the value is kept under that name in the thread, on a branch of its own, and the next
-        replay folds only what was appended since; use another name where the reducer changes. It starts again where
-        entries were replaced, cut off, or trimmed at the start (then with what is left of them). Keeping it never
-        hinders a writer, and where the daemon cannot write just now nothing is kept. Nor is it of a thread that another
-        sidecar wrote last, which that would take from it, and of one that is COMPLETED, FAILED or CANCELLED, which
-        would live longer by it: a replay of such a thread folds again what the last one folded. The value must be one
-        that a slot can hold, and comes back as one. With migrations a head of an older schema is migrated first, as by
-        an append.
-        """
-        return await self._run(projecting.replay(self._ref, log, reducer, initial, projection))
+    def log(self, name: str) -> AsyncThreadLog:
+        """A handle on one log, which need not exist: reads it page by page, follows it, or folds its entries."""
+        return AsyncThreadLog(self._session, self._ref, name)
 
     # -- the archive --------------------------------------------------------------------------------------------------
 

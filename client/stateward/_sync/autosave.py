@@ -22,7 +22,7 @@ from stateward.state import State
 
 
 class Autosave:
-    """Saves a state while an agent works; `Thread.autosave` makes it. Use it with `with`."""
+    """Saves a state while an agent works; `Thread.autosave` makes it. Use it with `async with`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Autosave:
         """
         with self._lock:
             if not self._is_open:
-                raise RuntimeError("this autosave is not open: use it with `with`")
+                raise RuntimeError("this autosave is not open: use it with `async with`")
             if self._is_asked_to_end():
                 return self._end(options)
             checkpoint: Checkpoint | None = self._session.run(self._cadence.step(options))
@@ -223,7 +223,7 @@ class Autosave:
 
 
 class BeforeStep:
-    """What `Thread.before` returns, to be used with `with`."""
+    """What `Thread.before` returns, to be used with `async with`."""
 
     def __init__(
         self,

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Unpack
 
 from stateward._io.blocking.stream import Stream
 from stateward._operations import boards
 from stateward._operations.boards import Area
-from stateward._operations.logs import LogEntry
 from stateward._operations.merging import ANY
-from stateward._operations.projecting import Reducer
 from stateward._operations.saving import SaveOptions
+from stateward._sync.logs import ThreadLog
 from stateward._sync.thread import Thread
 from stateward.events import Event
 from stateward.models import Checkpoint
@@ -65,18 +64,9 @@ class Board:
         """
         return self.thread._run(boards.read(self.thread._ref, self._area, slots))
 
-    def read_log(self, log: str, start: int = 0) -> Iterator[LogEntry]:
-        """The entries of a log from index `start` on, as `Thread.read_log`: with migrations, in their shape."""
-        return self.thread.read_log(self._area.place(log), start)
-
-    def follow_log(self, log: str, start: int | None = 0) -> Iterator[LogEntry]:
-        """The same without end, as `Thread.follow_log`."""
-        return self.thread.follow_log(self._area.place(log), start)
-
-    def replay(self, log: str, reducer: Reducer, initial: Any, *, projection: str | None = None) -> Any:
-        """Folds the entries of a log into a value, as `Thread.replay`."""
-        name = None if projection is None else self._area.place(projection)
-        return self.thread.replay(self._area.place(log), reducer, initial, projection=name)
+    def log(self, name: str) -> ThreadLog:
+        """A handle on one log, as `Thread.log`; the names of its projections are also those of the area."""
+        return ThreadLog(self.thread._session, self.thread._ref, name, self._area)
 
     def watch(self, *, slots: Iterable[str] = (), logs: Iterable[str] = (), after_cursor: str = "") -> Stream[Event]:
         """Events of the board: versions that change one of these slots or logs (none named = all), with those changes.

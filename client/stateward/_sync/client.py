@@ -152,7 +152,7 @@ class Client:
     ) -> Stream[Event]:
         """Events of all threads of the namespace, from now on or after a cursor. Close it, or use it with `with`.
 
-        The blocking watch has begun when this returns, the asyncio one with `with` (or the first step of `async
+        The blocking watch has begun when this returns, the asyncio one with `async with` (or the first step of `async
         for`). It goes on after a restart of the daemon without gap or duplicate.
         """
         ref = ThreadRef(self.namespace, "-", "")

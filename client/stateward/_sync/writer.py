@@ -39,7 +39,7 @@ class Writer(WriterShell):
     A stream that breaks is opened again, and what was not answered is sent again: nothing is lost or written twice.
     Once somebody else has taken the lease, everything that was not written raises LeaseHeld.
 
-    Belongs to one task, like a State. Leaving the `with` block waits for what was sent and gives the lease back.
+    Belongs to one task, like a State. Leaving the `async with` block waits for what was sent and gives the lease back.
     """
 
     def __init__(self, session: Session, ref: ThreadRef, **options: Any) -> None:

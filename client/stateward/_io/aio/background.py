@@ -35,7 +35,7 @@ class Lock:
 
     @asynccontextmanager
     async def if_free(self) -> AsyncIterator[None]:
-        """Takes the lock if nobody holds it, and goes on without it otherwise."""
+        """Takes the lock if nobody else holds it, and goes on without it otherwise."""
         if self._lock.locked():
             yield
             return

@@ -21,6 +21,8 @@ R = TypeVar("R")
 
 Tool = Callable[..., Awaitable[R] | R]
 """A function that an effect calls: a coroutine function, or a plain one."""
+Reducer = Callable[[R, Any], Awaitable[R] | R]
+"""A function that folds an entry of a log into a value."""
 
 
 class Decorator:

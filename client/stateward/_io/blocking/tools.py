@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 Tool = Callable[..., R]
 """A function that an effect calls."""
+Reducer = Callable[[R, Any], R]
+"""A function that folds an entry of a log into a value."""
 
 
 class Decorator:
