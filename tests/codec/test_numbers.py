@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codec.test_edits import Conflict, Model, edit_of, edits, history
+from tests.codec.edit_model import Conflict, Model, edit_of, edits, history
 from tests.codec.test_state import slot_values, trees
 
 from stateward.exporting import edit_from_json, edit_to_json, value_from_json, value_to_json

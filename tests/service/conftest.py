@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.service.wire import Wire, appends, sets
+from tests.service.agents import Agent, Stream
+from tests.service.wire import THREAD, Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Thread
-
-THREAD = "booking-42"
 
 
 @dataclass(frozen=True)
@@ -71,3 +70,16 @@ def untouched(place: Place) -> Iterator[Place]:
     assert place.look() == before
     assert place.wire.findings(place.namespace) == []
     assert place.daemon.pid == pid
+
+
+@pytest.fixture
+def make(wire: Wire, place: Place) -> Callable[[str], Agent]:
+    """Agents on the thread of the test."""
+    return lambda name: Agent(wire, place.namespace, name)
+
+
+@pytest.fixture(params=["pipelined", "awaited", "mixed"])
+def hints(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What frames say of those after them: the truth, the opposite, and now this, now that."""
+    kinds = {"pipelined": lambda number: False, "awaited": lambda number: True, "mixed": lambda number: number % 3 > 0}
+    monkeypatch.setattr(Stream, "awaited", staticmethod(kinds[request.param]))

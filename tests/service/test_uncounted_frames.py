@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.service.agents import Agent
 from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.test_stale_writers import Agent
 from tests.service.wire import sets
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import grpc
-from tests.service.test_stale_writers import Agent, new_id
+from tests.service.agents import Agent, new_id
 from tests.service.wire import Wire, appends
 
 from stateward.v1 import writer_service_pb2 as w

@@ -32,6 +32,8 @@ DOMAIN = "stateward"
 TIMEOUT_S = 20.0
 MESSAGE_BYTES_MAX = 80 << 20
 
+THREAD = "booking-42"
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
