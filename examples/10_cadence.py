@@ -35,7 +35,7 @@ def run_agent(target: str, *, is_first: bool) -> None:
         thread = client.thread("trip")
         state = thread.hydrate()
         window = Window("messages", keep_last=WINDOW, summarise=summarise)
-        with thread.autosave(state, windows=[window], on_sigterm=True, grace_s=10) as auto:
+        with thread.autosave(state, windows=[window], on_sigterm=True) as auto:
             for step in range(state.slots.get("done", 0) + 1, STEPS + 1):
                 state.logs["messages"].append({"step": step, "content": "thinking"})
                 if is_first and step == INTERRUPTED_STEP:

@@ -36,7 +36,7 @@ from stateward._operations import (
 from stateward._operations import windows as sliding
 from stateward._operations.before import TERM_S, Check
 from stateward._operations.caching import CacheOptions, CachePlan
-from stateward._operations.cadence import GRACE_S, Cadence, check_sigterm
+from stateward._operations.cadence import Cadence, check_sigterm
 from stateward._operations.effects import EffectOptions, Plan
 from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
@@ -565,7 +565,6 @@ class AsyncThread:
         after_each_step: bool = True,
         windows: Iterable[Window] = (),
         on_sigterm: bool = False,
-        grace_s: float = GRACE_S,
         sigterm_status: Status | str = Status.PAUSED,
         clock: Callable[[], float] = time.monotonic,
         **options: Unpack[SaveOptions],
@@ -579,16 +578,15 @@ class AsyncThread:
         last step had left whole. A save in the background that fails is tried again, and raised at the next step if
         that does not help; VersionMismatch is never tried again.
 
-        `on_sigterm` (main thread only) makes the final save when SIGTERM comes, with `sigterm_status`, at the next
-        step, or between two changes; then the former handler has the signal. After `grace_s` seconds it has it anyway:
-        where that ends the process, the last step is saved first, as it was, if it is not saved yet (with asyncio only
-        if the event loop runs). A final save that fails is told to the log `stateward`, or else to stderr.
+        `on_sigterm` (main thread only) makes the final save after SIGTERM, with `sigterm_status`, at the next step, at
+        the end of the block, or between two changes; then the former handler gets the signal. A second SIGTERM reaches
+        that handler at once. A final save that fails is logged to `stateward`, or to stderr if logging is not set up.
 
         `windows` trim logs before each save; `options` are those of every save. Where others must be kept from the
         thread meanwhile, use `thread.lease()` with autosave: a `thread.writer()` of one's own holds it off too
         (LeaseHeld).
         """
-        check_sigterm(sigterm_status, grace_s)
+        check_sigterm(sigterm_status)
         cadence = Cadence(
             self._ref,
             state,
@@ -598,7 +596,7 @@ class AsyncThread:
             options=options,
             clock=clock,
         )
-        return AsyncAutosave(self._session, self._ref, cadence, grace_s if on_sigterm else None, sigterm_status)
+        return AsyncAutosave(self._session, self._ref, cadence, sigterm_status if on_sigterm else None)
 
     def before(
         self,

@@ -1,72 +1,54 @@
-"""SIGTERM in an agent: heard at once, acted upon when the state is whole.
+"""SIGTERM in an agent: noted when it comes, acted upon when the state is whole.
 
-The handler saves nothing. Python runs it between two instructions of the main thread, where the state may be half
-changed, and the client's own locks may be held; so it only passes the word on, through a queue that is made for that.
-The agent's next safe point makes the final save and hands the signal over to whoever handled it before, so that the
-process ends as it would have. After the grace time, or at a second SIGTERM, it is handed over in any case.
+The handler saves nothing. Python runs it between two instructions of the main thread, when the state may be half
+changed and the client's own locks may be held. The agent's next safe point makes the final save and hands the signal
+over to the former handler, so that the process ends as it would have. A second SIGTERM is handed over at once.
 
-An event loop's own handler does not have its turn in Python's handler: the loop is woken through a file descriptor and
-would call it at once, beside this one. So it is taken from the loop, and given back at the end.
+An event loop does not call its own handler from Python's handler: a file descriptor wakes the loop, which would call it
+at once, beside this one. So it is taken from the loop, and given back at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 
 class Sigterm:
-    """Hears SIGTERM from `install` to `restore`. `wake` is called on a thread of its own once it came, and there
-    `give_up` when the grace time is over, before the signal is handed over."""
+    """Notes SIGTERM from `install` to `restore`."""
 
-    def __init__(self, grace_s: float, wake: Callable[[], None], give_up: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.is_pending = False
-        self.is_over = False
-        """It was handed over, or nobody listens any more."""
-        self._grace_s = grace_s
-        self._wake = wake
-        self._give_up = give_up
-        self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Whether it came and was not handed over yet."""
+        self._is_installed = False
         self._former: Any = None
 
-    @property
-    def ends_process(self) -> bool:
-        """Whether nothing runs any more once it is handed over. A handler in Python may let the process go on."""
-        return bool(self._former == signal.SIG_DFL)
-
-    def install(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Takes the handler's place, or that of the loop's. ValueError outside of the main thread, where Python allows
-        none; RuntimeError for a loop that does not give its handler out."""
+    def install(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Takes the place of the handler, or of that of the loop. Raises ValueError outside of the main thread, where
+        Python allows no handler, and RuntimeError for a loop that does not give its handler out."""
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("on_sigterm works in the main thread only; elsewhere call step() and close() yourself")
         of_loop = None if loop is None else LoopHandler.take(loop)
         former = signal.signal(signal.SIGTERM, self._handle)
-        self._former = of_loop or former
-        threading.Thread(target=self._wait, name="stateward-sigterm", daemon=True).start()
+        self._former, self._is_installed = of_loop or former, True
 
     def restore(self) -> None:
-        """Gives the former handler its place back."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self._words.put("over")
-        if self._former is None or signal.getsignal(signal.SIGTERM) != self._handle:
-            return
-        if isinstance(self._former, LoopHandler):
+        """Gives the former handler its place back. Restoring again does nothing."""
+        is_ours = self._is_installed and signal.getsignal(signal.SIGTERM) == self._handle
+        self._is_installed = self.is_pending = False
+        if is_ours and isinstance(self._former, LoopHandler):
             self._former.give_back()
-        else:
+        elif is_ours and self._former is not None:
             signal.signal(signal.SIGTERM, self._former)
 
     def hand_over(self) -> None:
         """Lets the former handler have the signal, which usually ends the process. May be called on any thread."""
-        if self.is_over:
+        if not self.is_pending:
             return
         if threading.current_thread() is threading.main_thread():
             self._deliver(None)
@@ -76,9 +58,7 @@ class Sigterm:
     def _handle(self, _number: int, frame: FrameType | None) -> None:
         if self.is_pending:
             self._deliver(frame)
-            return
-        self.is_pending = True
-        self._words.put("came")
+        self.is_pending = self._is_installed
 
     def _deliver(self, frame: FrameType | None) -> None:
         self.restore()
@@ -86,18 +66,6 @@ class Sigterm:
             self._former(signal.SIGTERM, frame)
         elif self._former == signal.SIG_DFL:
             signal.raise_signal(signal.SIGTERM)
-
-    def _wait(self) -> None:
-        if self._words.get() == "over":
-            return
-        self._wake()
-        try:
-            self._words.get(timeout=self._grace_s)
-        except queue.Empty:
-            try:
-                self._give_up()
-            finally:
-                self.hand_over()
 
 
 class LoopHandler:

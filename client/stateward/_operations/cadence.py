@@ -3,7 +3,6 @@
 A state is *whole* when the agent says so: at a step, and, once it makes its changes under `changing()`, outside of
 those. Nothing is ever saved at another moment. So a timer or a SIGTERM that comes in the middle of a change waits for
 its end, and an exception in the middle of one saves nothing: the next process goes on from the last whole state.
-Where a process ends before that, its last step is saved as the step had left it.
 
 A question that the agent asked stays open until a step goes on from it: who may end this process, be it a SIGTERM or
 the end of the block, does not withdraw it.
@@ -13,10 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stateward._operations import before, windows
-from stateward._operations.marks import Mark
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
 from stateward.errors import NotArchivedYet, StatewardError
@@ -24,11 +23,18 @@ from stateward.models import Checkpoint, Status, choice_number
 from stateward.state import State
 from stateward.window import Window
 
-GRACE_S = 20.0
-"""For how many seconds after SIGTERM an agent may go on to its next step."""
-
 # Of the options of a step, what still holds for a save between two steps.
 STICKY = ("step", "schema_version", "metrics")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A step that left the state whole and is not saved yet."""
+
+    checkpoint: Checkpoint | None
+    """What the state goes on from; once that is another one, the step is part of it."""
+    changes: bytes
+    options: SaveOptions
 
 
 class Cadence:
@@ -75,7 +81,7 @@ class Cadence:
         asked: SaveOptions = {**self._base, **given(options)}
         if self._after_each_step or is_overdue or self.wait_s() == 0:
             return (yield from self._save(asked))
-        self._mark = Mark(self.state, self._changes(), asked)
+        self._mark = Mark(self.state.checkpoint, self._changes(), asked)
         return None
 
     def before(self, name: str, options: SaveOptions) -> Operation[None]:
@@ -88,38 +94,24 @@ class Cadence:
         # What is said of this one version is no reason for another that does not say it.
         yield from self._save(asked, said={**said, "labels": between.get("labels")})
 
-    def end(self, status: Status | str, options: SaveOptions) -> Operation[Checkpoint | None]:
-        """Saves whether a step is done or not, as the last word: whatever was kept is tried again or raised."""
+    def finish(
+        self, status: Status | str | None = None, options: SaveOptions | None = None
+    ) -> Operation[Checkpoint | None]:
+        """The final save, if anything is left to be said. With a `status` the process is asked to end: then it is made
+        whether a step is done or not."""
         self._take_error()
-        return (yield from self._save(self._last_word(status, options)))
-
-    def finish(self, status: Status | str | None = None) -> Operation[Checkpoint | None]:
-        """The final save, if anything is left to be said."""
-        self._take_error()
-        return (yield from self._save(self._last_word(status, {})))
+        return (yield from self._save(self._last_word(status, options or {})))
 
     def finish_after_error(self, status: Status | str | None) -> Operation[None]:
-        """After an exception: saves the state where it still is as the last step left it, if that is not saved yet.
-        A `status` says that the process ends: then that step is saved also where the state has changed since."""
+        """After an exception: saves the state if it is as the last step left it, and that is not saved yet."""
         if self._marked is not None and self._is_as_marked(self._marked):
             yield from self.finish(status)
-        elif status is not None:
-            yield from self.save_mark(status)
 
     def _is_as_marked(self, mark: Mark) -> bool:
         try:
             return self._changes() == mark.changes
         except (TypeError, ValueError):  # half made, it holds what cannot be stored
             return False
-
-    # -- when the process is about to end, on any thread ----------------------------------------------------------
-
-    def save_mark(self, status: Status | str) -> Operation[None]:
-        """Saves the last step as it was, if it is not saved yet. The state does not know of it: nothing comes after."""
-        mark = self._marked
-        if mark is not None and not self.state.saving:
-            self._mark = None
-            yield from mark.save(self._ref, status)
 
     # -- in the background, with the state whole ------------------------------------------------------------------
 
@@ -208,14 +200,12 @@ def given(options: SaveOptions) -> SaveOptions:
     return said  # type: ignore[no-any-return]
 
 
-def check_sigterm(status: Status | str, grace_s: float) -> None:
+def check_sigterm(status: Status | str) -> None:
     """ValueError now for what else would be found wrong when the process ends."""
     try:
         choice_number(Status, status)
     except ValueError as error:
         raise ValueError(f"sigterm_status: {error}") from None
-    if not grace_s >= 0:
-        raise ValueError(f"grace_s is {grace_s}, and must not be below 0")
 
 
 def report_loss(error: BaseException) -> None:

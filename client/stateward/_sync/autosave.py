@@ -9,16 +9,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from stateward._io.blocking.background import Alarm, Background, Home, Lock, settled
+from stateward._io.blocking.background import Alarm, Background, Lock, running_loop, settled
 from stateward._io.blocking.session import Session
 from stateward._io.sigterm import Sigterm
 from stateward._operations.before import TERM_S, Check, RiskyStep, Save
 from stateward._operations.cadence import Cadence, report_loss
-from stateward._operations.marks import FINAL_SAVE_S
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
 from stateward.models import Checkpoint, Status
 from stateward.state import State
+
+# How often the timer looks whether SIGTERM came: a handler may not wake it, as it could hold the timer's lock.
+LOOK_S = 0.25
 
 
 class Autosave:
@@ -29,21 +31,18 @@ class Autosave:
         session: Session,
         ref: ThreadRef,
         cadence: Cadence,
-        sigterm_grace_s: float | None,
-        status: Status | str,
+        sigterm_status: Status | str | None,
     ) -> None:
+        """`sigterm_status` is that of the final save after SIGTERM; None = SIGTERM is left alone."""
         self._session = session
         self._ref = ref
         self._cadence = cadence
         self._lock = Lock()
         self._wake = Alarm()
-        self._home: Home | None = None
         self._timer: Background | None = None
         self._is_open = False
-        self._sigterm = (
-            None if sigterm_grace_s is None else Sigterm(sigterm_grace_s, self._wake.set, self._save_mark_at_home)
-        )
-        self._sigterm_status = status
+        self._sigterm = Sigterm()
+        self._sigterm_status = sigterm_status
 
     @property
     def state(self) -> State:
@@ -83,7 +82,7 @@ class Autosave:
         with self._lock:
             if not self._is_open:
                 raise RuntimeError("this autosave is not open: use it with `async with`")
-            if self._is_asked_to_end():
+            if self._sigterm.is_pending:
                 return self._end(options)
             checkpoint: Checkpoint | None = self._session.run(self._cadence.step(options))
             return checkpoint
@@ -105,9 +104,8 @@ class Autosave:
     def open(self) -> Self:
         """Begins. With `on_sigterm`: ValueError outside of the main thread; with asyncio RuntimeError where the event
         loop has a handler for SIGTERM that cannot be taken over (uvloop)."""
-        self._home = Home()
-        if self._sigterm is not None:
-            self._sigterm.install(self._home.loop)
+        if self._sigterm_status is not None:
+            self._sigterm.install(running_loop())
         self._is_open = True
         return self
 
@@ -131,18 +129,17 @@ class Autosave:
         if self._timer is not None:
             self._timer.ended()
         try:
-            if error is None and self._is_asked_to_end():
-                self._end({})
-            elif error is None:
-                self._session.run(self._cadence.finish())
-            else:
+            if error is not None:
                 self._finish_after(error)
+            elif self._sigterm.is_pending:
+                self._end({})
+            else:
+                self._session.run(self._cadence.finish())
         finally:
-            if self._sigterm is not None:
-                self._sigterm.restore()
+            self._sigterm.restore()
 
     def _finish_after(self, error: BaseException) -> None:
-        came = self._sigterm is not None and self._sigterm.is_pending
+        came = self._sigterm.is_pending
         try:
             self._session.run(self._cadence.finish_after_error(self._sigterm_status if came else None))
         except Exception as failure:  # noqa: BLE001  what ended the block is what its caller must see
@@ -150,48 +147,16 @@ class Autosave:
             if came:
                 report_loss(failure)
 
-    def _is_asked_to_end(self) -> bool:
-        return self._sigterm is not None and self._sigterm.is_pending and not self._sigterm.is_over
-
     def _end(self, options: SaveOptions) -> Checkpoint | None:
         """The final save after SIGTERM; then the signal goes its way, and comes back only if nothing ends for it."""
-        assert self._sigterm is not None
         try:
-            checkpoint: Checkpoint | None = self._session.run(self._cadence.end(self._sigterm_status, options))
+            checkpoint: Checkpoint | None = self._session.run(self._cadence.finish(self._sigterm_status, options))
         except Exception as error:
             report_loss(error)  # the process may not live to raise it
-            self._save_mark()
             raise
         finally:
             self._sigterm.hand_over()
         return checkpoint
-
-    def _save_mark_at_home(self) -> None:
-        """On the thread that waits for SIGTERM, when the grace time is over."""
-        assert self._sigterm is not None
-        if self._home is None or not self._sigterm.ends_process:  # nothing is asked of the event loop then
-            return
-        try:
-            self._home.run(self._save_mark, FINAL_SAVE_S)
-        except TimeoutError as error:
-            report_loss(error)
-
-    def _save_mark(self) -> None:
-        """If the process ends for certain: saves the last step as it was, and hands the signal over.
-
-        The state may be half changed, by another thread or by a task that is `changing` it, so the save does not look
-        at the state. Keeps others from saving until the signal is under way.
-        """
-        assert self._sigterm is not None
-        if not self._sigterm.ends_process:
-            return
-        with self._lock.if_free():
-            try:
-                self._session.run(self._cadence.save_mark(self._sigterm_status))
-            except Exception as error:  # noqa: BLE001  the process ends
-                report_loss(error)
-            finally:
-                self._sigterm.hand_over()
 
     # -- the timer ----------------------------------------------------------------------------------------------------
 
@@ -202,24 +167,21 @@ class Autosave:
     def _tick(self) -> None:
         while self._is_open:
             wait_s = self._cadence.wait_s()
-            if wait_s and not self._is_asked_to_end():
-                self._wake.wait(wait_s)
+            if wait_s and not self._sigterm.is_pending:
+                self._wake.wait(wait_s if self._sigterm_status is None else min(wait_s, LOOK_S))
                 continue
             with self._lock:
                 if self._is_open:
                     self._save_in_background()
 
     def _save_in_background(self) -> None:
-        if not self._is_asked_to_end():
-            self._session.run(self._cadence.in_background())
-            return
-        assert self._sigterm is not None
-        self._session.run(self._cadence.in_background(self._sigterm_status))
-        if self._cadence.error is not None:
-            report_loss(self._cadence.error)
-            self._save_mark()
-        self._sigterm.hand_over()
-        self._wake.wait(1.0)  # the main thread is about to end the process
+        came = self._sigterm.is_pending
+        self._session.run(self._cadence.in_background(self._sigterm_status if came else None))
+        if came:
+            if self._cadence.error is not None:
+                report_loss(self._cadence.error)
+            self._sigterm.hand_over()
+            self._wake.wait(1.0)  # the main thread is about to end the process
 
 
 class BeforeStep:

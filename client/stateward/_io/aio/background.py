@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,15 +31,6 @@ class Lock:
         if self._depth == 0:
             self._holder = None
             self._lock.release()
-
-    @asynccontextmanager
-    async def if_free(self) -> AsyncIterator[None]:
-        """Takes the lock if nobody else holds it, and goes on without it otherwise."""
-        if self._lock.locked():
-            yield
-            return
-        async with self:
-            yield
 
 
 class Alarm:
@@ -80,21 +70,9 @@ class Background:
         await self._task
 
 
-class Home:
-    """The event loop on which an object lives, for what another thread asks of it."""
-
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-
-    def run(self, call: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
-        """Runs it on the event loop, and waits for its end, from another thread. Raises TimeoutError."""
-        assert self.loop is not None
-        try:
-            asyncio.run_coroutine_threadsafe(call(), self.loop).result(seconds)
-        except TimeoutError:
-            raise TimeoutError("the event loop did not run, or the daemon did not answer") from None
-        except (RuntimeError, CancelledError):  # the loop is closed: nothing is left to run it
-            pass
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of the caller."""
+    return asyncio.get_running_loop()
 
 
 async def settled(found: Awaitable[T] | T) -> T:

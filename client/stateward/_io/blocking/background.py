@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 
@@ -21,16 +23,6 @@ class Lock:
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
-
-    @contextmanager
-    def if_free(self) -> Iterator[None]:
-        """Takes the lock if nobody else holds it, and goes on without it otherwise."""
-        is_mine = self._lock.acquire(blocking=False)
-        try:
-            yield
-        finally:
-            if is_mine:
-                self._lock.release()
 
 
 class Alarm:
@@ -62,15 +54,9 @@ class Background:
         self._thread.join()
 
 
-class Home:
-    """Where an object lives: for the blocking client in no place of its own."""
-
-    loop = None
-
-    def run(self, call: Callable[[], None], seconds: float) -> None:
-        """Runs it in this thread."""
-        del seconds
-        call()
+def running_loop() -> AbstractEventLoop | None:
+    """The event loop of the caller: there is none."""
+    return None
 
 
 def settled(found: T) -> T:
