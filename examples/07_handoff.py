@@ -95,7 +95,7 @@ def main() -> int:
 
         with Client(daemon.target) as client:
             state = client.thread("report-7").hydrate()
-            info = client.thread("report-7").get()
+            info = client.thread("report-7").info()
             print(*state.logs["report"], sep="; ")
         done = [line.partition(",")[0] for line in state.logs["report"]] == ["outline", "draft", "title"]
         return 0 if len(winners) == 1 and losers_know and done and info.step == 4 else 1

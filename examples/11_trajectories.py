@@ -90,7 +90,7 @@ def main() -> int:
             and sorted(failed) == sorted(f"booking-{number}" for number in range(0, RUNS, 8))
             and sorted(run["metrics"]["cost_usd"] for run in runs) == [0.01 * n for n in (1, 2, 3, 4, 5, 6, 7, 9, 10)]
             and all(len(run["messages"]) == 6 and run["outcome"] == {"booked": True} for run in runs)
-            and client.thread("booking-3").get().expire_time is None
+            and client.thread("booking-3").info().expire_time is None
         )
     return 0 if held else 1
 

@@ -13,6 +13,7 @@ from stateward._operations.logs import LogEntry as LogEntry
 from stateward._operations.merging import ABSENT as ABSENT
 from stateward._operations.saving import PreparedSave as PreparedSave
 from stateward._operations.saving import SaveOptions as SaveOptions
+from stateward._operations.signals import SignalOptions as SignalOptions
 from stateward._state.log import Log as Log
 from stateward._sync.autosave import Autosave as Autosave
 from stateward._sync.boards import Board as Board

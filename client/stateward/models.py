@@ -323,9 +323,9 @@ class ThreadInfo:
     last_version: int
     retained_versions: int
     branches: tuple[Branch, ...]
-    """Only `get` fills it."""
+    """Only `info` fills it."""
     tags: tuple[Tag, ...]
-    """Only `get` fills it."""
+    """Only `info` fills it."""
     stored_bytes: int
     wait_id: str
     access: Access | int | None

@@ -1,7 +1,7 @@
 """What comes from outside to a thread: signals, the questions that some of them answer, and who is woken by them.
 
     wait_id = thread.ask(state, "Book it for 1,200 EUR?", schema={"type": "boolean"})    # and the agent may end
-    client.approve("booking-42", note="fine")                                            # somebody, days later
+    client.thread("booking-42").approve("fine")                                          # somebody, days later
     state = thread.hydrate()                                                             # the agent, started again
     answer = thread.answer_to(wait_id)
     thread.save(state, ack=[answer])                                                     # done with it

@@ -205,7 +205,7 @@ def test_collecting_while_threads_are_written_loses_nothing(machines: Fleet) -> 
         for _ in range(4):
             write_steps(writer, "job", 25, size=1600)
             collect(collecting)
-        writer.thread("job").wait_archived(writer.thread("job").get().sequence)
+        writer.thread("job").wait_archived(writer.thread("job").info().sequence)
     assert findings(collecting, percent=100) == []
     assert machines.client(machines.machine("last")).thread("job").hydrate().slots["count"] == 400
 

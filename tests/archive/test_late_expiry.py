@@ -176,7 +176,7 @@ def test_what_is_saved_while_a_thread_is_being_deleted_stays(
     write_steps(client, "job", 1)
     client.thread("job").update_options(ttl=timedelta(milliseconds=1))
     client.thread("job").detach()
-    info = client.thread("job").get()
+    info = client.thread("job").info()
     assert info.expire_time is not None
     real, moved = Shipper.ship, []
     with sidecar_inside(machines, tmp_path / "inside", first, Clock()) as inside:

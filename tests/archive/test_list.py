@@ -110,7 +110,7 @@ def test_a_thread_of_its_own_is_left_alone_by_an_index(machines: Fleet) -> None:
     write_steps(client, "mine", 2, archived=True)
     write_steps(client, "mine", 2)
     list(client.archive.list(index=True))
-    info = client.thread("mine").get()
+    info = client.thread("mine").info()
     assert (info.version, info.access) == (4, Access.OWNED)
     write_steps(client, "mine", 1)
 

@@ -18,7 +18,7 @@ def long_thread(client: Client, name: str = "job") -> bytes:
     write_steps(client, name, 250, size=1600)
     client.thread(name).tag("middle", 100)
     digest = write_steps(client, name, 1, archived=True)
-    client.thread(name).wait_archived(client.thread(name).get().sequence)
+    client.thread(name).wait_archived(client.thread(name).info().sequence)
     return digest
 
 
@@ -82,13 +82,13 @@ def test_a_head_that_was_rolled_back_is_written_anew(machines: Fleet) -> None:
     eventually(lambda: client.stats().archive.rolled_back == 1)
     write_steps(client, "job", 1)
     thread = client.thread("job")
-    before = thread.get().version
+    before = thread.info().version
     state = thread.hydrate()
     with pytest.raises(errors.Corrupt):
         thread.save(state, durability="archived")
     with thread.writer() as writer, pytest.raises(errors.Corrupt):
         writer.save(state, durability="archived")
-    assert thread.get().version == before
+    assert thread.info().version == before
     assert "older" in client.archive.repair("job", dry_run=True).findings[0]
     client.archive.repair("job")
     assert client.stats().archive.rolled_back == 0

@@ -125,7 +125,7 @@ def test_own_threads_are_left_alone(machines: Fleet) -> None:
     write_steps(client, "mine", 2, archived=True)
     write_steps(client, "mine", 2)
     assert restore(client)[-1].entries == 0
-    assert client.thread("mine").get().version == 4
+    assert client.thread("mine").info().version == 4
     write_steps(client, "mine", 1)
 
 

@@ -139,7 +139,7 @@ def test_what_was_deleted_here_only_comes_back_whole(machines: Fleet) -> None:
     first = machines.machine("first")
     client = machines.client(first)
     write_steps(client, "job", 700, archived=False)
-    client.thread("job").wait_archived(client.thread("job").get().sequence)
+    client.thread("job").wait_archived(client.thread("job").info().sequence)
     for _ in range(3):
         assert client.thread("job").delete(local_only=True)
         assert client.thread("job").hydrate().slots["count"] >= 700

@@ -19,7 +19,7 @@ def busy(machines: Fleet) -> tuple[Daemon, Client]:
     client = machines.client(daemon)
     for _ in range(5):
         write_steps(client, "long", 50, size=1600)
-        client.thread("long").wait_archived(client.thread("long").get().sequence)
+        client.thread("long").wait_archived(client.thread("long").info().sequence)
     for name in ("short", "other"):
         write_steps(client, name, 3, archived=True)
     write_steps(client, "gone", 3, archived=True)

@@ -75,7 +75,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped
     assert client.stats().archive.dirty_threads == len(SET_BACK) + len(DAMAGED)
     for name in SET_BACK + DAMAGED:
         with pytest.raises(errors.NotArchivedYet):
-            client.thread(name).wait_archived(client.thread(name).get().sequence, timeout=0.3)
+            client.thread(name).wait_archived(client.thread(name).info().sequence, timeout=0.3)
         assert client.thread(name).hydrate().slots["count"] == 4
     other = fleet_on_disk.client(fleet_on_disk.machine_on("other"), retry_timeout=0)
     for name in DAMAGED:

@@ -322,6 +322,6 @@ def test_a_write_goes_on_after_the_daemon_died(tmp_path: Path, open_client: Call
         assert thread.save(state).version == 1
         reviver.join()
         assert thread.hydrate().slots["s"] == LARGE
-        assert client.thread("t").get().version == 1
+        assert client.thread("t").info().version == 1
     finally:
         daemon.kill()

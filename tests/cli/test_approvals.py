@@ -45,7 +45,7 @@ def test_who_waits_for_what(stateward, client):
     ask(client, "trip")
     client.thread("busy").append("l", 1)
     assert "answered" not in stateward("waiting").out
-    client.approve("trip")
+    client.thread("trip").approve()
     shown = stateward("waiting").out
     assert "costs money" in shown
     assert "Book it" in shown
@@ -166,19 +166,19 @@ def test_an_agent_is_started_again(stateward, client, agent):
     """The command runs for a thread with signals, which it finds and acknowledges; --once ends then."""
     ask(client, "idle")
     ask(client)
-    client.approve("t", "fine")
+    client.thread("t").approve("fine")
     assert stateward("run", "--on-signal", agent, "--once").code == 0
     thread = client.thread("t")
     assert list(thread.hydrate().logs["done"]) == [["approve", "fine"]]
-    assert thread.get().status == Status.RUNNING
-    assert client.thread("idle").get().version == 1
+    assert thread.info().status == Status.RUNNING
+    assert client.thread("idle").info().version == 1
 
 
 def test_a_command_that_does_not_help_is_tried_again(stateward, client, agent, tmp_path):
     """It ends without an acknowledgement twice, with a longer pause the second time, and does it the third time."""
     log = tmp_path / "log"
     ask(client)
-    client.approve("t")
+    client.thread("t").approve()
     command = f"echo $STATEWARD_THREAD >> {log}; test $(wc -l < {log}) -ge 3 || exit 7; exec {agent}"
     answer = stateward("run", "--on-signal", command, "--once", "--thread", "t", "--pause", "0.05")
     assert answer.code == 0
@@ -193,7 +193,7 @@ def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent
     log = tmp_path / "log"
     for name in ("a", "b", "c"):
         client.thread(name).append("l", 1)
-        client.send(name, "go")
+        client.thread(name).send("go")
     command = (
         f"mkdir {tmp_path}/alone || exit 9; sleep 0.05; echo $STATEWARD_THREAD >> {log}; rmdir {tmp_path}/alone; exit 1"
     )
@@ -213,14 +213,14 @@ def test_an_answer_sent_elsewhere_is_noticed(pair, namespace, agent):
         ask(first, durability="archived")
         with second.archive.list(index=True) as listing:
             list(listing)
-        first.approve("t", "from afar", durability="archived")
+        first.thread("t").approve("from afar", durability="archived")
         answer = run(
             "--target", pair.second.target, "-n", namespace, "run", "--on-signal", agent, "--once", "--poll", "0.2"
         )
         assert answer.code == 0, answer.err
         thread = second.thread("t")
         assert list(thread.hydrate().logs["done"]) == [["approve", "from afar"]]
-        assert thread.get().owner_id == "second"
+        assert thread.info().owner_id == "second"
 
 
 def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
@@ -235,14 +235,14 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
         client.thread(name).append("l", 1)
         if name != "other":
             client.thread(name).update_options(labels={"team": "travel"})
-        client.send(name, "go")
+        client.thread(name).send("go")
     with running([*COMMAND, *arguments], env=environment(), stderr=subprocess.PIPE, text=True) as process:
 
         def lines() -> list[str]:
             return sorted(log.read_text().splitlines()) if log.exists() else []
 
         eventually(lambda: len(lines()) >= 2, 20)
-        client.send("one", "more")  # while its command runs
+        client.thread("one").send("more")  # while its command runs
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert "stateward:" not in process.stderr.read()  # nothing failed, was tried again, or had to be killed
@@ -252,7 +252,7 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
 def test_a_watch_shows_signals(stateward, client):
     """`stateward watch` tells who sent what."""
     ask(client)
-    client.approve("t", "fine", sender="ana")
+    client.thread("t").approve("fine", sender="ana")
     assert "signal approve from ana" in stateward("watch", "t", "--from-start", "--until", "2").out
     last = stateward("watch", "t", "--from-start", "--until", "2", "--json").out.splitlines()[-1]
     assert json.loads(last)["signal"]["payload"] == "fine"

@@ -53,7 +53,7 @@ def test_killed_importer(own_daemon, start):
     process.kill()
     process.wait()
     with own_daemon.client() as client:
-        reached = client.thread("long/r").get().version
+        reached = client.thread("long/r").info().version
     assert 20 <= reached < COUNT
     answer = run("--target", own_daemon.target, "import", path)
     assert answer.code == 0, answer.err
@@ -117,14 +117,14 @@ def test_grown_run(stateward, client, write):
 def test_other_run_of_the_name(stateward, client, write, there, told):
     """A thread of the name that is not the beginning of the run is left alone; the other runs are imported."""
     stateward("import", write("runs.jsonl", there))
-    digest = client.thread("runs/r").get().digest
+    digest = client.thread("runs/r").info().digest
     first = make_run("r", 5) if "n" not in str(there["messages"][0]) else {"run_id": "r", "messages": [{"n": 1.0}] * 5}
     answer = stateward("import", write("runs.jsonl", first, make_run("other", 2)))
     assert answer.code == 1
     assert told in answer.err
     assert "--thread-prefix" in answer.err
-    assert client.thread("runs/r").get().digest == digest
-    assert client.thread("runs/other").get().version == 2
+    assert client.thread("runs/r").info().digest == digest
+    assert client.thread("runs/other").info().version == 2
 
 
 def test_thread_of_an_agent(stateward, client, write):
@@ -133,7 +133,7 @@ def test_thread_of_an_agent(stateward, client, write):
     answer = stateward("import", write("runs.jsonl", make_run("r", 5)))
     assert answer.code == 1
     assert "was not made by an import" in answer.err
-    assert client.thread("runs/r").get().version == 1
+    assert client.thread("runs/r").info().version == 1
 
 
 def test_no_resume(stateward, write):

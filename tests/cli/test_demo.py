@@ -98,8 +98,8 @@ def test_demo_holds_what_it_claims(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert "is kept apart, as survey@" in answer.out
     with run_daemon(keep / "data", archive=(keep / "bucket").as_uri()) as daemon, daemon.client() as client:
-        assert client.thread("survey").get().version == STEPS + 1
-        assert client.thread("survey-fork").get().version == 2
+        assert client.thread("survey").info().version == STEPS + 1
+        assert client.thread("survey-fork").info().version == 2
     again = run_process("demo", "--keep", keep)
     assert again.code == 1
     assert "not empty" in again.error

@@ -33,7 +33,7 @@ def check_same(one, other):
         assert number.get(a.parent_version, b.parent_version) == b.parent_version
         assert a.metadata_value == b.metadata_value
         assert contents(one.hydrate(a.version)) == contents(other.hydrate(b.version)), a.version
-    a, b = one.get(), other.get()
+    a, b = one.info(), other.info()
     assert {(tag.name, number[tag.version]) for tag in a.tags} == {(tag.name, tag.version) for tag in b.tags}
     assert {(each.name, number[each.version]) for each in a.branches} == {
         (each.name, each.version) for each in b.branches
@@ -123,16 +123,16 @@ def test_restore_never_writes_over_another_thread(stateward, client, rich, tmp_p
     assert stateward("export", "rich", "--versions", "-o", path).code == 0
     client.thread("x-rich").append("messages", "mine")
     for prefix in ("x-", ""):
-        before = client.thread(f"{prefix}rich").get()
+        before = client.thread(f"{prefix}rich").info()
         answer = stateward("import", path, "--thread-prefix", prefix)
         assert answer.code == 1
         assert "this export did not make it" in answer.err
-        assert client.thread(f"{prefix}rich").get() == before
+        assert client.thread(f"{prefix}rich").info() == before
     assert stateward("import", path, "--thread-prefix", "z-").code == 0
     client.thread("z-rich").append("messages", "later")
-    before = client.thread("z-rich").get()
+    before = client.thread("z-rich").info()
     assert "6 were there already" in stateward("import", path, "--thread-prefix", "z-").out
-    assert client.thread("z-rich").get() == before
+    assert client.thread("z-rich").info() == before
 
 
 def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
@@ -150,7 +150,7 @@ def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
     for told in ("line 3: this is no record", "jump", "line 9 is no record of an export", "line 10 has format 9"):
         assert told in answer.err
     assert {info.name for info in client.threads()} == {"rich", "u", "c-u"}
-    assert client.thread("c-u").get().version == 1
+    assert client.thread("c-u").info().version == 1
 
 
 def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
@@ -160,7 +160,7 @@ def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
     assert (answer.code, answer.err) == (0, "")
     recorded = [json.loads(line) for line in path.read_text().splitlines()]
     thread = client.thread("rich")
-    info = thread.get()
+    info = thread.info()
     assert {tag.name: tag.version for tag in info.tags} == {"good": 2, "best": 2}
     assert {branch.name: branch.version for branch in info.branches} == {"main": 7, "try": 5}
     assert info.options.agent == "a"
@@ -199,8 +199,8 @@ def test_runs_come_back(stateward, client, write, tmp_path):
     assert stateward("import", path).code == 0
     for run_id in exported:
         one, other = client.thread(f"runs/{run_id}"), client.thread(f"out/{run_id}")
-        versions = range(1, one.get().version + 1)
-        assert one.get().version == other.get().version
+        versions = range(1, one.info().version + 1)
+        assert one.info().version == other.info().version
         for version in versions:
             a, b = one.hydrate(version), other.hydrate(version)
             (slots, logs), (other_slots, other_logs) = contents(a), contents(b)
@@ -214,7 +214,7 @@ def test_projections_are_left_out(stateward, client):
     for step, message in enumerate(run["messages"], 1):
         thread.append("messages", message, step=step)
     assert thread.log("messages").replay(lambda count, _: count + 1, 0, projection="count") == 3
-    assert len(thread.get().branches) == 2
+    assert len(thread.info().branches) == 2
     assert json.loads(stateward("export", "one").out) == run
 
 

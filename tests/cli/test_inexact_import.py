@@ -29,8 +29,8 @@ def test_every_version_is_the_recorded_prefix(stateward, client, write):
         assert state.slots["run"] == {key: value for key, value in run.items() if key != "messages"}
         assert state.checkpoint.step == version
         assert state.checkpoint.status == (Status.COMPLETED if version == len(ODD) else Status.RUNNING)
-    assert thread.get().version == len(ODD)
-    assert thread.get().labels == {"source": "s/x", "model": "m"}
+    assert thread.info().version == len(ODD)
+    assert thread.info().labels == {"source": "s/x", "model": "m"}
 
 
 def test_rewritten_messages(stateward, client, write):
@@ -63,7 +63,7 @@ def test_gzip_is_known_by_content(stateward, client, write, tmp_path):
     packed.write_bytes(gzip.compress(json.dumps(make_run("r", 2)).encode()))
     plain = write("plain.jsonl.gz", make_run("r", 3))
     assert stateward("import", packed, plain).code == 0
-    assert [client.thread(name).get().version for name in ("packed/r", "plain/r")] == [2, 3]
+    assert [client.thread(name).info().version for name in ("packed/r", "plain/r")] == [2, 3]
 
 
 def test_runs_of_one_name_stay_apart(stateward, client, write):

@@ -61,7 +61,7 @@ def test_all_threads_of_the_namespace(command):
     assert dry.code == 0
     assert dry.err.splitlines() == ["a program that talks", *["while it works"] * 3]
     assert "3 branches would go from schema 1 to 2" in dry.out
-    assert command.client.thread("t0").get().version == 1
+    assert command.client.thread("t0").info().version == 1
     assert command("--json").json == {
         "current": 2,
         "dry_run": False,

@@ -34,10 +34,10 @@ def test_without_a_terminal_only_yes_will_do(stateward, three, arguments):
     assert answer.code == 1
     assert "--yes" in answer.error
     assert names(three) == ["a/1", "a/2", "b"]
-    assert three.thread("b").get().retained_versions == 2
+    assert three.thread("b").info().retained_versions == 2
     assert stateward(*arguments, "--yes").code == 0
     assert names(three) == (["b"] if "--prefix" in arguments else ["a/1", "a/2", "b"][: 3 - (arguments[0] == "rm")])
-    assert arguments[0] == "rm" or three.thread("b").get().retained_versions == 1
+    assert arguments[0] == "rm" or three.thread("b").info().retained_versions == 1
 
 
 @pytest.mark.parametrize("answer", ["", "yes please"])
@@ -87,7 +87,7 @@ def test_copies_live_on(stateward, three):
     assert list(three.thread("all").hydrate(1).logs["l"]) == [1]
     assert list(three.thread("all").hydrate().logs["l"]) == [1, 2]
     with pytest.raises(ThreadNotFound):
-        three.thread("b").get()
+        three.thread("b").info()
 
 
 def test_dry_run_removes_nothing(stateward, client):
@@ -98,7 +98,7 @@ def test_dry_run_removes_nothing(stateward, client):
     expected = {"pruned_versions": [1, 2, 4], "retained_versions": 3}
     rule = ("prune", "t", "--keep-latest", "2", "--json")
     assert stateward(*rule, "--dry-run").json == {**expected, "dry_run": True}
-    assert client.thread("t").get().retained_versions == 6
+    assert client.thread("t").info().retained_versions == 6
     assert stateward(*rule, "--yes").json == {**expected, "dry_run": False}
     assert sorted(each.version for each in client.thread("t").checkpoints()) == [3, 5, 6]
     assert "removed 0 versions; 3 left" in stateward("prune", "t", "--older-than", "30d").out
@@ -126,4 +126,4 @@ def test_tags_are_moved_on_purpose(stateward, client):
     assert stateward("tag", "t").out.split() == ["TAG", "VERSION", "good", "2"]
     assert stateward("tag", "t", "good", "--delete").out == "good named version 2\n"
     assert stateward("tag", "t", "--json").json == []
-    assert client.thread("t").get().version == 2
+    assert client.thread("t").info().version == 2

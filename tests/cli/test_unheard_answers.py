@@ -127,7 +127,7 @@ def test_a_machine_that_knows_nothing_of_the_thread(pair, namespace, watched):
     with pair.first.client(namespace=namespace) as first, pair.second.client(namespace=namespace) as second:
         ask(first)
         watched(pair.second, namespace, "--poll", "0.1")
-        first.approve("t", "from afar", durability="archived")
+        first.thread("t").approve("from afar", durability="archived")
         # Seen through the first one: a look through the second would make it known there.
         eventually(lambda: [each.thread.owner_id for each in first.archive.list()] == ["second"], 15)
         eventually(lambda: list(second.thread("t").hydrate().logs["done"]) == ["from afar"], 15)
@@ -137,10 +137,10 @@ def test_an_answer_during_the_pause(pair, namespace, watched):
     """A signal that the agent has not seen starts it at once, however long it is to pause for one it has seen."""
     with pair.first.client(namespace=namespace) as client:
         thread = ask(client)
-        client.send("t", "note")
+        client.thread("t").send("note")
         said = watched(pair.first, namespace, "--pause", "60")
         eventually(lambda: said().count("acknowledged nothing") == 1, 15)
-        client.approve("t", "fine")
+        client.thread("t").approve("fine")
         eventually(lambda: list(thread.hydrate().logs["done"]) == ["fine"], 15)
         assert [each.name for each in thread.signals()] == ["note"]
         assert "again in 120 s" not in said()
@@ -150,8 +150,8 @@ def test_a_command_that_did_one_of_two_things(pair, namespace, watched):
     """That something was acknowledged is not denied because an older signal is left."""
     with pair.first.client(namespace=namespace) as client:
         thread = ask(client)
-        client.send("t", "note")
-        client.approve("t", "fine")
+        client.thread("t").send("note")
+        client.thread("t").approve("fine")
         said = watched(pair.first, namespace, "--pause", "60")
         eventually(lambda: "again in" in said(), 15)
         # Told of the second one, which had the note only.

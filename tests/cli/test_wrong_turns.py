@@ -54,7 +54,7 @@ def test_branch_refused(stateward, line, arguments, says):
     answer = stateward("branch", "t", *arguments)
     assert answer.code != 0
     assert says in answer.error.replace("cheap, main", "main, cheap")
-    assert len(line.get().branches) == 2
+    assert len(line.info().branches) == 2
 
 
 def test_two_branches_compared(stateward, line):

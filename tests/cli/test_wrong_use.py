@@ -195,7 +195,7 @@ def test_local_without_an_archive(stateward, client):
     answer = stateward("rm", "t", "--local-only", "--yes")
     assert answer.code == 1
     assert "no archive" in answer.error
-    assert client.thread("t").get().version == 1
+    assert client.thread("t").info().version == 1
 
 
 def test_arguments_that_are_no_utf_8(stateward):

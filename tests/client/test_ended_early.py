@@ -135,7 +135,7 @@ def test_an_open_question_stays_open(target: str, name: str, how: str, versions:
     with Client(target) as client:
         head = client.thread(name).checkpoint()
         assert (head.version, head.status, head.question and head.question.prompt) == (versions, Status.WAITING, "pay?")
-        client.approve(name)
+        client.thread(name).approve()
         answered = client.thread(name).hydrate()
         with client.thread(name).autosave(answered) as auto:
             answered.slots["paid"] = True

@@ -62,6 +62,6 @@ def test_no_time_at_all(daemon: Daemon) -> None:
         wait_id = thread.ask(thread.hydrate(), "ok?")
         with pytest.raises(TimeoutError):
             thread.wait_for_answer(timeout=0)
-        sent = client.approve("t")
+        sent = client.thread("t").approve()
         assert thread.wait_for_answer(wait_id, timeout=0) == sent
         assert thread.wait_for_answer(timeout=0) == sent

@@ -399,11 +399,11 @@ def test_a_fold_prolongs_no_life(thread: Any, status: str) -> None:
     """Of a thread that has ended nothing is kept: a read must not put off its expiry."""
     thread.append("events", 1, 2)
     thread.finish(thread.hydrate(), ttl=timedelta(hours=1), status=status)
-    before = thread.get()
+    before = thread.info()
     for _ in range(2):
         fold = Sum()
         assert (thread.log("events").replay(fold, 0, projection="sum"), fold.folded) == (3, 2)
-    after = thread.get()
+    after = thread.info()
     assert (after.expire_time, after.update_time, after.sequence) == (
         before.expire_time,
         before.update_time,
@@ -417,10 +417,10 @@ def test_a_fold_takes_no_thread(pair: Any, open_client: Any, name: str) -> None:
     thread = first.thread("t")
     thread.append("events", 1, 2)
     thread.ask(thread.hydrate(), "ok?", durability="archived")
-    eventually(lambda: first.thread("t").get().access == Access.REMOTE)  # given up, as it waits
+    eventually(lambda: first.thread("t").info().access == Access.REMOTE)  # given up, as it waits
     for _ in range(2):
         assert second.thread("t").log("events").replay(Sum(), 0, projection="sum") == 3
-        info = second.thread("t").get()
+        info = second.thread("t").info()
         assert (info.owner_id, info.access) == ("first", Access.REMOTE)
 
 

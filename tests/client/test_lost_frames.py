@@ -62,9 +62,9 @@ def test_a_state_goes_on_before_its_versions_are_answered(thread: Any) -> None:
             handles.append(writer.send(state, step=number))
         writer.flush()
         assert [handle.result().version for handle in handles] == list(range(2, 302))
-        assert (state.version, state.digest) == (301, thread.get().digest)
+        assert (state.version, state.digest) == (301, thread.info().digest)
     assert thread.hydrate(version=150).slots["plan"] == {"done": list(range(149))}
-    assert thread.get().lease is None
+    assert thread.info().lease is None
 
 
 def test_versions_of_other_branches_are_counted(thread: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_refusal_that_nobody_asked_for_is_raised_at_the_end(thread: Any, other
         writer.save(state)
         other.save(other.hydrate(), lease=writer)
         send(writer, state, range(2))
-    assert thread.get().lease is None
+    assert thread.info().lease is None
 
 
 def test_a_daemon_killed_among_frames_loses_none(thread: Any, daemon: Daemon) -> None:
@@ -181,7 +181,7 @@ def test_a_lease_taken_while_the_stream_was_broken(thread: Any, other: Any, daem
         state = thread.hydrate()
         written = [writer.save(state, step=-1)]
         handles = send(writer, state, range(20))
-        while other.get().version < 21:
+        while other.info().version < 21:
             pass  # written, and the answers not read
         daemon.kill()
         lost = send(writer, state, range(20, 25))
@@ -199,7 +199,7 @@ def test_a_lease_taken_while_the_stream_was_broken(thread: Any, other: Any, daem
             writer.reset()
         raise lost[0].error  # as an agent would end
     assert steps(other) == list(range(20))
-    assert other.get().version == 22
+    assert other.info().version == 22
 
 
 def test_a_taken_lease_ends_a_living_stream(thread: Any, other: Any) -> None:
@@ -229,15 +229,15 @@ def test_a_lease_carries_the_saves_of_its_handle(thread: Any, other: Any) -> Non
         state = thread.hydrate()
         thread.save(state)
         thread.branch("aside", at=1).save(thread.hydrate(version=1))
-        found = other.get().lease
-        assert (found.token, found.holder) == (lease.token, thread.get().lease.holder)
+        found = other.info().lease
+        assert (found.token, found.holder) == (lease.token, thread.info().lease.holder)
         mine = other.hydrate()
         with pytest.raises(LeaseHeld):
             other.save(mine)
         other.save(mine, lease=lease)
         assert lease.check().token == lease.token
     other.save(mine)
-    assert other.get().lease is None
+    assert other.info().lease is None
 
 
 def test_a_lock_that_was_lost_says_so(daemon: Daemon, open_client: Opener, name: str) -> None:
@@ -326,7 +326,7 @@ def test_a_process_ends_with_its_writer_open(daemon: Daemon, name: str) -> None:
     assert done.returncode == 0, done.stderr
     with daemon.client() as client:
         assert client.thread(name).hydrate().slots["after"] == "fork"
-        assert client.thread(f"{name}-child").get().version == 1
+        assert client.thread(f"{name}-child").info().version == 1
 
 
 COUNTS = """

@@ -83,4 +83,4 @@ def test_the_first_save_after_a_lost_machine(own_pair, open_client):
     begun = time.monotonic()
     assert second.save(state).version == 2
     assert 0.5 < time.monotonic() - begun < 10
-    assert second.get().access is Access.OWNED
+    assert second.info().access is Access.OWNED

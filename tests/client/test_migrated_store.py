@@ -62,14 +62,14 @@ def test_counts_and_leaves_what_fails(client):
     migrations, told = chain(3), []
     dry = run(migrations, client, dry_run=True)
     assert (dry.migrated, dry.unchanged, dry.threads, {each.thread for each in dry.failures}) == expected
-    assert {client.thread(f"t{each}").get().version for each in range(3)} == {1}
+    assert {client.thread(f"t{each}").info().version for each in range(3)} == {1}
     report = run(migrations, client, on_progress=lambda name, seen: told.append((name, seen.threads)))
     assert (report.migrated, report.unchanged, report.threads, {each.thread for each in report.failures}) == expected
     assert not report.ok
     assert sorted(name for name, _ in told) == ["bad", *(f"t{each}" for each in range(6))]
     assert [count for _, count in told] == list(range(1, 8))
     assert {type(each.error).__name__ for each in report.failures} == {"NoMigrationPath", "MigrationFailed"}
-    assert client.thread("bad").get().version == 1
+    assert client.thread("bad").info().version == 1
     again = run(migrations, client)
     assert (again.migrated, again.unchanged) == ({}, 6), "a second run finds its work done"
 
@@ -80,18 +80,18 @@ def test_only_the_named_threads(client):
         save_first(client, name)
     report = run(chain(3), client, threads=["a", "nobody"])
     assert (report.migrated, [each.thread for each in report.failures]) == ({(1, 3): 1}, ["nobody"])
-    assert client.thread("b").get().version == 1
+    assert client.thread("b").info().version == 1
 
 
 def test_what_is_no_state_of_the_agent_is_left_alone(client):
     """What `replay` keeps of a fold lies on a branch of the thread, and is neither migrated nor in the way."""
     thread = save_first(client, "t", parts=["a", "b"])
     assert thread.log("parts").replay(lambda count, _: count + 1, 0, projection="count") == 2
-    kept = [each for each in thread.get().branches if each.name != "main"]
+    kept = [each for each in thread.info().branches if each.name != "main"]
     report = run(chain(3), client)
     assert kept, "nothing is kept on a branch any more: this test shows nothing"
     assert (report.ok, report.migrated) == (True, {(1, 3): 1})
-    assert [each for each in thread.get().branches if each.name != "main"] == kept
+    assert [each for each in thread.info().branches if each.name != "main"] == kept
 
 
 def test_a_dry_run_counts_apart_what_another_sidecar_wrote(pair, open_client, name):

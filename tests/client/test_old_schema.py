@@ -33,7 +33,7 @@ def test_migrated_as_it_is_read(client):
         assert dict(state.slots) == {"customer": {"name": "Ann"}}
         assert state.logs["parts"] == [{"text": "a"}, {"text": "b"}]
         assert (state.version, state.schema_version, state.checkpoint.schema_version) == (1, 3, 1)
-    assert client.thread("t").get().version == 1
+    assert client.thread("t").info().version == 1
 
 
 def test_the_next_save_carries_the_new_schema(client):
@@ -111,7 +111,7 @@ def test_no_path_names_both_versions(client):
         client.thread("u", migrations=chain(3)).hydrate()
     with pytest.raises(NoMigrationPath):
         client.thread("u", migrations=chain(3)).append("parts", "x")
-    assert client.thread("u").get().version == 1
+    assert client.thread("u").info().version == 1
 
 
 def test_migrate_saves_it_at_once(daemon, open_client, name):
@@ -162,7 +162,7 @@ def test_a_step_that_raises_leaves_everything(client):
             attempt()
         assert (caught.value.thread, caught.value.version, caught.value.step) == ("t", 1, (2, 2000))
         assert isinstance(caught.value.__cause__, RuntimeError)
-    assert client.thread("t").get().last_version == 1
+    assert client.thread("t").info().last_version == 1
     assert client.thread("t").hydrate().slots["customer"] == "Ann"
 
 

@@ -41,10 +41,10 @@ def test_held_by_another(both):
     with pytest.raises(NotOwner) as caught:
         second.save(state)
     assert time.monotonic() - begun < 5
-    assert (caught.value.owner_id, caught.value.epoch) == ("first", first.get().owner_epoch)
+    assert (caught.value.owner_id, caught.value.epoch) == ("first", first.info().owner_epoch)
     assert caught.value.free_in_s is None or caught.value.free_in_s >= 0
     assert (state.version, entries(first)) == (1, ["from first"])
-    assert second.get().access is Access.REMOTE
+    assert second.info().access is Access.REMOTE
 
 
 def test_given_up(both):
@@ -57,7 +57,7 @@ def test_given_up(both):
     second.save(state)
     assert state.owner_id == ""
     second.append("l", "from second", durability="archived")
-    assert second.get().access is Access.OWNED
+    assert second.info().access is Access.OWNED
     state = first.hydrate()
     assert (list(state.logs["l"]), state.owner_id) == (["from first", "still first", "from second"], "second")
 
@@ -73,7 +73,7 @@ def test_taken_over(both, pair, open_client):
     assert (error.owner_id, error.common_sequence) == ("second", 1)
     orphan = open_client(pair.first.target).thread(error.orphan)
     assert entries(orphan) == ["from first", "too late"]
-    info = orphan.get()
+    info = orphan.info()
     assert (info.access, info.orphan.thread, info.orphan.common_sequence) == (Access.ORPHAN, first.name, 1)
     assert entries(orphan.fork(f"{first.name}-kept")) == ["from first", "too late"]
     assert entries(first) == entries(second) == ["from first", "from second"]
@@ -83,16 +83,16 @@ def test_supervisors_take_over(both, pair, open_client):
     """A client that may take over does so for each kind of write, and only there."""
     first, second = both
     supervisor = open_client(pair.second.target, take_over=True).thread(second.name)
-    assert supervisor.get().access is Access.REMOTE  # reading takes nothing
+    assert supervisor.info().access is Access.REMOTE  # reading takes nothing
     state = supervisor.hydrate()
     state.logs["l"].append("from second")
     assert supervisor.save(state).version == 2
-    assert supervisor.get().access is Access.OWNED
+    assert supervisor.info().access is Access.OWNED
     other = first.fork(f"{first.name}-other")
     other.append("l", "more", durability="archived")
     held = open_client(pair.second.target, take_over=True).thread(other.name)
     assert held.tag("good", 2).version == 2
-    assert held.get().access is Access.OWNED
+    assert held.info().access is Access.OWNED
     with pytest.raises(Fenced):  # a sidecar that was fenced does not take back by itself: it would do so for ever
         open_client(pair.first.target, take_over=True).thread(first.name).append("l", 1, durability="archived")
 
@@ -102,14 +102,14 @@ def test_supervisors_take_over_batches(both, pair, open_client):
     supervisor = open_client(pair.second.target, take_over=True)
     own, held = supervisor.thread(f"{both[1].name}-own"), supervisor.thread(both[1].name)
     own.append("l", 1, durability="archived")
-    epoch = own.get().owner_epoch
+    epoch = own.info().owner_epoch
     states = [each.hydrate() for each in (own, held)]
     for state in states:
         state.logs["l"].append("batch")
     supervisor.save_all([own.prepare(states[0]), held.prepare(states[1])])
     assert entries(own) == [1, "batch"]
     assert entries(held) == ["from first", "batch"]
-    assert (own.get().owner_epoch, held.get().access) == (epoch, Access.OWNED)
+    assert (own.info().owner_epoch, held.info().access) == (epoch, Access.OWNED)
 
 
 def test_a_dead_machine(own_pair, open_client):
@@ -179,7 +179,7 @@ def test_without_an_archive(real_daemon, open_client):
     for attempt in (client.thread("alone").attach, client.thread("alone").detach, client.archive.status):
         with pytest.raises(NoArchive):
             attempt()
-    info = client.thread("alone").get()
+    info = client.thread("alone").info()
     assert (info.access, info.owner_id, info.orphan, info.unarchived_entries) == (None, "", None, 0)
 
 

@@ -56,16 +56,16 @@ def test_finishing_sets_the_ttl(client):
     thread, state = run(client, "t", ["x"])
     state.slots["outcome"] = "booked"
     last = thread.finish(state, ttl=timedelta(hours=2), step=9)
-    info = thread.get()
+    info = thread.info()
     assert (last.version, info.status, info.step, info.options.ttl) == (2, Status.COMPLETED, 9, timedelta(hours=2))
     assert info.expire_time - last.create_time >= timedelta(hours=2)
     assert info.expire_time - last.create_time < timedelta(hours=2, seconds=2)
     assert thread.finish(thread.hydrate(), ttl=timedelta(hours=1)).version == 2
-    assert thread.get().options.ttl == timedelta(hours=1)
+    assert thread.info().options.ttl == timedelta(hours=1)
     again = thread.hydrate()
     again.logs["messages"].append("more")
     assert thread.finish(again, status="failed", status_detail="why").version == 3
-    assert thread.get().options.ttl == timedelta(hours=1)
+    assert thread.info().options.ttl == timedelta(hours=1)
 
 
 def test_finishing_keeps_step_and_metrics(client):
@@ -107,7 +107,7 @@ def test_an_unfinished_thread_gets_no_ttl(client):
     thread.append("messages", "somebody else")
     with pytest.raises(VersionMismatch):
         thread.finish(state, ttl=timedelta(seconds=1))
-    assert thread.get().options.ttl is None
+    assert thread.info().options.ttl is None
     new = client.thread("new")
     assert new.finish(new.hydrate(), ttl=timedelta(hours=1)).version == 1
-    assert new.get().options.ttl == timedelta(hours=1)
+    assert new.info().options.ttl == timedelta(hours=1)

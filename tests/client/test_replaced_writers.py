@@ -70,7 +70,7 @@ def test_what_a_handle_does_beside_its_writer(thread, client, name):
         state = thread.hydrate()
         assert writer.save(state).version == 7
     client.thread(name).append("l", 2)
-    assert thread.get().lease is None
+    assert thread.info().lease is None
 
 
 def test_sends_after_saves_of_the_handle(thread):

@@ -25,7 +25,7 @@ def test_the_answer_of_a_person_is_in_the_prompt(client):
     with."""
     thread = client.thread("run")
     wait_id = thread.ask(thread.hydrate(), "ok?")
-    client.approve("run", wait_id, sender="ann")
+    client.thread("run").approve(wait_id, sender="ann")
     state = thread.hydrate()
     assert "## Pending signals\n\n- approve from ann" in build_resume_context(state, budget=4000)
     assert "Pending signals" not in build_resume_context(state, signals=[])

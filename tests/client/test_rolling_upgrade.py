@@ -140,7 +140,7 @@ def test_after_three_lost_races_it_takes_the_lease(client, agent):
     holders = []
 
     def append_if_possible(state):
-        lease = plain.get().lease
+        lease = plain.info().lease
         holders.append(lease.holder if lease else "")
         if not lease:
             plain.append("log", len(holders))
@@ -149,7 +149,7 @@ def test_after_three_lost_races_it_takes_the_lease(client, agent):
     assert holders[:3] == ["", "", ""]
     assert len(holders) == 4
     assert holders[3].startswith("stateward-migration")
-    assert plain.get().lease is None
+    assert plain.info().lease is None
     found = plain.hydrate()
     assert (found.slots["price"], list(found.logs["log"])) == (500, [1, 2, 3])
 
@@ -166,7 +166,7 @@ def test_a_step_that_raises_gives_the_lease_back(client, agent):
 
     with pytest.raises(MigrationFailed, match="broken"):
         client.thread("t", migrations=cents(lose_and_break_down)).migrate()
-    assert plain.get().lease is None
+    assert plain.info().lease is None
 
 
 @pytest.mark.parametrize("what", ["append", "increment", "post", "set_slot", "update", "migrate"])
@@ -176,7 +176,7 @@ def test_who_only_adds_waits_for_a_migration(client, agent, what):
     held, go_on = threading.Event(), threading.Event()
 
     def lose_then_wait(state):
-        if agent.thread("t").get().lease is None:
+        if agent.thread("t").info().lease is None:
             agent.thread("t").append("log", "x")
         else:
             held.set()

@@ -298,7 +298,7 @@ def test_other_references(client):
         thread.hydrate(1, tag="good")
     with pytest.raises(VersionNotFound):
         thread.hydrate(tag="bad")
-    info = thread.get()
+    info = thread.info()
     assert (info.labels, info.options.agent, [tag.name for tag in info.tags]) == ({"team": "a"}, "x", ["good"])
 
 

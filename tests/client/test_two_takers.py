@@ -42,7 +42,7 @@ def test_handed_over(thread, start):
         state=state,
         step=4,
     )
-    info = thread.get()
+    info = thread.info()
     assert (info.status, info.wait_id, info.step, made.sender) == (Status.WAITING, made.id, 4, "writer")
     editor = start("editor-1")
     assert list(editor.handoffs("editor")) == list(editor.handoffs()) == [made]
@@ -93,7 +93,7 @@ def test_one_of_many(thread, real_daemon, name, what):
     assert [each.id for each in winners] == [made.id]
     assert len(won) + len(lost) == TAKERS
     assert set(lost) <= {winners[0].taken_by}
-    assert thread.get().version == 2
+    assert thread.info().version == 2
 
 
 def test_taken_again_by_the_same(thread, start):
@@ -157,7 +157,7 @@ def test_handed_on(thread, start):
     for number in range(3):
         thread.handoff(f"agent-{number}", f"round {number}")
         assert start(f"agent-{number}").take_handoff(to=f"agent-{number}").summary == f"round {number}"
-    assert thread.get().version == 6
+    assert thread.info().version == 6
 
 
 def test_the_lease_is_given_back(thread, start):

@@ -27,7 +27,7 @@ def test_archived_survives_the_machine(own_pair, open_client):
     checkpoint = thread.save(state, durability="archived")
     assert checkpoint.durability is Durability.ARCHIVED
     assert thread.checkpoint().durability is Durability.ARCHIVED
-    info = thread.get()
+    info = thread.info()
     assert (info.archived_sequence, info.access, info.owner_id) == (checkpoint.sequence, Access.OWNED, "first")
     own_pair.first.kill()
     shutil.rmtree(own_pair.first.data_dir)
@@ -57,11 +57,11 @@ def test_late_archive(pair, on_first, name):
         with pytest.raises(NotArchivedYet) as caught:
             thread.append("l", 2, durability="archived")
         assert thread.hydrate().version == caught.value.checkpoint.version == 3
-        assert thread.get().unarchived_entries == 2
+        assert thread.info().unarchived_entries == 2
     result = thread.wait_archived(caught.value.checkpoint)
     assert (result.durability, result.archived_sequence) == (Durability.ARCHIVED, 3)
     assert list(thread.hydrate().logs["l"]) == [0, 1, 2]
-    assert thread.get().unarchived_entries == 0
+    assert thread.info().unarchived_entries == 0
 
 
 def test_late_batch(pair, on_first, name):
@@ -101,7 +101,7 @@ def test_without_an_archive(client):
     with pytest.raises(NoArchive):
         thread.append("l", 1, durability="archived")
     with pytest.raises(ThreadNotFound):
-        thread.get()
+        thread.info()
 
 
 def test_versions_of_other_threads(fake_client):

@@ -57,7 +57,7 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     assert (info.question.prompt, info.question.schema) == ("Book it?", SEAT)
     assert thread.checkpoint().question == state.checkpoint.question == info.question
     assert thread.answer_to(wait_id) is None
-    sent = client.answer(name, {"seat": "12A"}, sender="ana")
+    sent = client.thread(name).answer({"seat": "12A"}, sender="ana")
     assert next(iter(client.waiting())).pending_signals == 1
 
     state = thread.hydrate()
@@ -67,7 +67,7 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     assert thread.answer_to(wait_id) == sent
     thread.save(state, ack=[sent])
     assert (state.signals, thread.signals(), list(client.waiting())) == ((), [], [])
-    assert thread.get().question is None
+    assert thread.info().question is None
     assert thread.hydrate(version=1).signals == ()
 
 
@@ -77,25 +77,25 @@ def test_the_page_of_an_old_question(client: Any, name: str) -> None:
     new = asked(client, name, "1,500?")
     assert old != new
     with pytest.raises(StaleAnswer):
-        client.approve(name, wait_id=old)
-    client.reject(name, "too dear", wait_id=new)
+        client.thread(name).approve(wait_id=old)
+    client.thread(name).reject("too dear", wait_id=new)
     with pytest.raises(StaleAnswer):
-        client.approve(name)
+        client.thread(name).approve()
     thread = client.thread(name)
     (found,) = thread.signals()
     assert (found.name, found.payload, found.approved) == ("reject", "too dear", False)
     thread.save(thread.hydrate(), ack=[found.id])
     with pytest.raises(StaleAnswer, match="RUNNING"):
-        client.approve(name)
+        client.thread(name).approve()
 
 
 def test_a_retry_by_another_process_is_answered(client: Any, name: str) -> None:
     """With request id and wait id an answer can be sent again, also after the agent has used it."""
     wait_id = asked(client, name)
-    sent = client.approve(name, wait_id=wait_id, request_id="r")
+    sent = client.thread(name).approve(wait_id=wait_id, request_id="r")
     thread = client.thread(name)
     thread.save(thread.hydrate(), ack=[sent])
-    assert client.approve(name, wait_id=wait_id, request_id="r") == sent
+    assert client.thread(name).approve(wait_id=wait_id, request_id="r") == sent
 
 
 def test_an_answer_of_the_wrong_form_is_not_sent(client: Any, name: str) -> None:
@@ -103,21 +103,21 @@ def test_an_answer_of_the_wrong_form_is_not_sent(client: Any, name: str) -> None
     asked(client, name, "Which seat?", SEAT)
     for wrong in ("12A", {"seat": "99Z"}, {}, None):
         with pytest.raises(AnswerRefused):
-            client.answer(name, wrong)
+            client.thread(name).answer(wrong)
     with pytest.raises(AnswerRefused, match=r"\['seat'\]"):
-        client.answer(name, {"seat": "99Z"})
+        client.thread(name).answer({"seat": "99Z"})
     with pytest.raises(AnswerRefused, match="cannot be approved"):
-        client.approve(name)
+        client.thread(name).approve()
     assert client.thread(name).signals() == []
-    assert client.reject(name).name == "reject"
+    assert client.thread(name).reject().name == "reject"
 
 
 def test_a_yes_or_no_can_be_said_in_two_ways(client: Any, name: str) -> None:
     """A question with a boolean schema takes an approval, and the answer True says the same."""
     asked(client, name, schema={"type": "boolean"})
-    assert client.approve(name, "fine").approved
+    assert client.thread(name).approve("fine").approved
     asked(client, name, schema={"type": "boolean"})
-    assert client.answer(name, True).approved
+    assert client.thread(name).answer(True).approved
 
 
 def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,10 +126,10 @@ def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "jsonschema", None)
         with pytest.warns(SchemaNotChecked, match=r"stateward\[schema\]"):
-            client.answer(name, "anything")
+            client.thread(name).answer("anything")
     asked(client, name, schema={"type": "no such type"})
     with pytest.warns(SchemaNotChecked, match="schema is wrong"):
-        client.answer(name, "anything")
+        client.thread(name).answer("anything")
 
 
 def test_a_schema_makes_nobody_ask_elsewhere(client: Any, name: str) -> None:
@@ -148,12 +148,12 @@ def test_a_schema_makes_nobody_ask_elsewhere(client: Any, name: str) -> None:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         asked(client, name, schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema"})
         with pytest.warns(SchemaNotChecked, match="schema is wrong"):
-            client.answer(name, True)
+            client.thread(name).answer(True)
         server.shutdown()
     assert asked_for == []
     asked(client, name, schema={"properties": {"form": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}})
     with pytest.raises(AnswerRefused):
-        client.answer(name, {"form": {"type": 7}})
+        client.thread(name).answer({"form": {"type": 7}})
 
 
 def test_a_handoff_takes_no_answer(client: Any, name: str) -> None:
@@ -163,7 +163,7 @@ def test_a_handoff_takes_no_answer(client: Any, name: str) -> None:
     handoff = thread.handoff("booker", "dates are fixed")
     for wait_id in (None, handoff.id):
         with pytest.raises(StaleAnswer, match="'booker'"):
-            client.approve(name, wait_id=wait_id)
+            client.thread(name).approve(wait_id=wait_id)
     with pytest.raises(StaleAnswer, match="'booker'"):
         thread.wait_for_answer(timeout=20)
     assert thread.signals() == []
@@ -173,7 +173,7 @@ def test_an_agent_that_stays(server: Any, client: Any, name: str) -> None:
     """It gets the answer when it comes, or was there already; TimeoutError where none comes."""
     wait_id = asked(client, name)
     thread = client.thread(name)
-    timer = later(server, client, lambda other: (other.send(name, "noise"), other.approve(name, "yes")))
+    timer = later(server, client, lambda other: (other.thread(name).send("noise"), other.thread(name).approve("yes")))
     found = thread.wait_for_answer(timeout=20)
     timer.join()
     assert (found.wait_id, found.payload, found.approved) == (wait_id, "yes", True)
@@ -206,17 +206,17 @@ def test_who_waits_already_is_told_first(client: Any, name: str) -> None:
     for number in range(3):
         asked(client, f"{name}-{number}", create=travel)
     asked(client, f"{name}-other")
-    waited = [client.send(f"{name}-0", "a"), client.send(f"{name}-0", "b")]
-    client.send(f"{name}-other", "a")
+    waited = [client.thread(f"{name}-0").send("a"), client.thread(f"{name}-0").send("b")]
+    client.thread(f"{name}-other").send("a")
     with client.watch_signals(labels={"team": "travel"}) as wakes:
         first = next(wakes)
         assert (first.thread, first.signals) == (f"{name}-0", tuple(waited))
-        client.send(f"{name}-other", "b")
-        sent = client.send(f"{name}-2", "c", payload={"n": 1})
+        client.thread(f"{name}-other").send("b")
+        sent = client.thread(f"{name}-2").send("c", payload={"n": 1})
         second = next(wakes)
         assert (second.thread, second.signals) == (f"{name}-2", (sent,))
         assert second.signals[0].payload == {"n": 1}
-        again = client.approve(f"{name}-0")
+        again = client.thread(f"{name}-0").approve()
         assert next(wakes).signals == (again,)
 
 
@@ -240,7 +240,7 @@ def test_a_writer_acknowledges_too(server: Any, name: str) -> None:
     """A save over a writer's stream is done with signals as any other one is."""
     with Client(server.target, namespace=name) as client:
         asked(client, name)
-        client.approve(name)
+        client.thread(name).approve()
         thread = client.thread(name)
         state = thread.hydrate()
         with thread.writer() as writer:
@@ -258,5 +258,5 @@ def test_what_ask_says_itself(client: Any, name: str) -> None:
     with pytest.raises(NoArchive):
         thread.ask(thread.hydrate(), "?", durability=Durability.ARCHIVED)
     with pytest.raises(ThreadNotFound):
-        thread.get()
+        thread.info()
     assert thread.ask(thread.hydrate(), "?", wait_id="mine") == "mine"

@@ -71,7 +71,7 @@ def check_base(client: Client, gone: range = range(0)) -> None:
         else:
             assert [each["n"] for each in base.hydrate(version=version).logs["log"]] == list(range(1, version + 1))
     assert base.hydrate(tag="seven").version == 7
-    assert base.hydrate().version == base.get().version == VERSIONS
+    assert base.hydrate().version == base.info().version == VERSIONS
 
 
 def leftovers(data_dir: Path) -> dict[str, Any]:

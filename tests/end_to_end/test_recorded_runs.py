@@ -89,7 +89,7 @@ def check_run(daemon: Daemon, run: Run, last: int | None = None) -> int:
         for version in {*range(SAMPLE_EVERY, count, SAMPLE_EVERY), count}:
             assert list(thread.hydrate(version=version).logs["messages"]) == run.states[version - 1]
         assert thread.hydrate().version == count
-        assert thread.get().retained_versions == count
+        assert thread.info().retained_versions == count
     return count
 
 

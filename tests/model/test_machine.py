@@ -84,7 +84,7 @@ class Machine(Saving):
             with pytest.raises(VersionPruned):
                 fork(new, version)
         else:
-            info = fork(new, version).get()
+            info = fork(new, version).info()
             old = source.versions[version]
             made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
             self.model[new] = PlainThread(info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence)
@@ -99,7 +99,7 @@ class Machine(Saving):
             with pytest.raises(ThreadExists):
                 self.client.thread(name).fork(new, whole=True)
             return
-        info = self.client.thread(name).fork(new, whole=True).get()
+        info = self.client.thread(name).fork(new, whole=True).info()
         source = self.model[name]
         thread = self.model[new] = PlainThread(
             info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence
@@ -121,7 +121,7 @@ class Machine(Saving):
         self.client.thread(name).delete()
         del self.model[name]
         with pytest.raises(ThreadNotFound):
-            self.client.thread(name).get()
+            self.client.thread(name).info()
 
     @precondition(lambda self: self.model)
     @rule(pick=PICK, which=PICK, tag=st.sampled_from(TAGS))
@@ -276,7 +276,7 @@ class Machine(Saving):
         """Threads, branches, tags, lists and labels, as the model has them."""
         assert {info.name for info in self.client.threads(page_size=2)} == self.model.keys()
         for name, thread in self.model.items():
-            info = self.client.thread(name).get()
+            info = self.client.thread(name).info()
             assert (info.uid, info.last_version, info.sequence) == (thread.uid, thread.last, thread.sequence)
             assert info.version == thread.heads.get("main", 0)
             assert info.retained_versions == len(thread.retained)

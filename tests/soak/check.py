@@ -127,7 +127,7 @@ class Checker:
 
     def _check_refs(self, book: Book, known: Known) -> None:
         """Heads of branches and tags."""
-        info = self.client.thread(known.name).get()
+        info = self.client.thread(known.name).info()
         heads = {branch.name: branch.version for branch in info.branches}
         is_saving = bool(book.pending_of("save", known.name))
         for branch in {saved.branch for saved in known.versions.values()}:

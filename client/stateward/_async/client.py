@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Literal, Self, Unpack, overload
 
 from stateward._async.archive import AsyncArchive
 from stateward._async.boards import AsyncBoard
@@ -32,7 +32,7 @@ from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo
-from stateward.signals import ANSWER, APPROVE, REJECT, Signal, Wake
+from stateward.signals import Wake
 
 
 class AsyncClient:
@@ -246,72 +246,6 @@ class AsyncClient:
         pages = ThreadList(signals.list_waiting(self.namespace, labels))
         return self._session.read_list(ThreadList.next_page, pages)
 
-    async def send(
-        self,
-        thread: str,
-        name: str,
-        payload: Any = None,
-        *,
-        sender: str = "",
-        wait_id: str = "",
-        durability: Durability | str | None = None,
-        request_id: str | None = None,
-    ) -> Signal:
-        """Sends a message to a thread that exists; nobody's lease is in its way. At most 64 KiB.
-
-        It is kept until a save acknowledges it. With a `wait_id` the thread must be waiting for just that: StaleAnswer.
-        1,024 that wait are QuotaExceeded. With an archive, a thread that is free is attached; NotOwner where another
-        sidecar holds it. Give a `request_id` where the same message may be sent again by another process.
-        """
-        sent: Signal = await self._session.run(
-            signals.send(self.namespace, thread, name, payload, sender, wait_id, durability, request_id)
-        )
-        return sent
-
-    async def answer(
-        self,
-        thread: str,
-        value: Any,
-        *,
-        sender: str = "",
-        wait_id: str | None = None,
-        durability: Durability | str | None = None,
-        request_id: str | None = None,
-    ) -> Signal:
-        """Answers the question that a thread asks now, or the one with this `wait_id`: StaleAnswer where that is not
-        asked any more, or was answered.
-
-        AnswerRefused, and nothing sent, where the value is not what the question's JSON schema asks for; checked by the
-        package jsonschema (`pip install 'stateward[schema]'`), and without it SchemaNotChecked is warned.
-        """
-        return await self._answer(thread, ANSWER, value, sender, wait_id, durability, request_id)
-
-    async def approve(
-        self,
-        thread: str,
-        note: str | None = None,
-        *,
-        sender: str = "",
-        wait_id: str | None = None,
-        durability: Durability | str | None = None,
-        request_id: str | None = None,
-    ) -> Signal:
-        """Says yes to what a thread asks, as `answer` does; the note is the signal's payload."""
-        return await self._answer(thread, APPROVE, note, sender, wait_id, durability, request_id)
-
-    async def reject(
-        self,
-        thread: str,
-        reason: str | None = None,
-        *,
-        sender: str = "",
-        wait_id: str | None = None,
-        durability: Durability | str | None = None,
-        request_id: str | None = None,
-    ) -> Signal:
-        """Says no to what a thread asks, whatever form the answer should have; the reason is the signal's payload."""
-        return await self._answer(thread, REJECT, reason, sender, wait_id, durability, request_id)
-
     def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> AsyncStream[Wake]:
         """Threads whose agents have something to do: first those with signals that wait already, then each to which
         one comes. Close it, or use it with `with`.
@@ -320,10 +254,6 @@ class AsyncClient:
         another sidecar is told when this one looks at the thread: `stateward run` does that from time to time.
         """
         return AsyncSignalStream(self._session, SignalReader(self.namespace, labels))
-
-    async def _answer(self, thread: str, *what: Any) -> Signal:
-        sent: Signal = await self._session.run(signals.answer(self.namespace, thread, *what))
-        return sent
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

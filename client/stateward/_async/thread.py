@@ -41,7 +41,7 @@ from stateward._operations.effects import EffectOptions, Plan
 from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
-from stateward._operations.signals import LOOK_AGAIN_S
+from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
@@ -63,7 +63,7 @@ from stateward.models import (
     ThreadInfo,
     ThreadOptions,
 )
-from stateward.signals import Signal
+from stateward.signals import ANSWER, APPROVE, REJECT, Signal
 from stateward.state import State
 from stateward.window import Window
 
@@ -197,8 +197,8 @@ class AsyncThread:
         )
         return self._session.read_list(reading.read_checkpoints, request)
 
-    async def get(self) -> ThreadInfo:
-        """What is known about the thread; ThreadNotFound if there is none."""
+    async def info(self) -> ThreadInfo:
+        """Status, settings, branches and sizes of the thread. Raises ThreadNotFound if the thread does not exist."""
         return await self._run(threads.get_thread(self._ref))
 
     async def checkpoint(
@@ -447,6 +447,33 @@ class AsyncThread:
         """
         asked: str = await self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
         return asked
+
+    async def answer(self, value: Any, **options: Unpack[SignalOptions]) -> Signal:
+        """Answers the question that the thread asks now, or the one with this `wait_id`.
+
+        Raises StaleAnswer if the thread does not ask that question any more, or has an answer to it. Raises
+        AnswerRefused, and sends nothing, if the value does not fit the question's JSON schema. The package jsonschema
+        checks that (`pip install 'stateward[schema]'`); without it the answer is sent with the warning
+        SchemaNotChecked.
+        """
+        return await self._run(signals.answer(self._ref, ANSWER, value, **options))
+
+    async def approve(self, note: str | None = None, **options: Unpack[SignalOptions]) -> Signal:
+        """Says yes to the question, as `answer` does. The note is the signal's payload."""
+        return await self._run(signals.answer(self._ref, APPROVE, note, **options))
+
+    async def reject(self, reason: str | None = None, **options: Unpack[SignalOptions]) -> Signal:
+        """Says no to the question, whatever form the answer should have. The reason is the signal's payload."""
+        return await self._run(signals.answer(self._ref, REJECT, reason, **options))
+
+    async def send(self, name: str, payload: Any = None, **options: Unpack[SignalOptions]) -> Signal:
+        """Sends a message to the thread's agent. The payload has at most 64 KiB.
+
+        The message stays until a save acknowledges it. A lease keeps nobody from sending. With a `wait_id` the thread
+        must wait for exactly that, else StaleAnswer. Raises QuotaExceeded if 1,024 messages wait already. With an
+        archive the daemon attaches a free thread; raises NotOwner if another sidecar holds the thread.
+        """
+        return await self._run(signals.send(self._ref, name, payload, **options))
 
     async def signals(self) -> list[Signal]:
         """What no save acknowledged yet, oldest first; `hydrate` brings the same as `state.signals`."""

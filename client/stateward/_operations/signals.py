@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from google.protobuf.message import Message
 
@@ -59,24 +59,38 @@ def answer_to(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
     return answer_in((yield from list_signals(ref)), wait_id)
 
 
+class SignalOptions(TypedDict, total=False):
+    """What a signal can say besides its content. Everything is optional."""
+
+    sender: str
+    """The sender's name; the daemon does not prove it. At most 256 bytes."""
+    wait_id: str | None
+    """The question that is answered. None = no question, or for an answer the question that the thread asks now."""
+    durability: Durability | str | None
+    """The level that must be reached before the daemon answers; None = the daemon's default."""
+    request_id: str | None
+    """Give one if another process may send the same signal again. None = a new one for this call and all its
+    retries."""
+
+
 def send(
-    namespace: str,
-    thread: str,
+    ref: ThreadRef,
     name: str,
     payload: Any,
-    sender: str,
-    wait_id: str,
-    durability: Durability | str | None,
-    request_id: str | None,
+    *,
+    sender: str = "",
+    wait_id: str | None = None,
+    durability: Durability | str | None = None,
+    request_id: str | None = None,
 ) -> Operation[Signal]:
-    """Adds a signal. NotArchivedYet where it is kept, but less durably than asked."""
+    """Adds a signal. Raises NotArchivedYet if the signal is stored, but less durably than asked."""
     request = service.SendSignalRequest(
-        namespace=namespace,
-        thread=thread,
+        namespace=ref.namespace,
+        thread=ref.thread,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=sender,
-        wait_id=wait_id,
+        wait_id=wait_id or "",
         request_id=request_id or new_request_id(),
         durability=choice_number(Durability, durability),  # type: ignore[arg-type]
     )
@@ -86,32 +100,23 @@ def send(
         waits_for_owner=False,  # an agent at work may be silent for minutes, and keeps its thread
     )
     if response.durability < request.durability:
-        raise NotArchivedYet(thread, response.signal.sequence)
+        raise NotArchivedYet(ref.thread, response.signal.sequence)
     return Signal.from_proto(response.signal)
 
 
-def answer(
-    namespace: str,
-    thread: str,
-    name: str,
-    payload: Any,
-    sender: str,
-    wait_id: str | None,
-    durability: Durability | str | None,
-    request_id: str | None,
-) -> Operation[Signal]:
-    """Sends what answers the thread's question as it is now, after a look whether that is what is asked for.
+def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = None, **options: Any) -> Operation[Signal]:
+    """Sends the answer to the thread's present question, after checking its form.
 
     With a `wait_id` the daemon judges, which also knows a request that was answered before.
     """
-    info = yield from threads.get_thread(ThreadRef(namespace, thread, "main"))
+    info = yield from threads.get_thread(ref)
     if not wait_id:
         wait_id = current_wait_id(info)
     else:
-        _refuse_handoff(thread, wait_id)
+        _refuse_handoff(ref.thread, wait_id)
     if info.question is not None and info.wait_id == wait_id:
         check(info.question, name, payload)
-    return (yield from send(namespace, thread, name, payload, sender, wait_id, durability, request_id))
+    return (yield from send(ref, name, payload, wait_id=wait_id, **options))
 
 
 def check(question: Question, name: str, payload: Any) -> None:

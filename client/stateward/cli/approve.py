@@ -21,7 +21,7 @@ from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
 if TYPE_CHECKING:
-    from stateward import Client
+    from stateward import Client, Thread
 
 INPUT_BYTES_MAX = 64 << 10
 # A thread is free when it was seen unchanged for the lease time; what the looks at it may take beyond that.
@@ -151,7 +151,7 @@ def _say(
         sender = _login_name() if sender is None else sender
         try:
             is_archived = archive is not None
-            send = partial(_send, client, name, thread, content, wait_id, sender, is_answer, is_archived=is_archived)
+            send = partial(_send, client.thread(thread), name, content, wait_id, sender, is_answer, is_archived)
             sent = _send_when_free(client, thread, send) if is_archived else send()
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; an answer that is no text is given with --json") from None
@@ -180,7 +180,7 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     try:
         return send()
     except NotOwner as error:
-        if error.free_in_s is None or client.thread(thread).get().status != Status.WAITING:
+        if error.free_in_s is None or client.thread(thread).info().status != Status.WAITING:
             raise
         note(f"{error.message}; waiting for that")
         wait_s = error.free_in_s + FREE_MARGIN_S
@@ -189,16 +189,13 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
 
 
 def _send(
-    client: Client, name: str, thread: str, content: Any, wait_id: str | None, sender: str, is_answer: bool,
-    *, is_archived: bool,
-) -> Signal:  # fmt: skip
-    durability = "archived" if is_archived else None
-    if not is_answer:
-        return client.send(thread, name, content, sender=sender, wait_id=wait_id or "", durability=durability)
-    if name == ANSWER:
-        return client.answer(thread, content, sender=sender, wait_id=wait_id, durability=durability)
-    decide = client.approve if name == APPROVE else client.reject
-    return decide(thread, content, sender=sender, wait_id=wait_id, durability=durability)
+    thread: Thread, name: str, content: Any, wait_id: str | None, sender: str, is_answer: bool, is_archived: bool
+) -> Signal:
+    answers: dict[str, Callable[..., Signal]] = {
+        ANSWER: thread.answer, APPROVE: thread.approve, REJECT: thread.reject
+    }  # fmt: skip
+    send = answers[name] if is_answer else partial(thread.send, name)
+    return send(content, sender=sender, wait_id=wait_id, durability="archived" if is_archived else None)
 
 
 def _read_value(text: str | None, as_json: str | None, what: str) -> Any:

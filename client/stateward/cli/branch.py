@@ -54,7 +54,7 @@ def branch(
     edits = read_slots(slots or ())
     with connect(context, target, namespace) as client:
         source = client.thread(thread, branch=from_branch)
-        there = [each.name for each in source.get().branches]
+        there = [each.name for each in source.info().branches]
         if name in there:
             raise CommandError(f"thread {thread!r} has a branch {name!r} already; take another name")
         checkpoint = _save(source, name, find_version(source, at), edits, unset or [])

@@ -54,7 +54,7 @@ def export_trajectories(
 
 def _named(client: Client, names: Sequence[str]) -> Iterator[ThreadInfo]:
     for name in dict.fromkeys(names):
-        yield client.thread(name).get()
+        yield client.thread(name).info()
 
 
 def read_metrics(given: Sequence[str], option: str) -> dict[str, float]:

@@ -64,7 +64,7 @@ def history(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         handle = client.thread(thread)
-        info = handle.get()
+        info = handle.info()
         require_versions(info)
         names = [each.name for each in info.branches]
         if not all_branches and branch not in names:

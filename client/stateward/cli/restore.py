@@ -212,7 +212,7 @@ class _Thread:
         from stateward.restores import Restoring  # noqa: PLC0415
 
         try:
-            self.client.thread(self.name).get()
+            self.client.thread(self.name).info()
         except ThreadNotFound:
             return False
         if not self.options.resume:

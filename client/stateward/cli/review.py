@@ -52,7 +52,7 @@ def review_history(client: Client, thread: Thread, plan: list[str], check: Check
         is_each_prefix &= surveyed_files(state) == plan[: checkpoint.version - 1]
     check(f"each of the {len(made)} versions holds exactly the files surveyed up to it", is_each_prefix)
     check("the store verifies: every record opened, every state replayed", not findings(client))
-    measured.stored_bytes = thread.get().stored_bytes
+    measured.stored_bytes = thread.info().stored_bytes
     measured.used_bytes = client.stats().used_bytes
     return measured
 

@@ -79,7 +79,7 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
     found = []
     for name in dict.fromkeys(names):
         try:
-            found.append(_find_here(client, name) if local_only else client.thread(name).get())
+            found.append(_find_here(client, name) if local_only else client.thread(name).info())
         except ThreadNotFound as error:
             if not missing_ok:
                 raise CommandError(
@@ -89,7 +89,7 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
 
 
 def _find_here(client: Client, name: str) -> ThreadInfo:
-    """The thread, if it is on this disk. Lists are of this disk only, where `get` may have to ask the archive."""
+    """The thread, if it is on this disk. Lists are of this disk only, where `info` may have to ask the archive."""
     for info in client.threads(name_prefix=name, page_size=PAGE_MAX):
         if info.name == name:
             return info

@@ -29,7 +29,7 @@ def read_run_record(client: Client, name: str) -> dict[str, Any]:
     """
     thread = client.thread(name)
     head = thread.hydrate(must_exist=True)
-    facts = _facts(thread.get(), head)
+    facts = _facts(thread.info(), head)
     steps = list(_steps(thread, head))
     if _is_plain(steps):
         return {**facts, "messages": steps[-1][2]}

@@ -189,7 +189,7 @@ class Starter:
         """Ids of the signals that wait."""
         try:
             thread = self._client.thread(name)
-            labels = thread.get().labels if self._chosen.labels else {}
+            labels = thread.info().labels if self._chosen.labels else {}
             if any(labels.get(key) != value for key, value in self._chosen.labels.items()):
                 return frozenset()
             return frozenset(each.id for each in thread.signals())

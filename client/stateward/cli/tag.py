@@ -42,7 +42,7 @@ def tag(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         if name is None:
-            found = sorted(handle.get().tags, key=lambda each: each.version)
+            found = sorted(handle.info().tags, key=lambda each: each.version)
         elif delete:
             found = [handle.delete_tag(name)]
         else:

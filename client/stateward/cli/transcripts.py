@@ -125,7 +125,7 @@ def failures(client: Client, names: Iterable[str], agent: str | None, filters: T
 def _chosen(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> Iterator[ThreadInfo]:
     """The threads that are named, or those that fit, the most recently changed first. Filters by agent here: no index
     has it."""
-    infos = [client.thread(name).get() for name in names]
+    infos = [client.thread(name).info() for name in names]
     if not infos:
         wanted: ThreadFilters = {"page_size": PAGE_MAX, **filters}
         listed = client.threads(**wanted)

@@ -55,7 +55,7 @@ def verify(
     records = threads = 0
     with connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client:
         if thread is not None:
-            client.thread(thread).get()  # one that does not exist would be found to be without damage
+            client.thread(thread).info()  # one that does not exist would be found to be without damage
         with Ticker("verifying") as ticker, client.verify(thread) as progress:
             for each in progress:
                 records, threads = each.records, each.threads

@@ -53,7 +53,7 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
         return _find_branch(thread, name, option)
     where = read_where(text, option, least)
     if where.get("tag") == text:  # a bare name
-        info = thread.get()
+        info = thread.info()
         if text not in {each.name for each in info.tags} and text in {each.name for each in info.branches}:
             return _find_branch(thread, text, option)
     if "version" in where:
@@ -67,7 +67,7 @@ def looking_at(thread: Thread) -> Iterator[None]:
     try:
         yield
     except VersionNotFound:
-        require_versions(thread.get())
+        require_versions(thread.info())
         raise
 
 
@@ -89,7 +89,7 @@ def _find_step(thread: Thread, text: str, option: str) -> int:
 
 
 def _find_branch(thread: Thread, name: str, option: str) -> int:
-    branches = {each.name: each.version for each in thread.get().branches}
+    branches = {each.name: each.version for each in thread.info().branches}
     if name not in branches:
         raise CommandError(f"{option}: thread {thread.name!r} has no branch {name!r}; it has: {', '.join(branches)}")
     return branches[name]

@@ -112,7 +112,7 @@ def _import(
         totals = import_run(
             client, run, resume=resume, should_stop=stop.is_set, on_step=lambda step_bytes: on_step(task, step_bytes)
         )
-        totals.stored_bytes = client.thread(run.thread).get().stored_bytes
+        totals.stored_bytes = client.thread(run.thread).info().stored_bytes
     except (RunRefused, TypeError, ValueError) as error:
         return Result(task, problem=str(error))
     except VersionMismatch:
