@@ -68,7 +68,7 @@ def main() -> int:
 
         counts = client.count_threads()
         print("by status:", {Status(status).name: count for status, count in counts.items()})
-        failed = [info.name for info in client.threads(status="failed", step=3, updated_since=timedelta(hours=1))]
+        failed = [info.name for info in client.threads(status="failed", step=3, updated_within=timedelta(hours=1))]
         last = ask(daemon.target, "failures", "--agent", "booking")[0]
         print(f"{len(failed)} failed at step 3; the last one at version {last['version']}, after {last['tool']!r}: "
               f"{last['status_detail']}")  # fmt: skip

@@ -26,6 +26,7 @@ from stateward._sync.writer import Writer as Writer
 from stateward.admin import DrainResult as DrainResult
 from stateward.admin import ServerInfo as ServerInfo
 from stateward.admin import Stats as Stats
+from stateward.durations import Duration as Duration
 from stateward.effects import NOT_HAPPENED as NOT_HAPPENED
 from stateward.effects import Effect as Effect
 from stateward.effects import EffectState as EffectState

@@ -48,6 +48,7 @@ React to the class (or `.reason`), never to the text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class StatewardError(Exception):
     """Base of all errors of this library.
 
     `reason` is the ErrorReason without its prefix ("" = the error came without one), `code` the gRPC status code's
-    name, `metadata` the facts in machine-readable form, `retry_delay_s` how long the daemon asks to wait, if it does.
+    name, `metadata` the facts in machine-readable form, `retry_delay` how long the daemon asks to wait, if it does.
     """
 
     #: Whether the same request may succeed a moment later with nothing changed.
@@ -71,23 +72,23 @@ class StatewardError(Exception):
         reason: str = "",
         code: str = "",
         metadata: Mapping[str, str] | None = None,
-        retry_delay_s: float | None = None,
+        retry_delay: timedelta | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
         self.code = code
         self.metadata = dict(metadata or {})
-        self.retry_delay_s = retry_delay_s
+        self.retry_delay = retry_delay
 
     def _number(self, key: str) -> int | None:
         text = self.metadata.get(key, "")
         return int(text) if text.lstrip("-").isdigit() else None
 
-    def _seconds(self, key: str) -> float | None:
+    def _span(self, key: str) -> timedelta | None:
         try:
-            return float(self.metadata[key])
-        except (KeyError, ValueError):
+            return timedelta(seconds=float(self.metadata[key]))
+        except (KeyError, ValueError, OverflowError):
             return None
 
 
@@ -223,14 +224,14 @@ class NotOwner(OwnershipLost):
     """
 
     @property
-    def unchanged_s(self) -> float | None:
+    def unchanged(self) -> timedelta | None:
         """For how long it has been seen to archive nothing; None = not said."""
-        return self._seconds("unchanged_s")
+        return self._span("unchanged_s")
 
     @property
-    def free_in_s(self) -> float | None:
+    def free_in(self) -> timedelta | None:
         """When the thread is free if it stays like that; None = not said."""
-        return self._seconds("free_in_s")
+        return self._span("free_in_s")
 
 
 class Fenced(OwnershipLost):
@@ -330,7 +331,7 @@ class NoArchive(StatewardError):
     """The call needs an archive and the daemon has none. Start it with --archive URL, or ask for COMMITTED."""
 
 
-class NotArchivedYet(StatewardError):
+class NotArchivedYet(StatewardError, TimeoutError):
     """The version IS saved on this disk, and was not in the archive when the deadline came near.
 
     Do not save again: the state continues from the version, and `thread.wait_archived(checkpoint)` waits on. Raised
@@ -419,7 +420,7 @@ class ArchiveUnavailable(Unavailable):
     """The bucket does not answer, and the call needs it: nothing was written, and no thread is called new meanwhile."""
 
 
-class DeadlineExceeded(StatewardError):
+class DeadlineExceeded(StatewardError, TimeoutError):
     """No answer came before the deadline. A write may have happened: retry it with the same request id."""
 
 

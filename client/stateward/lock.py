@@ -7,8 +7,9 @@ from typing import Any
 
 from stateward._io.session import SessionBase
 from stateward._operations.holder import Holder
-from stateward._operations.leases import TERM_S, Claim, check_times
+from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.steps import ThreadRef
+from stateward.durations import Duration
 from stateward.errors import LeaseHeld
 from stateward.models import Lease, ThreadOptions
 
@@ -21,17 +22,16 @@ class LeaseShell:
         session: SessionBase[Any],
         ref: ThreadRef,
         *,
-        term: float = TERM_S,
-        wait: float | None = None,
+        term: Duration = TERM_S,
+        wait: Duration = 0.0,
         take_over: bool = False,
         holder: str | None = None,
         create: ThreadOptions | None = None,
         binds: bool = False,
     ) -> None:
-        check_times(term, wait)
         self._ref = ref
         who = Holder.named(holder) if holder else session.holder
-        self._claim = Claim(who, term, wait, take_over, create)
+        self._claim = Claim.of(who, term, wait, take_over, create)
         self._binds = binds  # whether saves through the handle carry its token
         self._pid = os.getpid()
         self._is_held = False

@@ -12,10 +12,10 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
+from stateward.durations import DurationField
 from stateward.signals import Question
 from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, thread_service_pb2
 
@@ -87,13 +87,6 @@ def read_time(stamp: Timestamp) -> datetime:
 def read_map(field: Mapping[str, T]) -> dict[str, T]:
     """A map field as a dict. Most are empty, and to copy one goes through four Python calls."""
     return dict(field) if field else {}
-
-
-def write_duration(delta: timedelta) -> Duration:
-    """The message for a duration."""
-    message = Duration()
-    message.FromTimedelta(delta)
-    return message
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,7 @@ class Retention:
 
     keep_last: int | None = None
     """So many of the newest versions of each branch, >= 1."""
-    keep_for: timedelta | None = None
+    keep_for: DurationField = DurationField()  # noqa: RUF009
     """Versions younger than this."""
 
     @classmethod
@@ -180,8 +173,7 @@ class Retention:
 
     def to_proto(self) -> thread_pb2.Retention:
         """As the message that `from_proto` reads."""
-        keep_for = None if self.keep_for is None else write_duration(self.keep_for)
-        return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=keep_for)
+        return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=self.keep_for)
 
 
 @dataclass(frozen=True)
@@ -189,7 +181,7 @@ class ThreadOptions:
     """What a thread can be given when it is made, and changed later with `update_options`."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    ttl: timedelta | None = None
+    ttl: DurationField = DurationField()  # noqa: RUF009
     """Deletes the thread this long after its last save; None = never."""
     retention: Retention | None = None
     """None = every version is kept."""
@@ -211,7 +203,7 @@ class ThreadOptions:
         """As the message that `from_proto` reads."""
         return thread_pb2.ThreadOptions(
             labels=dict(self.labels),
-            ttl=None if self.ttl is None else write_duration(self.ttl),
+            ttl=self.ttl,
             retention=None if self.retention is None else self.retention.to_proto(),
             parent_thread=self.parent_thread,
             agent=self.agent,

@@ -7,9 +7,10 @@ from typing import Any
 
 from stateward._io.session import SessionBase
 from stateward._operations.frames import Frame
-from stateward._operations.leases import TERM_S, Claim, check_times
+from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.steps import ThreadRef
 from stateward._operations.writer import Writing
+from stateward.durations import Duration
 from stateward.errors import StatewardError
 from stateward.models import Checkpoint, ThreadOptions
 
@@ -22,16 +23,15 @@ class WriterShell:
         session: SessionBase[Any],
         ref: ThreadRef,
         *,
-        term: float = TERM_S,
-        wait: float | None = None,
+        term: Duration = TERM_S,
+        wait: Duration = 0.0,
         take_over: bool = False,
         create: ThreadOptions | None = None,
     ) -> None:
-        check_times(term, wait)
         self._session: Any = session
-        self._claim = Claim(session.holder, term, wait, take_over, create)
+        self._claim = Claim.of(session.holder, term, wait, take_over, create)
         settings = session.settings
-        self._writing = Writing(ref, self._claim, session.patience_s, settings.deadline_s, settings.take_over)
+        self._writing = Writing(ref, self._claim, session.patience_s, settings.call_timeout_s, settings.take_over)
         self._pid = os.getpid()
         self._is_closed = False
 

@@ -20,9 +20,9 @@ from stateward_sidecar.archive.collect import Collector, Verbs
 NOW = timedelta(0)
 
 
-def collect(client: Client, *, dry_run: bool = False, grace: timedelta | None = NOW) -> list[str]:
+def collect(client: Client, *, dry_run: bool = False, older_than: timedelta | None = NOW) -> list[str]:
     """Names of what went, or would go."""
-    steps = list(client.archive.collect(dry_run=dry_run, grace=grace))
+    steps = list(client.archive.collect(dry_run=dry_run, older_than=older_than))
     assert steps[-1].done
     keys = [step.key for step in steps if step.key]
     assert steps[-1].removed == (0 if dry_run else len(keys))
@@ -76,7 +76,7 @@ def test_garbage_that_an_owner_left_behind_goes_after_the_grace(machines: Fleet)
     first.stop()
     before = set(machines.objects())
     second = machines.client(machines.machine("second"))
-    assert collect(second, grace=None) == []
+    assert collect(second, older_than=None) == []
     gone = collect(second)
     assert gone
     assert before - set(machines.objects()) == set(gone)
@@ -221,6 +221,6 @@ def test_blobs_go_when_their_owner_gave_them_up_and_no_row_names_them(machines: 
     stray = put(where / ("ab" * 16 + ".blob"))
     assert collect(client) == []
     client.thread("job").detach()
-    assert collect(client, grace=None) == []
+    assert collect(client, older_than=None) == []
     assert collect(client) == [str(stray.relative_to(machines.bucket))]
     assert named.exists()

@@ -22,7 +22,7 @@ def until_away(client: Client) -> None:
 def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Machines, gate: Gate) -> None:
     """COMMITTED is answered all the time, ARCHIVED is first not reached and then refused with nothing written."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
-    client = fleet_on_s3.client(daemon, deadline=1.5, retry_timeout=0)
+    client = fleet_on_s3.client(daemon, call_timeout=1.5, retry_timeout=0)
     write_steps(client, "job", 2, archived=True)
     gate.close()
     state = client.thread("job").hydrate()

@@ -34,7 +34,7 @@ class Side:
     def __init__(self, fleet: Machines, owner: str, gate: Gate) -> None:
         self.gate, self._fleet = gate, fleet
         self.daemon: Daemon = fleet.machine_on(owner, gate.url, patience_s=1.0)
-        self.client: Client = fleet.client(self.daemon, deadline=3, retry_timeout=0)
+        self.client: Client = fleet.client(self.daemon, call_timeout=3, retry_timeout=0)
         self.committed: dict[str, set[str]] = defaultdict(set)
         self.archived: dict[str, set[str]] = defaultdict(set)
         self.seen: Counter[str] = Counter()

@@ -94,7 +94,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped
 
 def test_archived_is_refused_at_once(fleet_on_disk: Machines) -> None:
     """Who finds out is told COMMITTED without waiting; from then on ARCHIVED is refused before anything is written."""
-    client = fleet_on_disk.client(fleet_on_disk.machine_on("first"), deadline=20)
+    client = fleet_on_disk.client(fleet_on_disk.machine_on("first"), call_timeout=20)
     write_steps(client, "job", 2, archived=True)
     (head,) = heads(fleet_on_disk)
     head.unlink()

@@ -18,7 +18,7 @@ REFUSALS = {"full": (507, "InsufficientStorage"), "read-only": (403, "AccessDeni
 def test_a_bucket_that_takes_nothing(fleet_on_s3: Machines, gate: Gate, refusal: tuple[int, str]) -> None:
     """COMMITTED goes on, new threads and ARCHIVED say why not, statistics say it, and all is shipped afterwards."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
-    client = fleet_on_s3.client(daemon, deadline=2, retry_timeout=0)
+    client = fleet_on_s3.client(daemon, call_timeout=2, retry_timeout=0)
     write_steps(client, "job", 2, archived=True)
     other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url), retry_timeout=0)
     gate.refuse(*refusal)
@@ -33,7 +33,7 @@ def test_a_bucket_that_takes_nothing(fleet_on_s3: Machines, gate: Gate, refusal:
     assert client.stats().archive.dirty_threads == 1
     daemon.kill()
     fleet_on_s3.start(daemon)
-    client = fleet_on_s3.client(daemon, deadline=5)
+    client = fleet_on_s3.client(daemon, call_timeout=5)
     assert other.thread("job").hydrate().slots["count"] == 2  # what is there can be read
     write_steps(client, "job", 1)
     expected = client.thread("job").hydrate().slots["count"]

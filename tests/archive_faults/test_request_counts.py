@@ -32,11 +32,11 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
 
     def fresh(owner: str) -> Client:
         """A client of a machine with an empty disk, which has asked for the namespace's key."""
-        other = fleet_on_s3.client(fleet_on_s3.machine_on(owner, gate.url, patience_s=40), deadline=60)
+        other = fleet_on_s3.client(fleet_on_s3.machine_on(owner, gate.url, patience_s=40), call_timeout=60)
         other.thread("unknown").hydrate()
         return other
 
-    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url, patience_s=20), deadline=30)
+    other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url, patience_s=20), call_timeout=30)
     kinds = hydrate_counted(gate, other, "small", 3)  # the namespace's key is asked for once a process
     assert kinds == {"get namespace": 1, "get HEAD": 1, "get key": 1}
     counting, timed = fresh("counting"), fresh("timed")

@@ -69,7 +69,7 @@ class Writer(threading.Thread):
 def test_server_killed_in_mid_ship(fleet_on_s3: Machines, server: Server) -> None:
     """COMMITTED goes on while it is dead, no answer ARCHIVED is lost, no thread is called set back or fenced."""
     daemon = fleet_on_s3.machine_on("first", server.url)
-    client = fleet_on_s3.client(daemon, deadline=3)
+    client = fleet_on_s3.client(daemon, call_timeout=3)
     writers = [Writer(client, f"job-{number}") for number in range(THREADS)]
     for writer in writers:
         writer.start()

@@ -116,7 +116,7 @@ def test_a_bit_that_flips_on_the_way_to_us(fleet_on_s3: Machines, gate: Gate, ki
 def test_cut_off_just_after_head_landed(fleet_on_s3: Machines, gate: Gate) -> None:
     """A HEAD landed and nothing was heard for long: who waits is told ARCHIVED once the bucket is back, not later."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
-    client = fleet_on_s3.client(daemon, deadline=30)
+    client = fleet_on_s3.client(daemon, call_timeout=30)
     write_steps(client, "job", 1, archived=True)
     gate.close_after = "replace HEAD"
     timer = threading.Timer(3.5, gate.open)

@@ -83,7 +83,7 @@ def test_a_write_in_flight_arrives_after_the_takeover(
     """HEAD of the old owner was under way: late it changes nothing, and what had landed is history and no orphan."""
     with running_gate(weed_url) as wire:
         first = fleet_on_s3.machine_on("first", wire.url, patience_s=20)
-        old = fleet_on_s3.client(first, retry_timeout=0, deadline=30)
+        old = fleet_on_s3.client(first, retry_timeout=0, call_timeout=30)
         write_steps(old, "job", 3, archived=True)
         held = wire.hold("replace HEAD", has_landed=landed)
         outcome: list[object] = []

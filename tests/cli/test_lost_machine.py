@@ -133,10 +133,10 @@ def test_garbage(archived, first, own_pair):
     """A dry run names what a collection would remove, and removes nothing; no version is lost by the real one."""
     archived.thread("run/2").delete()
     before = own_pair.settled().keys()
-    would = first("archive", "gc", "--dry-run", "--grace", "0.01s", "--json").json
+    would = first("archive", "gc", "--dry-run", "--older-than", "0.01s", "--json").json
     assert own_pair.objects().keys() == before
     assert set(would["keys"]) <= before
-    answer = first("archive", "gc", "--grace", "0.01s")
+    answer = first("archive", "gc", "--older-than", "0.01s")
     assert answer.code == 0, answer.err
     assert answer.out.startswith("removed ")
     assert set(would["keys"]) <= before - own_pair.objects().keys()

@@ -91,7 +91,7 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["verify", "--read-data", "5%"], "--archive"),
         (["archive", "verify", "--read-data", "all"], "100"),
         (["archive", "verify", "--read-data", "101"], "--read-data"),
-        (["archive", "gc", "--grace", "soon"], "--grace"),
+        (["archive", "gc", "--older-than", "soon"], "--older-than"),
         (["archive", "repair"], "THREAD"),
         (["archive", "reset"], "reset"),
         (["attach"], "THREAD"),

@@ -26,7 +26,7 @@ def daemon() -> Iterator[Daemon]:
 @pytest.fixture
 def thread(daemon: Daemon, name: str, open_client: Any) -> Any:
     """Of a client that does not wait for the daemon."""
-    client = open_client(daemon.target, retry_timeout=0, timeout=10)
+    client = open_client(daemon.target, retry_timeout=0, connect_timeout=10)
     client.thread(name).append("l", "the client has met the daemon")
     return client.thread(name)
 

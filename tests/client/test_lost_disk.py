@@ -81,10 +81,10 @@ def test_garbage(lost, own_pair):
     lost.thread("t0").attach(take_over=True)
     lost.thread("t0").delete()
     before = own_pair.settled().keys()
-    named = {each.key for each in lost.archive.collect(dry_run=True, grace=ZERO) if each.key}
+    named = {each.key for each in lost.archive.collect(dry_run=True, older_than=ZERO) if each.key}
     assert own_pair.objects().keys() == before
     assert named <= before
-    last = list(lost.archive.collect(grace=ZERO))[-1]
+    last = list(lost.archive.collect(older_than=ZERO))[-1]
     assert last.done
     assert named <= before - own_pair.objects().keys()
     assert list(lost.thread("t1").hydrate().logs["l"]) == [0, 1, 2, "last"]

@@ -45,7 +45,7 @@ def test_retries_end(fake, open_client):
 
 def test_no_daemon(open_client, tmp_path):
     """Without a daemon the first call ends after `timeout` with the command that starts one."""
-    client = open_client("/tmp/sw-nobody-here.sock", timeout=0.2)
+    client = open_client("/tmp/sw-nobody-here.sock", connect_timeout=0.2)
     begun = time.monotonic()
     with pytest.raises(ServerUnavailable, match=r"stateward-sidecar --data-dir .*nobody-here\.sock"):
         client.thread("t").hydrate()
@@ -56,7 +56,7 @@ def test_no_daemon(open_client, tmp_path):
 def test_daemon_that_starts_later(fake, open_client, ask):
     """The first call waits for a daemon that is only being started, be it a stream or not."""
     fake.kill()
-    client = open_client(fake.target, timeout=10, retry_timeout=0)
+    client = open_client(fake.target, connect_timeout=10, retry_timeout=0)
     threading.Timer(0.3, fake.start).start()
     assert ask(client) is not None
 

@@ -72,9 +72,9 @@ def test_each_step_is_saved_once(thread: Any) -> None:
 
 
 def test_steps_are_saved_by_the_clock(thread: Any) -> None:
-    """Without a save after each step, the first one after `every_s` saves them all."""
+    """Without a save after each step, the first one after `every` saves them all."""
     clock, state = Clock(), thread.hydrate()
-    with thread.autosave(state, every_s=60, after_each_step=False, clock=clock) as auto:
+    with thread.autosave(state, every=60, after_each_step=False, clock=clock) as auto:
         for number in range(3):
             state.logs["l"].append(number)
             assert auto.step(step=number) is None
@@ -90,7 +90,7 @@ def test_steps_are_saved_by_the_clock(thread: Any) -> None:
 def test_an_exception_saves_whole_steps_only(thread: Any) -> None:
     """What the last step left whole is saved; what was half done since then is not, nor anything mixed with it."""
     state = thread.hydrate()
-    with pytest.raises(KeyError), thread.autosave(state, every_s=60, after_each_step=False) as auto:  # noqa: PT012  how the block ends is what is tested
+    with pytest.raises(KeyError), thread.autosave(state, every=60, after_each_step=False) as auto:  # noqa: PT012  how the block ends is what is tested
         state.slots["n"] = 1
         auto.step(step=1)
         raise KeyError("in the next step, before it changed anything")
@@ -131,7 +131,7 @@ def until_saved(auto: Any, version: int) -> None:
 def test_the_timer_saves_between_changes(blocking: Any) -> None:
     """Under `changing` it saves by itself, and what was read before its save can still be edited in place."""
     state = blocking.hydrate()
-    with blocking.autosave(state, every_s=0.02, after_each_step=False) as auto:
+    with blocking.autosave(state, every=0.02, after_each_step=False) as auto:
         with auto.changing():
             state.slots["plan"] = {"done": 0}
             state.logs["l"].append({"text": "a"})
@@ -150,7 +150,7 @@ def test_the_timer_saves_between_changes(blocking: Any) -> None:
 def test_no_half_change_is_saved_by_the_timer(blocking: Any) -> None:
     """Two slots that always change together are never apart in any version, however often the timer comes."""
     state = blocking.hydrate()
-    with blocking.autosave(state, every_s=0.001, after_each_step=False) as auto:
+    with blocking.autosave(state, every=0.001, after_each_step=False) as auto:
         for number in range(300):
             with auto.changing():
                 state.slots["a"] = number
@@ -165,7 +165,7 @@ def test_no_half_change_is_saved_by_the_timer(blocking: Any) -> None:
 def test_the_timer_keeps_its_error_for_the_next_step(blocking: Any) -> None:
     """A VersionMismatch in the background ends its tries, and is what the agent's next step raises."""
     state = blocking.hydrate()
-    auto = blocking.autosave(state, every_s=0.01, after_each_step=False).open()
+    auto = blocking.autosave(state, every=0.01, after_each_step=False).open()
     with auto.changing():
         state.slots["n"] = 1
     until_saved(auto, 1)
@@ -188,7 +188,7 @@ async def test_an_asyncio_timer_saves_between_changes(target: str, name: str) ->
     async with AsyncClient(target) as client:
         thread = client.thread(name)
         state = await thread.hydrate()
-        async with thread.autosave(state, every_s=0.005, after_each_step=False) as auto:
+        async with thread.autosave(state, every=0.005, after_each_step=False) as auto:
             for number in range(40):
                 async with auto.changing():
                     state.slots["a"] = number
@@ -210,7 +210,7 @@ with Client(sys.argv[1]) as client:
     how = sys.argv[3]
     if how == "handler":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-    with thread.autosave(state, on_sigterm=True, every_s=60) as auto:
+    with thread.autosave(state, on_sigterm=True, every=60) as auto:
         state.slots["n"] = 1
         auto.step(step=1)
         if how == "guarded":

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_held_by_another(both):
         second.save(state)
     assert time.monotonic() - begun < 5
     assert (caught.value.owner_id, caught.value.epoch) == ("first", first.info().owner_epoch)
-    assert caught.value.free_in_s is None or caught.value.free_in_s >= 0
+    assert caught.value.free_in is None or caught.value.free_in >= timedelta(0)
     assert (state.version, entries(first)) == (1, ["from first"])
     assert second.info().access is Access.REMOTE
 
@@ -136,7 +137,7 @@ def test_read_only(both):
 def test_unknown_is_not_new(own_pair, open_client):
     """While the bucket does not answer no thread is called new; when it comes back the call goes on by itself."""
     open_client(own_pair.first.target).thread("t").append("l", 1, durability="archived")
-    patient, hasty = (open_client(own_pair.second.target, timeout=limit_s) for limit_s in (30, 0.3))
+    patient, hasty = (open_client(own_pair.second.target, connect_timeout=limit_s) for limit_s in (30, 0.3))
     own_pair.go_away()
     with pytest.raises(ArchiveUnavailable):
         hasty.thread("t").hydrate()
@@ -161,7 +162,7 @@ def test_deleted_here_only(both):
 @pytest.mark.slow
 def test_deleted_here_while_the_archive_is_away(own_pair, open_client):
     """To remove only what is here no archive needs to answer."""
-    client = open_client(own_pair.first.target, timeout=1, retry_timeout=0)
+    client = open_client(own_pair.first.target, connect_timeout=1, retry_timeout=0)
     client.thread("t").append("l", 1, durability="archived")
     own_pair.go_away()
     with pytest.raises(ArchiveUnavailable):
@@ -264,10 +265,10 @@ def test_one_way_to_attach():
 def test_facts_that_are_missing():
     """An error without facts, or with strange ones, is still the error."""
     bare, strange = NotOwner("held"), NotOwner("held", metadata={"epoch": "x", "free_in_s": "soon"})
-    assert (bare.owner_id, bare.epoch, bare.free_in_s) == ("", None, None)
-    assert (strange.epoch, strange.free_in_s, NotOwner("", metadata={"free_in_s": "1.5"}).free_in_s) == (
+    assert (bare.owner_id, bare.epoch, bare.free_in) == ("", None, None)
+    assert (strange.epoch, strange.free_in, NotOwner("", metadata={"free_in_s": "1.5"}).free_in) == (
         None,
         None,
-        1.5,
+        timedelta(seconds=1.5),
     )
     assert (Fenced("taken").orphan, Fenced("taken").common_sequence) == ("", None)

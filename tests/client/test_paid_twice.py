@@ -260,7 +260,7 @@ def test_the_daemon_dies_too(agent, bank, real_daemon):
 
 def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
     """With an archive, the tool is called only when another machine can know of the claim."""
-    first, second = (open_client(each.target, deadline=1).thread(name) for each in (pair.first, pair.second))
+    first, second = (open_client(each.target, call_timeout=1).thread(name) for each in (pair.first, pair.second))
     first.append("l", 1, durability="archived")
     with pair.slow(), pytest.raises(NotArchivedYet):
         first.effect("pay", bank.pay)
@@ -407,7 +407,7 @@ def test_reads_are_kept(thread):
         (lambda thread: thread.effect("pay", 5), "fn takes a function, not 5"),
         (lambda thread: thread.effect("pay", str, check=5), "check takes a function, not 5"),
         (lambda thread: thread.cached("read", 1, 5), "fn takes a function, not 5"),
-        (lambda thread: thread.cached("read", 1, str, max_age="1h"), "max_age takes seconds or a timedelta, not '1h'"),
+        (lambda thread: thread.cached("read", 1, str, max_age="1h"), "max_age takes a timedelta or seconds, not '1h'"),
     ],
 )
 def test_arguments_of_a_wrong_kind(thread, call, match):

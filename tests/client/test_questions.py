@@ -29,7 +29,7 @@ def run(client, name, messages=(), **options):
 
 
 def test_short_filters(client):
-    """`status`, `step` and `updated_since` choose as the long forms do, and are not taken beside them."""
+    """`status`, `step` and `updated_within` choose as the long forms do, and are not taken beside them."""
     for number in range(4):
         run(client, f"t{number}", ["x"], status="failed" if number % 2 else "running", step=number)
 
@@ -40,14 +40,14 @@ def test_short_filters(client):
     assert names(step=2) == ["t2"]
     assert names(step=0, status="failed") == []
     assert (
-        len(names(updated_since=timedelta(hours=1))) == len(names(updated_since=datetime(2020, 1, 1, tzinfo=UTC))) == 4
+        len(names(updated_within=timedelta(hours=1))) == len(names(updated_after=datetime(2020, 1, 1, tzinfo=UTC))) == 4
     )
-    assert names(updated_since=datetime.now(UTC) + timedelta(hours=1)) == []
+    assert names(updated_after=datetime.now(UTC) + timedelta(hours=1)) == []
     for filters in ({"status": 1, "statuses": [1]}, {"step": 1, "max_step": 2}):
         with pytest.raises(TypeError, match="not both"):
             names(**filters)
     assert client.count_threads() == {Status.RUNNING: 2, Status.FAILED: 2}
-    assert client.count_threads(updated_since=timedelta(hours=1)) == {Status.RUNNING: 2, Status.FAILED: 2}
+    assert client.count_threads(updated_within=timedelta(hours=1)) == {Status.RUNNING: 2, Status.FAILED: 2}
     assert client.count_threads(updated_before=datetime(2020, 1, 1, tzinfo=UTC)) == {}
 
 
@@ -92,7 +92,7 @@ def test_finishing_keeps_step_and_metrics(client):
         ("statuses", "failed"),
         ("updated_after", "2026-01-31"),
         ("updated_before", 5),
-        ("updated_since", 5),
+        ("updated_within", "5"),
     ],
 )
 def test_filters_of_the_wrong_kind(client, name, value):

@@ -220,7 +220,7 @@ def test_taken_for_all_machines(machines):
 
 def test_given_back_where_it_cannot_be_archived(pair, open_client, name):
     """A taker that cannot make it known in time has not got it: somebody else may, and it may itself later."""
-    client = open_client(pair.first.target, namespace=name, deadline=1)
+    client = open_client(pair.first.target, namespace=name, call_timeout=1)
     made = client.thread("report").handoff("editor", "here")
     client.thread("report").wait_archived(client.thread("report").checkpoint(), timeout=10)
     client.thread("report").attach()

@@ -16,7 +16,7 @@ from stateward.testing import run_daemon
 @pytest.fixture
 def on_first(pair, open_client):
     """A client of the first sidecar whose calls take two seconds at most."""
-    return open_client(pair.first.target, deadline=2)
+    return open_client(pair.first.target, call_timeout=2)
 
 
 def test_archived_survives_the_machine(own_pair, open_client):
@@ -86,7 +86,7 @@ def test_who_asked_for_nothing_is_told_nothing(pair, open_client, tmp_path):
     """Where ARCHIVED is only the daemon's default, a save that is not archived in time is an answer, not an error."""
     flags = archive_flags(tmp_path / "bucket", "third")
     with run_daemon(default_durability="archived", **flags) as daemon:
-        thread = open_client(daemon.target, deadline=1.5).thread("t")
+        thread = open_client(daemon.target, call_timeout=1.5).thread("t")
         assert thread.append("l", 1).durability is Durability.ARCHIVED
         pair = type(pair)(daemon, daemon, tmp_path / "bucket")
         with pair.slow():

@@ -180,7 +180,7 @@ def test_an_agent_that_stays(server: Any, client: Any, name: str) -> None:
     assert thread.wait_for_answer(wait_id, timeout=20) == found
     asked(client, name)
     with pytest.raises(TimeoutError):
-        thread.wait_for_answer(timeout=0.05, look_again=0.02)
+        thread.wait_for_answer(timeout=0.05, every=0.02)
 
 
 def test_an_agent_does_not_wait_for_what_is_not_asked(server: Any, client: Any, name: str) -> None:

@@ -63,17 +63,17 @@ def test_other_servers_are_told_apart(open_client: Opener, tmp_path: Path) -> No
             (f"127.0.0.1:{tls.server_address[1]}", "speaks TLS"),
             (path, "does not speak gRPC"),
         ):
-            assert told in refused(open_client(target, timeout=20))
+            assert told in refused(open_client(target, connect_timeout=20))
 
 
 def test_paths_without_socket(open_client: Opener, tmp_path: Path) -> None:
     """A directory and a file are named as such; a path where nothing is may still become a daemon's."""
     file = tmp_path / "file"
     file.touch()
-    assert f"{tmp_path} is a directory" in refused(open_client(str(tmp_path), timeout=20))
-    assert f"{file} is a file" in refused(open_client(str(file), timeout=20))
+    assert f"{tmp_path} is a directory" in refused(open_client(str(tmp_path), connect_timeout=20))
+    assert f"{file} is a file" in refused(open_client(str(file), connect_timeout=20))
     with pytest.raises(ServerUnavailable, match="start one with: stateward-sidecar") as found:
-        open_client(str(tmp_path / "none.sock"), timeout=0.1).server_info()
+        open_client(str(tmp_path / "none.sock"), connect_timeout=0.1).server_info()
     assert not isinstance(found.value, WrongTarget)
 
 

@@ -88,7 +88,7 @@ def main() -> None:
     kind, target, thread, name, diary = sys.argv[1:]
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    with Path(diary).open("a") as file, Client(target, timeout=RETRY_S, retry_timeout=RETRY_S) as client:
+    with Path(diary).open("a") as file, Client(target, connect_timeout=RETRY_S, retry_timeout=RETRY_S) as client:
         try:
             run(kind, client.thread(thread), name, Diary(file), stop)
         except (Unavailable, VersionMismatch, AssertionError) as error:

@@ -149,7 +149,7 @@ def main() -> None:
     target, number, seed, path, threads = sys.argv[1:]
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    options = {"namespace": NAMESPACE, "timeout": PATIENCE_S, "retry_timeout": PATIENCE_S}
+    options = {"namespace": NAMESPACE, "connect_timeout": PATIENCE_S, "retry_timeout": PATIENCE_S}
     options["blob_threshold"] = BLOB_BYTES
     rest = int(number), seed, Path(path)
     if int(number) % 2:

@@ -55,7 +55,7 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         cursor = ""
-        with Client(self._target, namespace=NAMESPACE, timeout=PATIENCE_S, retry_timeout=PATIENCE_S) as client:
+        with Client(self._target, namespace=NAMESPACE, connect_timeout=PATIENCE_S, retry_timeout=PATIENCE_S) as client:
             while not self._stopping.is_set():
                 try:
                     cursor = self._follow(client, cursor)
@@ -129,7 +129,7 @@ class Traveller(threading.Thread):
         self.compared = self.forked = 0
 
     def run(self) -> None:
-        options = {"timeout": PATIENCE_S, "retry_timeout": PATIENCE_S}
+        options = {"connect_timeout": PATIENCE_S, "retry_timeout": PATIENCE_S}
         with Client(self._target, namespace=NAMESPACE, **options) as client:
             while not self._stopping.is_set():
                 if not self.may_go.is_set():

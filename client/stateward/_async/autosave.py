@@ -15,6 +15,7 @@ from stateward._operations.before import TERM_S, Check, RiskyStep, Save
 from stateward._operations.cadence import Cadence, report_loss
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
+from stateward.durations import Duration, seconds
 from stateward.models import Checkpoint, Status
 from stateward.state import State
 
@@ -92,7 +93,7 @@ class AsyncAutosave:
         *,
         key: str = "",
         check: Check | None = None,
-        term: float = TERM_S,
+        term: Duration = TERM_S,
         **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
         """As `thread.before`, saving this state as a save between two steps would: with the step and metrics that were
@@ -190,13 +191,14 @@ class AsyncBeforeStep:
         self,
         session: AsyncSession,
         ref: ThreadRef,
-        named: tuple[str, str, float],
+        named: tuple[str, str, Duration],
         save: Save,
         check: Check | None,
         lock: Lock,
     ) -> None:
-        """`named`: the name of the step, its key (empty = the name), and the term of its claim in seconds."""
-        name, key, term_s = named
+        """`named`: the name of the step, its key (empty = the name), and the term of its claim."""
+        name, key, term = named
+        term_s = seconds(term, "term")
         self._session = session
         self._step = RiskyStep(ref, session.identity.to_proto(), session.settings.target, name, key or name, term_s)
         self._save = save

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, Unpack, overload
@@ -28,6 +28,7 @@ from stateward._operations.streams import VerifyReader, WatchReader
 from stateward._operations.threads import ThreadFilters
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
+from stateward.durations import Duration, seconds
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
@@ -38,10 +39,10 @@ from stateward.signals import Wake
 class AsyncClient:
     """A connection to the daemon beside this process, for one namespace.
 
-    Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
-    are repeated for up to `retry_timeout` seconds while the daemon is away; that is safe, as every write carries a
+    Opens at first use and waits up to `connect_timeout` for the daemon; ServerUnavailable if none answers. Later calls
+    are repeated for up to `retry_timeout` while the daemon is away; that is safe, as every write carries a
     request id. A write also waits that long for a thread whose sidecar seems to be dead: until its lease is over. Each
-    attempt may take `deadline` seconds.
+    attempt may take `call_timeout`; then DeadlineExceeded.
 
     `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
 
@@ -67,9 +68,9 @@ class AsyncClient:
         target: str | None = None,
         *,
         namespace: str = "default",
-        timeout: float = 10.0,
-        deadline: float = 60.0,
-        retry_timeout: float = 30.0,
+        connect_timeout: Duration = 10.0,
+        call_timeout: Duration = 60.0,
+        retry_timeout: Duration = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
         take_over: bool = False,
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
@@ -78,7 +79,15 @@ class AsyncClient:
         holder: str | None = None,
     ) -> None:
         self._session = AsyncSession(
-            Settings(resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over),
+            Settings(
+                resolve_target(target),
+                namespace,
+                seconds(connect_timeout, "connect_timeout"),
+                seconds(call_timeout, "call_timeout"),
+                seconds(retry_timeout, "retry_timeout"),
+                credentials,
+                take_over,
+            ),
             holder=holder,
             blob_threshold=blob_threshold,
             migrations=migrations,
@@ -202,13 +211,13 @@ class AsyncClient:
     async def count_threads(
         self,
         *,
-        updated_since: datetime | timedelta | None = None,
+        updated_within: Duration | None = None,
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
     ) -> dict[Status | int, int]:
         """How many threads of the namespace have each status: {Status.FAILED: 3, …}. Reads an index, no thread."""
         counts: dict[Status | int, int] = await self._session.run(
-            threads.count_threads(self.namespace, updated_since, updated_after, updated_before)
+            threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )
         return counts
 
@@ -219,7 +228,7 @@ class AsyncClient:
         return AsyncBoard(self.thread(name), agent)
 
     def lock(
-        self, name: str, *, term: float = 30.0, wait: float | None = None, take_over: bool = False,
+        self, name: str, *, term: Duration = 30.0, wait: Duration = 0.0, take_over: bool = False,
         holder: str | None = None,
     ) -> AsyncHeldLease:  # fmt: skip
         """A lock with a name, among all clients of the namespace on this daemon, to be used with `with`. LeaseHeld
@@ -263,7 +272,7 @@ class AsyncClient:
         thread: str,
         *,
         taker: str | None = None,
-        wait: float = ...,
+        wait: Duration = ...,
         durability: Durability | str | None = ...,
     ) -> Handoff: ...
 
@@ -273,7 +282,7 @@ class AsyncClient:
         *,
         to: str,
         taker: str | None = None,
-        wait: float = ...,
+        wait: Duration = ...,
         durability: Durability | str | None = ...,
     ) -> Handoff | None: ...
 
@@ -283,7 +292,7 @@ class AsyncClient:
         *,
         to: str | None = None,
         taker: str | None = None,
-        wait: float = WAIT_S,
+        wait: Duration = WAIT_S,
         durability: Durability | str | None = None,
     ) -> Handoff | None:
         """Takes over a thread, or the one that was handed to `to` longest ago: then None where there is none.
@@ -321,7 +330,7 @@ class AsyncClient:
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
-    async def drain(self, *, grace: float | None = None, undo: bool = False) -> DrainResult:
+    async def drain(self, *, grace: Duration | None = None, undo: bool = False) -> DrainResult:
         """Prepares the machine for being taken away: the daemon is not ready any more and takes no new work
         (ShuttingDown), archives what is committed, and gives every thread up. Reads go on.
 

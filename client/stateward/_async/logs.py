@@ -51,7 +51,7 @@ class AsyncThreadLog:
         gap or duplicate. For logs that only grow: yields some or none of the entries that were replaced, or cut off and
         written anew. Raises ThreadNotFound if there is no thread.
         """
-        wait_s = min(FOLLOW_WAIT_S, self._session.settings.deadline_s / 2)
+        wait_s = min(FOLLOW_WAIT_S, self._session.settings.call_timeout_s / 2)
         follower = LogFollower(self._ref, self.name, start, wait_s)
         while True:
             for entry in await self._session.run(follower.next_page()):

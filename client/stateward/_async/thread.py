@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -36,8 +35,9 @@ from stateward._operations import (
 from stateward._operations import windows as sliding
 from stateward._operations.before import TERM_S, Check
 from stateward._operations.caching import CacheOptions, CachePlan
-from stateward._operations.cadence import Cadence, check_sigterm
+from stateward._operations.cadence import EVERY_MIN_S, Cadence, check_sigterm
 from stateward._operations.effects import EffectOptions, Plan
+from stateward._operations.leases import WAIT_MAX_S
 from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
@@ -49,6 +49,7 @@ from stateward._operations.timelimit import limited
 from stateward._operations.tools import Tools, bind_arguments
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
+from stateward.durations import Duration, seconds
 from stateward.effects import Effect, RecordedEffect
 from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
@@ -230,7 +231,7 @@ class AsyncThread:
         self,
         *,
         versions: Iterable[int] | None = None,
-        older_than: timedelta | None = None,
+        older_than: Duration | None = None,
         keep_latest_per_branch: int | None = None,
         dry_run: bool = False,
     ) -> PruneResult:
@@ -318,7 +319,7 @@ class AsyncThread:
         """
         return await self._run(threads.wait_durable(self._ref, what, durability))
 
-    async def wait_archived(self, what: Checkpoint | int, *, timeout: float | None = None) -> DurableResult:  # noqa: ASYNC109  as in the blocking twin
+    async def wait_archived(self, what: Checkpoint | int, *, timeout: Duration | None = None) -> DurableResult:  # noqa: ASYNC109  as in the blocking twin
         """Waits until a version, or a place in the journal, is in the archive, with all before it.
 
         Fenced as for `wait_durable`. NotArchivedYet after `timeout` seconds; None = the client's deadline. Then wait
@@ -326,16 +327,15 @@ class AsyncThread:
         """
         return await self._run(threads.wait_archived(self._ref, what, timeout))
 
-    async def attach(
-        self, *, take_over: bool = False, read_only: bool = False, wait: float | None = None
-    ) -> ThreadInfo:
+    async def attach(self, *, take_over: bool = False, read_only: bool = False, wait: Duration = 0.0) -> ThreadInfo:
         """Makes this sidecar the owner of a thread that is in the archive; NotOwner where another one holds it.
 
         Writes do that by themselves where the thread is free: detached, or not changed for the lease time. `wait` waits
         so many seconds for that, at most an hour. `take_over` does not ask: for who knows that the other machine is
         dead. `read_only` takes a copy of what is archived, whoever holds it. NoArchive where the daemon has none.
         """
-        return await self._run(ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait))
+        wait_s = seconds(wait, "wait", most=WAIT_MAX_S)
+        return await self._run(ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait_s))
 
     async def detach(self) -> ThreadInfo:
         """Archives what is committed, then gives the thread up, so that any sidecar may take it at once."""
@@ -489,24 +489,26 @@ class AsyncThread:
         self,
         wait_id: str | None = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  as in the blocking twin
-        look_again: float = LOOK_AGAIN_S,
+        timeout: Duration | None = None,  # noqa: ASYNC109  as in the blocking twin
+        every: Duration = LOOK_AGAIN_S,
     ) -> Signal:
         """Waits for the answer to a question (None = the one that the thread asks now): for agents that stay.
 
         TimeoutError after `timeout` seconds; StaleAnswer where the thread waits for it no more. A watch tells of the
-        answer. One that reached the archive through another sidecar is found at the next look, every `look_again`
-        seconds.
+        answer. One that reached the archive through another sidecar is found at the next look, `every` so
+        often.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        wait_id = wait_id or await self._find_asked(end, timeout)
+        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        every_s = seconds(every, "every", least=EVERY_MIN_S)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        wait_id = wait_id or await self._find_asked(end, timeout_s)
         while True:
-            for_s = look_again if end is None else min(look_again, end - time.monotonic())
+            for_s = every_s if end is None else min(every_s, end - time.monotonic())
             found = await self._wait_for(wait_id, time.monotonic() + max(for_s, 0.001))
             if found is not None:
                 return found
             if end is not None and time.monotonic() >= end:
-                raise signals.no_answer(self._ref, wait_id, timeout)
+                raise signals.no_answer(self._ref, wait_id, timeout_s)
 
     async def _find_asked(self, end: float | None, timeout_s: float | None) -> str:
         asked = signals.find_asked(self._ref)
@@ -536,7 +538,7 @@ class AsyncThread:
 
     def _until(self, end: float, operation: Operation[T]) -> Operation[T]:
         """The same operation, with calls that end about at some time of the monotonic clock."""
-        deadline_s = self._session.settings.deadline_s
+        deadline_s = self._session.settings.call_timeout_s
         return limited(operation, lambda: min(deadline_s, max(end - time.monotonic(), signals.LOOK_S_MIN)))
 
     # -- leases and writers -------------------------------------------------------------------------------------------
@@ -544,8 +546,8 @@ class AsyncThread:
     def lease(
         self,
         *,
-        term: float = 30.0,
-        wait: float | None = None,
+        term: Duration = 30.0,
+        wait: Duration = 0.0,
         take_over: bool = False,
         create: ThreadOptions | None = None,
     ) -> AsyncHeldLease:
@@ -564,8 +566,8 @@ class AsyncThread:
     def writer(
         self,
         *,
-        term: float = 30.0,
-        wait: float | None = None,
+        term: Duration = 30.0,
+        wait: Duration = 0.0,
         take_over: bool = False,
         create: ThreadOptions | None = None,
     ) -> AsyncWriter:
@@ -588,7 +590,7 @@ class AsyncThread:
         self,
         state: State,
         *,
-        every_s: float | None = 60.0,
+        every: Duration | None = 60.0,
         after_each_step: bool = True,
         windows: Iterable[Window] = (),
         on_sigterm: bool = False,
@@ -598,8 +600,8 @@ class AsyncThread:
     ) -> AsyncAutosave:
         """Saves a state while an agent works on it: `with thread.autosave(state) as auto: …; auto.step(step=7)`.
 
-        `auto.step()` says that the state is whole; it saves, or with `after_each_step=False` only where `every_s`
-        seconds have passed since the last save. Between steps nobody but the agent knows when the state is whole: a
+        `auto.step()` says that the state is whole; it saves, or with `after_each_step=False` only where `every`
+        has passed since the last save. Between steps nobody but the agent knows when the state is whole: a
         timer saves there once changes are made `with auto.changing():` (read what you edit inside of it). Nothing is
         saved where nothing changed. At the end of the block what is left is saved; after an exception only what the
         last step had left whole. A save in the background that fails is tried again, and raised at the next step if
@@ -617,7 +619,7 @@ class AsyncThread:
         cadence = Cadence(
             self._ref,
             state,
-            every_s=every_s,
+            every=every,
             after_each_step=after_each_step,
             windows=tuple(windows),
             options=options,
@@ -632,7 +634,7 @@ class AsyncThread:
         *,
         key: str = "",
         check: Check | None = None,
-        term: float = TERM_S,
+        term: Duration = TERM_S,
         lock: Any = None,
         **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
@@ -693,7 +695,7 @@ class AsyncThread:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def finish(self, state: State, *, ttl: timedelta | None = None, **options: Unpack[SaveOptions]) -> Checkpoint:
+    async def finish(self, state: State, *, ttl: Duration | None = None, **options: Unpack[SaveOptions]) -> Checkpoint:
         """Saves the last version of a run, as COMPLETED unless `status` says otherwise, and gives the thread a TTL.
 
         Step and metrics are those of the version before, unless they are given. The thread is deleted `ttl` after this

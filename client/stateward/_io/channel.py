@@ -52,9 +52,9 @@ class Settings:
 
     target: str
     namespace: str
-    ready_timeout_s: float
+    connect_timeout_s: float
     """How long the first call waits for the daemon."""
-    deadline_s: float
+    call_timeout_s: float
     """How long each attempt of a call may take."""
     retry_timeout_s: float
     """For how long a call is tried again while the daemon is away, or another one that seems dead holds the thread."""
@@ -66,7 +66,7 @@ class Settings:
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
     """Options of a channel. Connecting may take as long as the first call may wait; gRPC's own limit is 20 s."""
-    return [*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(settings.ready_timeout_s * 1000), 1))]
+    return [*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(settings.connect_timeout_s * 1000), 1))]
 
 
 def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
@@ -88,7 +88,7 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
 
 def upload_deadline_s(settings: Settings, content: Content) -> float | None:
     """How long one attempt to write a blob may take; None = without limit, where the size is not known."""
-    return None if content.size_bytes is None else settings.deadline_s + content.size_bytes / UPLOAD_BYTES_PER_S
+    return None if content.size_bytes is None else settings.call_timeout_s + content.size_bytes / UPLOAD_BYTES_PER_S
 
 
 def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:

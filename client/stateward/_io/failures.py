@@ -6,6 +6,7 @@ The facts are in gRPC's standard `grpc-status-details-bin` trailer, which is rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import NamedTuple
 
 from stateward.errors import (
@@ -32,7 +33,7 @@ class Details(NamedTuple):
     reason: str = ""
     """The ErrorReason without its prefix; "" = the error is not the daemon's."""
     metadata: dict[str, str] = {}  # noqa: RUF012  never changed
-    delay_s: float | None = None
+    retry_delay: timedelta | None = None
     """How long it asks to wait; None = it does not."""
 
 
@@ -51,7 +52,7 @@ def read_details(trailers: Iterable[tuple[str, str | bytes]]) -> Details:
                     found = found._replace(reason=info.reason, metadata=dict(info.metadata))
             elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
                 delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
-                found = found._replace(delay_s=delay.seconds + delay.nanos / 1e9)
+                found = found._replace(retry_delay=delay.ToTimedelta())
     return found
 
 
@@ -74,6 +75,6 @@ BY_CODE: Mapping[str, type[StatewardError]] = {
 
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
     """The exception for a failed call, from its status code, message and trailing metadata."""
-    reason, metadata, delay_s = read_details(trailers)
+    reason, metadata, retry_delay = read_details(trailers)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
-    return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay_s=delay_s)
+    return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)

@@ -99,7 +99,7 @@ class SessionBase(Generic[K]):
 
     def patience_s(self) -> float:
         """For how many seconds a call is tried again while the daemon is away."""
-        return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.ready_timeout_s
+        return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.connect_timeout_s
 
     def _connect(self) -> K:
         raise NotImplementedError

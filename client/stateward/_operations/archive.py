@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._operations.steps import Call, Operation, T, duration
+from stateward._operations.steps import Call, Operation, T
 from stateward._operations.streams import Reader
 from stateward.archive import (
     ArchivedThread,
@@ -18,6 +17,7 @@ from stateward.archive import (
     Repair,
     RestoreProgress,
 )
+from stateward.durations import Duration, span
 from stateward.v1 import archive_service_pb2 as service
 
 # A thread with a long history is read from the disk and written anew.
@@ -69,9 +69,10 @@ def restore(namespace: str, thread: str | None, *, dry_run: bool) -> ProgressRea
     return ProgressReader("RestoreArchive", request, RestoreProgress.from_proto)
 
 
-def collect(namespace: str, *, dry_run: bool, grace: timedelta | None) -> ProgressReader[GarbageProgress]:
+def collect(namespace: str, *, dry_run: bool, older_than: Duration | None) -> ProgressReader[GarbageProgress]:
     """Objects that nobody needs, out of the bucket."""
-    request = service.CollectGarbageRequest(namespace=namespace, dry_run=dry_run, grace=duration(grace))
+    grace = None if older_than is None else span(older_than, "older_than")
+    request = service.CollectGarbageRequest(namespace=namespace, dry_run=dry_run, grace=grace)
     return ProgressReader("CollectGarbage", request, GarbageProgress.from_proto)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from stateward import values
 from stateward._operations import saving
 from stateward._operations.effects import Claim, await_archived, describe
 from stateward._operations.saving import SaveOptions
-from stateward._operations.steps import Call, Operation, ThreadRef, duration_s, new_request_id
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
 from stateward.errors import EffectFailed, EffectInProgress, EffectUncertain, StatewardError
 from stateward.state import State
@@ -128,7 +129,7 @@ class RiskyStep:
             key=self._claim.key,
             name=self.name,
             holder=self._holder,
-            term=duration_s(self._claim.term_s),
+            term=timedelta(seconds=self._claim.term_s),
             request_id=new_request_id(),
         )
         answer: service.BeginEffectResponse = yield Call("BeginEffect", request)

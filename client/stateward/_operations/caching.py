@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import timedelta
-from types import NoneType
 from typing import Any, TypedDict
 
 from stateward import values
 from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan, begin
 from stateward._operations.steps import Call, Operation, ThreadRef
 from stateward._operations.tools import ToolCall, Tools, spread
+from stateward.durations import Duration, span
 from stateward.effects import EffectState, RecordedEffect
 from stateward.errors import ClaimLost, InvalidRequest
 from stateward.v1.lease_pb2 import Holder
@@ -23,11 +22,11 @@ CACHE_ANCHOR = "cache/"
 class CacheOptions(TypedDict, total=False):
     """How a read is kept. Everything is optional."""
 
-    max_age: timedelta | float | None
-    """A result that is older is read anew; seconds, or a timedelta. None = results never grow old."""
-    term: float
+    max_age: Duration | None
+    """A result that is older is read anew. None = results never grow old."""
+    term: Duration
     """After how many seconds somebody else reads in place of a process that died."""
-    wait: float
+    wait: Duration
     """For how many seconds to wait where somebody else reads it; then it is read here too."""
 
 
@@ -39,9 +38,7 @@ class CachePlan:
         if unknown:
             raise TypeError(f"cached has no option {', '.join(sorted(unknown))}")
         max_age = options.get("max_age")
-        if not isinstance(max_age, (int, float, timedelta, NoneType)):
-            raise TypeError(f"max_age takes seconds or a timedelta, not {max_age!r}")
-        self.max_age = timedelta(seconds=max_age) if isinstance(max_age, (int, float)) else max_age
+        self.max_age = None if max_age is None else span(max_age, "max_age")
         self.call = call
         self.plan = Plan(
             hash_arguments(tool, args),

@@ -18,11 +18,13 @@ from typing import Any
 from stateward._operations import before, windows
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
+from stateward.durations import Duration, seconds
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint, Status, choice_number
 from stateward.state import State
 from stateward.window import Window
 
+EVERY_MIN_S = 0.001
 # Of the options of a step, what still holds for a save between two steps.
 STICKY = ("step", "schema_version", "metrics")
 
@@ -45,20 +47,18 @@ class Cadence:
         ref: ThreadRef,
         state: State,
         *,
-        every_s: float | None,
+        every: Duration | None,
         after_each_step: bool,
         windows: Sequence[Window],
         options: SaveOptions,
         clock: Callable[[], float],
     ) -> None:
-        if every_s is not None and every_s <= 0:
-            raise ValueError("every_s is not above 0")
         self.state = state
         self.error: BaseException | None = None
         """What a save in the background met last; raised at the next step, or at the end."""
         self.last: Checkpoint | None = None
         self._ref = ref
-        self._every_s = every_s
+        self._every_s = None if every is None else seconds(every, "every", least=EVERY_MIN_S)
         self._after_each_step = after_each_step
         self._windows = windows
         self._base = options

@@ -12,8 +12,9 @@ from typing import Any, NoReturn, TypedDict
 
 from stateward import values
 from stateward._operations import threads
-from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
+from stateward.durations import Duration, seconds
 from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
 from stateward.errors import (
     ClaimLost,
@@ -50,9 +51,9 @@ class EffectOptions(TypedDict, total=False):
     """What the effect belongs to, at most 1,024 bytes; the key is unique under it."""
     name: str
     """A name to select by, such as the tool's; at most 256 bytes."""
-    term: float
+    term: Duration
     """After how many seconds the claim of a process that died is free; it is renewed while the tool works."""
-    wait: float
+    wait: Duration
     """For how many seconds to wait where somebody else is at it."""
     durability: Durability | str | None
     """What the claim has reached before the tool is called. None = all there is: with an archive, it is archived, so
@@ -108,7 +109,8 @@ class Plan:
         self.check = None if check is None else keyed(check, "check")
         self.is_idempotent = options.get("idempotent", False)
         self.durability = choice_number(Durability, options.get("durability"))
-        self.term_s, self.wait_s = options.get("term", TERM_S), options.get("wait", WAIT_S)
+        self.term_s = seconds(options.get("term", TERM_S), "term")
+        self.wait_s = seconds(options.get("wait", WAIT_S), "wait")
         self.anchor, self.name = options.get("anchor", ""), options.get("name", "")
         self.retry_failed = options.get("retry_failed", False)
 
@@ -121,8 +123,8 @@ class Plan:
             key=self.key,
             name=self.name,
             holder=holder,
-            term=duration_s(self.term_s),
-            max_age=None if max_age is None else duration_s(max_age.total_seconds()),
+            term=timedelta(seconds=self.term_s),
+            max_age=max_age,
             retry_failed=self.retry_failed,
             lease_token=ref.held.token,
             durability=self.durability,  # type: ignore[arg-type]

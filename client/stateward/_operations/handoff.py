@@ -12,6 +12,7 @@ from stateward._operations import leases, threads
 from stateward._operations.reading import hydrate_stored
 from stateward._operations.saving import SaveOptions, begin_merge, merge, save, store_values
 from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id
+from stateward.durations import Duration, seconds
 from stateward.errors import (
     HandoffTaken,
     LeaseHeld,
@@ -136,9 +137,9 @@ class Taking:
     """None = the strongest there is."""
 
     @classmethod
-    def of(cls, taker: str, wait: float, durability: Durability | str | None) -> Taking:
+    def of(cls, taker: str, wait: Duration, durability: Durability | str | None) -> Taking:
         """From what was given."""
-        return cls(taker, wait, choice_number(Durability, durability))
+        return cls(taker, seconds(wait, "wait"), choice_number(Durability, durability))
 
 
 def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 from stateward._operations.holder import Holder
-from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
+from stateward.durations import Duration, seconds
 from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
 from stateward.models import Lease, ThreadOptions
 from stateward.v1 import lease_service_pb2 as leases
 
-TERM_S = 30.0
+TERM_S, TERM_MAX_S = 30.0, 3600.0
+WAIT_MAX_S = 3600.0
 LOCKS = "locks/"
 """What the names of the threads behind named locks begin with."""
 RENEWAL_SHARE = 0.3
@@ -30,17 +33,23 @@ class Claim:
 
     holder: Holder
     term_s: float = TERM_S
-    wait_s: float | None = None
+    wait_s: float = 0.0
     take_over: bool = False
     create: ThreadOptions | None = None
+
+    @classmethod
+    def of(cls, holder: Holder, term: Duration, wait: Duration, take_over: bool, create: ThreadOptions | None) -> Claim:
+        """From what a caller gave. Raises ValueError for a term or a wait that the daemon would refuse."""
+        term_s = seconds(term, "term", least=1, most=TERM_MAX_S)
+        return cls(holder, term_s, seconds(wait, "wait", most=WAIT_MAX_S), take_over, create)
 
 
 class Deadline:
     """When a wait for a lease is over. The daemon waits for who holds the lease, but not for a thread that is on
     another machine: that is asked for again and again, until it is free."""
 
-    def __init__(self, wait_s: float | None) -> None:
-        self._end = time.monotonic() + (wait_s or 0)
+    def __init__(self, wait_s: float) -> None:
+        self._end = time.monotonic() + wait_s
 
     def left_s(self) -> float:
         """0 = it is over."""
@@ -58,7 +67,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         namespace=ref.namespace,
         thread=ref.thread,
         holder=claim.holder.to_proto(),
-        term=duration_s(claim.term_s),
+        term=timedelta(seconds=claim.term_s),
         take_over=claim.take_over,
         request_id=new_request_id(),
         create=claim.create.to_proto() if claim.create else None,
@@ -67,7 +76,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
     while True:
         left_s = deadline.left_s()
         if left_s:
-            request.wait.CopyFrom(duration_s(left_s))
+            request.wait.FromTimedelta(timedelta(seconds=left_s))
         else:
             request.ClearField("wait")
         try:
@@ -95,11 +104,3 @@ def release(ref: ThreadRef, token: int) -> Operation[bool]:
         return bool((yield Call("ReleaseLease", request, RELEASE_PATIENCE_S)).released)
     except StatewardError:
         return False  # it ends by itself
-
-
-def check_times(term_s: float, wait_s: float | None) -> None:
-    """ValueError for a term or a wait that the daemon would refuse."""
-    if not 1 <= term_s <= 3600:
-        raise ValueError(f"term is {term_s:g} s; it must be 1 s to 1 h")
-    if wait_s is not None and not 0 <= wait_s <= 3600:
-        raise ValueError(f"wait is {wait_s:g} s; it must be 0 s to 1 h")

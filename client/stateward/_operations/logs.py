@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from stateward import values
-from stateward._operations.steps import Call, Download, Operation, ThreadRef, duration_s, version_ref
+from stateward._operations.steps import Call, Download, Operation, ThreadRef, version_ref
 from stateward._operations.uploads import read_request
 from stateward.blobs import StateBlobs, is_made, restored
 from stateward.errors import NotFound, VersionNotFound
@@ -71,7 +72,7 @@ class LogFollower:
             page = yield from read_page(self._ref, request)
             request.ClearField("max_entries")
             request.from_index, self._version, self._starts_at_end = page.end_index, page.version, False
-        request.wait.CopyFrom(duration_s(self._wait_s))
+        request.wait.FromTimedelta(timedelta(seconds=self._wait_s))
         page = yield from read_page(self._ref, request)
         is_rewritten = self._version is not None and page.rewritten_version > self._version
         request.from_index, self._version = page.next_index, page.version

@@ -51,7 +51,7 @@ class Patience:
         now_s = time.monotonic()
         if self._end_s is None:
             self._end_s = now_s + PATIENCE_S
-        is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error._seconds("remaining_s"))
+        is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error._span("remaining_s"))
         if not is_migrated or now_s >= self._end_s:
             raise error
         yield Pause(random.uniform(self._pause_s / 2, self._pause_s))  # noqa: S311  spreads, hides nothing

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 from google.protobuf.message import Message
 
-from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, duration_s, through
+from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, through
 from stateward.errors import NotOwner
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
@@ -19,17 +20,17 @@ _WRITES = frozenset(
 )
 
 
-def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float | None) -> Operation[ThreadInfo]:
+def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float) -> Operation[ThreadInfo]:
     """Makes the daemon the thread's owner, or reads it."""
-    if sum((take_over, read_only, wait_s is not None)) > 1:
+    if sum((take_over, read_only, wait_s > 0)) > 1:
         raise TypeError("attach takes only one of take_over, read_only and wait: the first two never wait")
     mode = threads.ATTACH_MODE_IF_FREE
     if take_over or read_only:
         mode = threads.ATTACH_MODE_TAKE_OVER if take_over else threads.ATTACH_MODE_READ_ONLY
     request = threads.AttachRequest(
-        namespace=ref.namespace, thread=ref.thread, mode=mode, wait=None if wait_s is None else duration_s(wait_s)
+        namespace=ref.namespace, thread=ref.thread, mode=mode, wait=timedelta(seconds=wait_s) if wait_s else None
     )
-    deadline_s = None if wait_s is None else wait_s + ATTACH_MARGIN_S
+    deadline_s = wait_s + ATTACH_MARGIN_S if wait_s else None
     return ThreadInfo.from_proto((yield Call("Attach", request, deadline_s, waits_for_owner=False)).thread)
 
 

@@ -36,7 +36,8 @@ class Retry:
         if not error.retryable or left_s <= 0:
             return None
         # Jitter, so that the agents of one machine do not all come back at the same instant.
-        delay_s = error.retry_delay_s or self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        told = error.retry_delay
+        delay_s = told.total_seconds() if told else self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._delay_s = min(self._delay_s * 2, MAX_RETRY_DELAY_S)
         return min(delay_s, left_s)
 
@@ -53,11 +54,12 @@ class UntilFree:
 
     def delay_after(self, error: NotOwner) -> float | None:
         """Seconds to wait before the next attempt; None = give up, as the owner is alive, or idle for too short."""
-        now, free_in_s = self._clock(), error.free_in_s
+        now = self._clock()
         if self._end is None:
             self._end = now + self._patience_s()
-        if free_in_s is None:  # an orphan, or a copy of which nobody can say when it is free
+        if error.free_in is None:  # an orphan, or a copy of which nobody can say when it is free
             return None
+        free_in_s = error.free_in.total_seconds()
         free_at = now + free_in_s
         if free_at > min(self._end, self._free_at + ALIVE_MARGIN_S):
             return None

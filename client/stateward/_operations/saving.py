@@ -6,7 +6,6 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol, TypedDict
 
@@ -18,6 +17,7 @@ from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.collected import Collected
 from stateward._state.log import Log
+from stateward.durations import Duration
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
 from stateward.models import (
@@ -300,8 +300,9 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
         attempt += 1
 
 
-def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOptions) -> Operation[Checkpoint]:
+def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOptions) -> Operation[Checkpoint]:
     """Saves the last version of a run, unless it is there already, then sets the TTL, which runs from that save."""
+    expiring = None if ttl is None else ThreadOptions(ttl=ttl)
     status = options.get("status") or Status.COMPLETED
     options = {**options, "status": status}
     last = state.checkpoint
@@ -309,8 +310,8 @@ def finish(ref: ThreadRef, state: State, ttl: timedelta | None, options: SaveOpt
         options = {"step": last.step, "metrics": last.metrics, **options}
     is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
     if last is None or not is_there:
-        if ttl is not None and not state.version and options.get("create") is None:
-            options["create"] = ThreadOptions(ttl=ttl)
+        if expiring is not None and not state.version and options.get("create") is None:
+            options["create"] = expiring
         last = yield from save(ref, state, options)
     if ttl is not None:  # afterwards: an agent that dies in between must not find its unfinished thread gone
         yield from threads.update_options(ref, {"ttl": ttl})

@@ -180,10 +180,10 @@ def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
     return found
 
 
-def no_answer(ref: ThreadRef, wait_id: str | None, timeout: float | None) -> TimeoutError:
+def no_answer(ref: ThreadRef, wait_id: str | None, timeout_s: float | None) -> TimeoutError:
     """What is raised when the time is over; without a wait id even the question could not be read."""
     what = f" to {wait_id!r}" if wait_id else ""
-    return TimeoutError(f"thread {ref.thread!r} got no answer{what} within {timeout:g} s")
+    return TimeoutError(f"thread {ref.thread!r} got no answer{what} within {timeout_s:g} s")
 
 
 def _withdrawn(thread: str, wait_id: str) -> StaleAnswer:

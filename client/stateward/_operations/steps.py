@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward._operations.retry import Retry, UntilFree
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
-from stateward.models import write_duration
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -233,13 +231,3 @@ def timestamp(time: datetime | None) -> Timestamp | None:
     stamp = Timestamp()
     stamp.FromDatetime(time.astimezone(UTC))
     return stamp
-
-
-def duration(delta: timedelta | None) -> Duration | None:
-    """The message for a duration."""
-    return None if delta is None else write_duration(delta)
-
-
-def duration_s(seconds: float) -> Duration:
-    """The message for so many seconds."""
-    return write_duration(timedelta(seconds=seconds))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from stateward._operations.steps import Call, Operation, ThreadRef, duration, new_request_id, timestamp, version_ref
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, timestamp, version_ref
 from stateward.admin import ServerInfo, Stats
+from stateward.durations import Duration, seconds, span
 from stateward.errors import DeadlineExceeded, NotArchivedYet
 from stateward.models import (
     Checkpoint,
@@ -39,8 +40,8 @@ class ThreadFilters(TypedDict, total=False):
     """Only those with this one: short for `statuses` with one name in it."""
     step: int | None
     """Only those at this very step: short for `min_step` and `max_step`."""
-    updated_since: datetime | timedelta | None
-    """Only those changed at or after this time, or within the last so long."""
+    updated_within: Duration | None
+    """Only those changed within the last so long: short for `updated_after`."""
     labels: Mapping[str, str] | None
     """Only those with all of these labels."""
     name_prefix: str
@@ -61,7 +62,7 @@ class OptionChanges(TypedDict, total=False):
     """What is changed of a thread's options. What is left out stays, None clears."""
 
     labels: Mapping[str, str] | None
-    ttl: timedelta | None
+    ttl: Duration | None
     retention: Retention | None
     parent_thread: str | None
     agent: str | None
@@ -79,7 +80,7 @@ def list_threads(
     statuses: Iterable[Status | str | int] = (),
     status: Status | str | int | None = None,
     step: int | None = None,
-    updated_since: datetime | timedelta | None = None,
+    updated_within: Duration | None = None,
     labels: Mapping[str, str] | None = None,
     name_prefix: str = "",
     updated_after: datetime | None = None,
@@ -108,7 +109,7 @@ def list_threads(
         statuses=status_numbers(statuses),  # type: ignore[arg-type]
         labels=dict(labels or {}),
         name_prefix=name_prefix,
-        updated_after=timestamp(since(updated_since, updated_after)),
+        updated_after=timestamp(since(updated_within, updated_after)),
         updated_before=timestamp(updated_before),
         min_step=min_step,
         max_step=max_step,
@@ -116,27 +117,26 @@ def list_threads(
     )
 
 
-def since(recent: datetime | timedelta | None, updated_after: datetime | None) -> datetime | None:
-    """The time that `updated_since` or `updated_after` says."""
-    _require("updated_since", recent, (datetime, timedelta), "a datetime or a timedelta")
+def since(updated_within: Duration | None, updated_after: datetime | None) -> datetime | None:
+    """The time that `updated_within` or `updated_after` says."""
     _require("updated_after", updated_after, datetime, "a datetime")
-    if recent is None:
+    if updated_within is None:
         return updated_after
     if updated_after is not None:
-        _said_twice("updated_since", "updated_after")
-    return datetime.now(UTC) - recent if isinstance(recent, timedelta) else recent
+        _said_twice("updated_within", "updated_after")
+    return datetime.now(UTC) - span(updated_within, "updated_within")
 
 
 def count_threads(
     namespace: str,
-    updated_since: datetime | timedelta | None,
+    updated_within: Duration | None,
     updated_after: datetime | None,
     updated_before: datetime | None,
 ) -> Operation[dict[Status | int, int]]:
     """How many threads have each status; those that none has are left out."""
     request = threads.CountThreadsRequest(
         namespace=namespace,
-        updated_after=timestamp(since(updated_since, updated_after)),
+        updated_after=timestamp(since(updated_within, updated_after)),
         updated_before=timestamp(updated_before),
     )
     response: threads.CountThreadsResponse = yield Call("CountThreads", request)
@@ -179,7 +179,7 @@ def fork(
 def prune(
     ref: ThreadRef,
     versions: Iterable[int] | None,
-    older_than: timedelta | None,
+    older_than: Duration | None,
     keep_latest_per_branch: int | None,
     dry_run: bool,
 ) -> Operation[PruneResult]:
@@ -190,7 +190,7 @@ def prune(
         namespace=ref.namespace,
         thread=ref.thread,
         versions=None if versions is None else threads.VersionList(versions=versions),
-        older_than=duration(older_than),
+        older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
         dry_run=dry_run,
         request_id="" if dry_run else new_request_id(),
@@ -271,8 +271,9 @@ def wait_durable(
     return DurableResult.from_proto((yield Call("WaitDurable", request)))
 
 
-def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout_s: float | None) -> Operation[DurableResult]:
+def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout: Duration | None) -> Operation[DurableResult]:
     """Waits for a version, or a place in the journal, to be in the archive."""
+    timeout_s = None if timeout is None else seconds(timeout, "timeout")
     checkpoint = what if isinstance(what, Checkpoint) else None
     return await_archived(ref, _wait_request(ref, what), timeout_s, checkpoint)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
@@ -34,7 +35,7 @@ from stateward._operations.saving import (
     _read_checkpoint,
     _save_request,
 )
-from stateward._operations.steps import Call, Operation, Pause, ThreadRef, duration_s, new_request_id
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.collected import Collected
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
@@ -102,7 +103,7 @@ class Writing:
             except StatewardError as error:
                 if isinstance(error, NotOwner) and may_attach:
                     may_attach = False
-                    yield Run(attach(self.ref, take_over=True, read_only=False, wait_s=None))
+                    yield Run(attach(self.ref, take_over=True, read_only=False, wait_s=0.0))
                     continue
                 if isinstance(error, NotOwner) and left_s:
                     yield Pause(deadline.pause_s())
@@ -123,15 +124,15 @@ class Writing:
             thread=self.ref.thread,
             branch=self.ref.branch,
             holder=claim.holder.to_proto(),
-            term=duration_s(claim.term_s),
-            wait=duration_s(claim.wait_s) if claim.wait_s else None,
+            term=timedelta(seconds=claim.term_s),
+            wait=timedelta(seconds=claim.wait_s) if claim.wait_s else None,
             take_over=claim.take_over,
             request_id=self._request_id,
             create=claim.create.to_proto() if claim.create else None,
         )
         yield Dial()
         yield Put(writers.WriteRequest(open=request))
-        opened = self._not_ended((yield Take(self.deadline_s + (claim.wait_s or 0)))).opened
+        opened = self._not_ended((yield Take(self.deadline_s + claim.wait_s))).opened
         if self.token and opened.lease.token != self.token:
             yield Put(None)
             raise LeaseHeld(
@@ -277,7 +278,7 @@ class Writing:
 
     def _return(self) -> Steps:
         """Opens the stream again and sends what was not answered."""
-        opened = yield from self._dial(replace(self.claim, wait_s=None, take_over=False))
+        opened = yield from self._dial(replace(self.claim, wait_s=0.0, take_over=False))
         if self._reset is not None:  # nothing was refused on this one
             self._reset.end(opened)
             self._reset = None

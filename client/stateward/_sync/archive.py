@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
 from stateward._operations import archive
@@ -16,6 +14,7 @@ from stateward.archive import (
     Repair,
     RestoreProgress,
 )
+from stateward.durations import Duration
 
 
 class Archive:
@@ -49,12 +48,12 @@ class Archive:
         """
         return self._session.open(archive.restore(self._session.namespace, thread, dry_run=dry_run))
 
-    def collect(self, *, dry_run: bool = False, grace: timedelta | None = None) -> Stream[GarbageProgress]:
+    def collect(self, *, dry_run: bool = False, older_than: Duration | None = None) -> Stream[GarbageProgress]:
         """Removes objects that nobody needs any more; `dry_run` only names them.
 
-        What was unlinked stays for `grace` (None = an hour), so that a writer that was stalled loses nothing.
+        Only those that were let go at least `older_than` ago (None = an hour), so that a stalled writer loses nothing.
         """
-        return self._session.open(archive.collect(self._session.namespace, dry_run=dry_run, grace=grace))
+        return self._session.open(archive.collect(self._session.namespace, dry_run=dry_run, older_than=older_than))
 
     def repair(self, thread: str, *, dry_run: bool = False) -> Repair:
         """Writes a thread's place in the archive anew from this disk, where it was lost, damaged or rolled back.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, Unpack, overload
@@ -29,6 +29,7 @@ from stateward._sync.streams import SignalStream
 from stateward._sync.thread import Thread
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
+from stateward.durations import Duration, seconds
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
@@ -39,10 +40,10 @@ from stateward.signals import Wake
 class Client:
     """A connection to the daemon beside this process, for one namespace.
 
-    Opens at first use and waits up to `timeout` seconds for the daemon; ServerUnavailable if none answers. Later calls
-    are repeated for up to `retry_timeout` seconds while the daemon is away; that is safe, as every write carries a
+    Opens at first use and waits up to `connect_timeout` for the daemon; ServerUnavailable if none answers. Later calls
+    are repeated for up to `retry_timeout` while the daemon is away; that is safe, as every write carries a
     request id. A write also waits that long for a thread whose sidecar seems to be dead: until its lease is over. Each
-    attempt may take `deadline` seconds.
+    attempt may take `call_timeout`; then DeadlineExceeded.
 
     `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
 
@@ -68,9 +69,9 @@ class Client:
         target: str | None = None,
         *,
         namespace: str = "default",
-        timeout: float = 10.0,
-        deadline: float = 60.0,
-        retry_timeout: float = 30.0,
+        connect_timeout: Duration = 10.0,
+        call_timeout: Duration = 60.0,
+        retry_timeout: Duration = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
         take_over: bool = False,
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
@@ -79,7 +80,15 @@ class Client:
         holder: str | None = None,
     ) -> None:
         self._session = Session(
-            Settings(resolve_target(target), namespace, timeout, deadline, retry_timeout, credentials, take_over),
+            Settings(
+                resolve_target(target),
+                namespace,
+                seconds(connect_timeout, "connect_timeout"),
+                seconds(call_timeout, "call_timeout"),
+                seconds(retry_timeout, "retry_timeout"),
+                credentials,
+                take_over,
+            ),
             holder=holder,
             blob_threshold=blob_threshold,
             migrations=migrations,
@@ -203,13 +212,13 @@ class Client:
     def count_threads(
         self,
         *,
-        updated_since: datetime | timedelta | None = None,
+        updated_within: Duration | None = None,
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
     ) -> dict[Status | int, int]:
         """How many threads of the namespace have each status: {Status.FAILED: 3, …}. Reads an index, no thread."""
         counts: dict[Status | int, int] = self._session.run(
-            threads.count_threads(self.namespace, updated_since, updated_after, updated_before)
+            threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )
         return counts
 
@@ -220,7 +229,7 @@ class Client:
         return Board(self.thread(name), agent)
 
     def lock(
-        self, name: str, *, term: float = 30.0, wait: float | None = None, take_over: bool = False,
+        self, name: str, *, term: Duration = 30.0, wait: Duration = 0.0, take_over: bool = False,
         holder: str | None = None,
     ) -> HeldLease:  # fmt: skip
         """A lock with a name, among all clients of the namespace on this daemon, to be used with `with`. LeaseHeld
@@ -264,7 +273,7 @@ class Client:
         thread: str,
         *,
         taker: str | None = None,
-        wait: float = ...,
+        wait: Duration = ...,
         durability: Durability | str | None = ...,
     ) -> Handoff: ...
 
@@ -274,7 +283,7 @@ class Client:
         *,
         to: str,
         taker: str | None = None,
-        wait: float = ...,
+        wait: Duration = ...,
         durability: Durability | str | None = ...,
     ) -> Handoff | None: ...
 
@@ -284,7 +293,7 @@ class Client:
         *,
         to: str | None = None,
         taker: str | None = None,
-        wait: float = WAIT_S,
+        wait: Duration = WAIT_S,
         durability: Durability | str | None = None,
     ) -> Handoff | None:
         """Takes over a thread, or the one that was handed to `to` longest ago: then None where there is none.
@@ -322,7 +331,7 @@ class Client:
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
-    def drain(self, *, grace: float | None = None, undo: bool = False) -> DrainResult:
+    def drain(self, *, grace: Duration | None = None, undo: bool = False) -> DrainResult:
         """Prepares the machine for being taken away: the daemon is not ready any more and takes no new work
         (ShuttingDown), archives what is committed, and gives every thread up. Reads go on.
 

@@ -180,10 +180,10 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     try:
         return send()
     except NotOwner as error:
-        if error.free_in_s is None or client.thread(thread).info().status != Status.WAITING:
+        if error.free_in is None or client.thread(thread).info().status != Status.WAITING:
             raise
         note(f"{error.message}; waiting for that")
-        wait_s = error.free_in_s + FREE_MARGIN_S
+        wait_s = error.free_in.total_seconds() + FREE_MARGIN_S
     client.thread(thread).attach(wait=wait_s)
     return send()
 

@@ -58,11 +58,9 @@ def repair(
 def gc(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the objects that would go.")] = False,
-    grace: Annotated[
+    older_than: Annotated[
         str | None,
-        typer.Option(
-            "--grace", metavar="TIME", help="Keep what was let go since: 1h, 2d, 0s; default: 1h, for stalled writers."
-        ),
+        typer.Option("--older-than", metavar="TIME", help="Only what was let go longer ago: 1h, 2d, 0s; default: 1h."),
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -78,13 +76,13 @@ def gc(
       stateward archive gc --dry-run
       stateward archive gc
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    keep = None if grace is None else read_length(grace, "--grace", zero_allowed=True)
+    age = None if older_than is None else read_length(older_than, "--older-than", zero_allowed=True)
     keys: list[str] = []
     last: GarbageProgress | None = None
     with (
         connect(context, target, namespace, fallback=EVERY_NAMESPACE) as client,
         Ticker("collecting") as ticker,
-        client.archive.collect(dry_run=dry_run, grace=keep) as progress,
+        client.archive.collect(dry_run=dry_run, older_than=age) as progress,
     ):
         for each in progress:
             last = each

@@ -47,9 +47,9 @@ def attach(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if sum((take_over, read_only, wait is not None)) > 1:
         raise typer.BadParameter("give only one of them", param_hint="--take-over, --read-only and --wait")
-    wait_s = None if wait is None else read_length(wait, "--wait").total_seconds()
+    patience = 0 if wait is None else read_length(wait, "--wait")
     with connect(context, target, namespace) as client, Ticker("attaching"), archived_names():
-        info = client.thread(thread).attach(take_over=take_over, read_only=read_only, wait=wait_s)
+        info = client.thread(thread).attach(take_over=take_over, read_only=read_only, wait=patience)
     if as_json:
         print_json(thread_as_json(info))
         return

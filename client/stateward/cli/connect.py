@@ -48,7 +48,9 @@ def connect(
     given: Globals = context.obj
     chosen = namespace or given.namespace or fallback
     try:
-        return Client(target or given.target, namespace=chosen, timeout=READY_TIMEOUT_S, retry_timeout=retry_timeout_s)
+        return Client(
+            target or given.target, namespace=chosen, connect_timeout=READY_TIMEOUT_S, retry_timeout=retry_timeout_s
+        )
     except ValueError as error:
         raise CommandError(f"--target: {error}") from None
 
@@ -76,8 +78,8 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
         with Client(
             options.get("target"),
             namespace=options.get("namespace") or "default",
-            timeout=COMPLETION_TIMEOUT_S,
-            deadline=COMPLETION_TIMEOUT_S,
+            connect_timeout=COMPLETION_TIMEOUT_S,
+            call_timeout=COMPLETION_TIMEOUT_S,
             retry_timeout=COMPLETION_TIMEOUT_S,
         ) as client:
             found = client.threads(name_prefix=incomplete, page_size=COMPLETIONS_MAX)

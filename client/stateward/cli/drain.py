@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from stateward import Client
     from stateward.admin import DrainResult, Stats
 
-GRACE_MAX_S = 3600
+GRACE_MAX = timedelta(hours=1)
 LOOK_INTERVAL_S = 0.2
 
 
@@ -54,12 +55,12 @@ def drain(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if undo and grace is not None:
         raise typer.BadParameter("--undo needs no time", param_hint="--grace")
-    grace_s = None if grace is None else read_length(grace, "--grace").total_seconds()
-    if grace_s is not None and grace_s > GRACE_MAX_S:
+    most = None if grace is None else read_length(grace, "--grace")
+    if most is not None and most > GRACE_MAX:
         raise typer.BadParameter(f"{grace!r} is more than an hour", param_hint="--grace")
     with connect(context, target, namespace) as client, Ticker("draining") as ticker:
         with _Look(client, lambda stats: ticker.say(_how_far(stats))):
-            result = client.drain(grace=grace_s, undo=undo)
+            result = client.drain(grace=most, undo=undo)
         has_archive = client.stats().archive is not None
     if as_json:
         print_json({**asdict(result), "archive": has_archive})

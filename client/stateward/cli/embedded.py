@@ -56,7 +56,7 @@ def reach(
 
     with (
         run_embedded(archive, key_file) as place,
-        Client(place, namespace=namespace or given.namespace or fallback, timeout=READY_TIMEOUT_S) as client,
+        Client(place, namespace=namespace or given.namespace or fallback, connect_timeout=READY_TIMEOUT_S) as client,
     ):
         yield client
 

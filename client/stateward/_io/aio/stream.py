@@ -62,10 +62,13 @@ class AsyncStream(Generic[T]):
     async def _pump(self) -> bool:
         if self._until is None:
             return await drive(self._reading.next_message(), self._perform)
+        limit = asyncio.timeout(max(self._until - time.monotonic(), 0))
         try:
-            async with asyncio.timeout(max(self._until - time.monotonic(), 0)):
+            async with limit:
                 return await drive(self._reading.next_message(), self._perform)
         except TimeoutError:
+            if not limit.expired():  # it is the stream's own, such as DeadlineExceeded
+                raise
             await self.close()
             return False
 

@@ -61,7 +61,7 @@ class Connection:
 
     def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """One attempt of a unary call; without a deadline of its own it has the client's."""
-        timeout = self._settings.deadline_s if deadline_s is None else deadline_s
+        timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
             return self._methods[method](request, timeout=timeout)
         except grpc.RpcError as failure:
