@@ -1,6 +1,6 @@
 """The command ``stateward-sidecar``: arguments, then the app, then an exit code.
 
-Exit codes: 0 stopped as asked, 1 cannot start, 2 wrong arguments, 70 the disk failed in the middle of a commit.
+Exit codes: 0 stopped on request, 1 cannot start, 2 wrong arguments, 70 the disk failed in the middle of a commit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     """Runs the daemon."""
-    # gRPC's own log would stand before the one line that says what is wrong.
+    # Without this, gRPC's own log appears before the one line that says what is wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import cryptography  # noqa: F401

@@ -66,16 +66,16 @@ from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.telemetry import failures, log
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
-# New objects between two looks for garbage cycles; Python's 700 is a few saves.
+# New objects between two runs of the cycle collector. Python's 700 is a few saves.
 GC_THRESHOLD = 5_000
-# For one request with its retries; ships are tried again by their own schedule, and calls by their callers.
+# For one request with its retries. The schedule repeats ships, and callers repeat calls.
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
-# File systems that die with the machine or the container.
+# File systems whose data are lost with the machine or the container.
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 
 
 async def run(settings: Settings) -> NoReturn:
-    """Runs the daemon until it is told to stop, and ends the process. Raises StartError."""
+    """Runs the daemon until it is asked to stop, then ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
     keep_memory_together()
     loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ async def run(settings: Settings) -> NoReturn:
     parts.feed.close()
     parts.writers.close()
     if failure:
-        # The environment is in an unknown state: nothing more is touched. The file is right at the next start.
+        # LMDB is in an unknown state, so nothing touches it any more. The file is intact at the next start.
         await parts.server.stop(0)
         _end(EXIT_DISK_FAILED)
     await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
@@ -110,7 +110,7 @@ async def run(settings: Settings) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the daemon is made of."""
+    """The parts of the daemon."""
 
     key: bytes
     store: Store
@@ -190,7 +190,7 @@ def _make_parts(
 
 
 async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Starts everything; returns where the daemon listens. Closes what was opened if it cannot."""
+    """Starts everything. Returns the targets on which the daemon listens. On an error, closes what was opened."""
     store, archive = parts.store, parts.archive
     try:
         targets = [parts.server.listen(url) for url in settings.listen]
@@ -224,7 +224,7 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the process here: the interpreter's own end waits for every thread, also for one that hangs."""
+    """Ends the process at once. The interpreter's own exit waits for every thread, also for one that hangs."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -246,7 +246,7 @@ def _archive_options(settings: Settings) -> Options:
 
 
 def _note_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What failed on the loop and nobody waits for: a callback, or a task that was forgotten."""
+    """Notes a failure on the loop that nobody waits for: of a callback, or of a forgotten task."""
     del loop
     error = context.get("exception")
     try:
@@ -270,25 +270,25 @@ def _load_key(settings: Settings) -> bytes:
         return read_key_file(settings.key_file)
     is_new = not settings.key_file.exists()
     key = create_key_file(settings.key_file) if is_new else read_key_file(settings.key_file)
-    sync_path(settings.key_file.parent)  # it may be from an earlier start that died before it was durable
+    sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
     if not is_new:
         return key
     if settings.archive and not settings.archive.startswith("file:") and not settings.accept_local_key:
         settings.key_file.unlink()
         raise StartError(
-            f"there is no key file {settings.key_file}, and one that is made here would be lost with this machine, and "
-            "the archive with it: make one with `stateward keys new`, keep a copy, and give it with --key-file; or "
-            "start with --accept-local-key"
+            f"there is no key file {settings.key_file}. A key file made here would be lost with this machine; without "
+            "it nobody can read the archive. Make a key file with `stateward keys new`, keep a copy, and pass it with "
+            "--key-file; or start with --accept-local-key"
         )
     log.warning(
-        "made a new key file; without a copy of it the data is lost with this machine",
+        "made a new key file; keep a copy of it, or the data is lost with this machine",
         key_file=settings.key_file, key=fingerprint(key),
     )  # fmt: skip
     return key
 
 
 def _spare_collector() -> None:
-    """What is here now stays: the collector of cycles need not look at it again and again, nor every few saves."""
+    """Hides the objects of the start, which stay for ever, from the cycle collector, and runs the collector less."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
@@ -299,17 +299,17 @@ def _keep_keys_out_of_dumps() -> None:
 
 
 def warnings_of(settings: Settings) -> tuple[str, ...]:
-    """What an operator should know of these settings."""
+    """Returns warnings about these settings for the operator."""
     found = [
-        f"every user and container that reaches {url} can read, change and delete all threads: a port asks nobody who "
-        "they are; a unix socket lets in only its owner and group"
+        f"every user and container that reaches {url} can read, change and delete all threads: a port has no "
+        "authentication; use a unix socket, which only its owner and group can open"
         for url in settings.listen
         if not url.startswith("unix:")
     ]
     kind = _file_system(settings.data_dir)
     if kind in VOLATILE and not settings.archive:
         found.append(
-            f"the data directory lies on {kind}, which is lost with the machine or container, and there is no archive"
+            f"the data directory is on {kind}, which is lost with the machine or container; use a disk or an archive"
         )
     if exposed := find_exposure(settings.key_file):
         found.append(exposed)
@@ -317,7 +317,7 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
 
 
 def _file_system(directory: Path) -> str:
-    """Kind of the file system a directory is on; empty where that cannot be told."""
+    """Returns the type of the file system of a directory; empty if it is unknown."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

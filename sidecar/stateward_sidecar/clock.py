@@ -17,5 +17,5 @@ class Clock:
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Seconds that never go back, and go on while the machine sleeps."""
+        """Seconds that never go back, and continue while the machine sleeps."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,7 @@
-"""Every failure the daemon names.
+"""Every failure that the daemon names.
 
-One class for each reaction a caller can have. The reason is the contract's ``ErrorReason``; the one table that turns
-it into a gRPC status is ``service/status.py``.
+There is one class for each reaction of a caller. The reason is the contract's ``ErrorReason``. The one table that turns
+it into a gRPC status is in ``service/status.py``.
 
     StatewardError
     ├── InvalidField            the request is wrong whatever is stored
@@ -10,26 +10,26 @@ it into a gRPC status is ``service/status.py``.
     ├── ThreadExists            the name of a copy is taken
     ├── VersionMismatch         the head is not what was expected
     ├── EditConflict            an edit does not fit the state
-    ├── SchemaMismatch          the head has another schema than what is added to it
+    ├── SchemaMismatch          the head has another schema than the save
     ├── ThreadNotFound          no such thread
     ├── VersionNotFound         no such version, checkpoint id, tag, branch
-    ├── VersionPruned           it was there, and was removed
+    ├── VersionPruned           the version existed, and was removed
     ├── StateTooLarge           larger than the server allows
-    ├── DiskFull                disk or map is full; reads and deletions go on
+    ├── DiskFull                disk or map is full; reads and deletions still work
     ├── QueueFull               too many writes wait
     ├── Corrupt                 stored bytes are missing or were changed
-    ├── KeyUnavailable          the key that opens the data is not there
+    ├── KeyUnavailable          the key that opens the data is missing
     ├── NoArchive               ARCHIVED was asked for, none is configured
-    ├── ArchiveUnavailable      the archive cannot be asked, and the call needs it
+    ├── ArchiveUnavailable      the archive does not answer, and the call needs it
     ├── NotOwner                another sidecar holds the thread
     ├── Fenced                  another sidecar took the thread over
-    ├── LeaseHeld               somebody else may write the thread
-    ├── ClaimLost               somebody else is at the effect
-    ├── StaleAnswer             the question is not asked any more
+    ├── LeaseHeld               somebody else holds the thread's lease
+    ├── ClaimLost               somebody else holds the claim on the effect
+    ├── StaleAnswer             the question is no longer open
     ├── QuotaExceeded           too many of something wait
     ├── WriterAborted           an earlier frame of the stream was refused
-    ├── HistoryElsewhere        only the archive has it: fetched, and the call made again, before anybody hears of it
-    ├── FeatureUnavailable      this server cannot do that
+    ├── HistoryElsewhere        only the archive has it; internal: the service fetches it and repeats the verb
+    ├── FeatureUnavailable      this server does not support that
     ├── ShuttingDown            the daemon is stopping
     ├── DeadlineExceeded        the deadline passed before the write was taken
     ├── OutcomeUnknown          the disk failed in the middle of a commit
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 
 class StatewardError(Exception):
-    """Base of all. ``metadata`` holds every fact of the message for machines."""
+    """Base class. ``metadata`` holds every fact of the message for machines."""
 
     reason = "INTERNAL"
 
@@ -51,7 +51,7 @@ class StatewardError(Exception):
 
 
 class InvalidField(StatewardError):
-    """A field is wrong whatever is stored. Correct the request."""
+    """A field is wrong, whatever is stored. Correct the request."""
 
     reason = "INVALID_FIELD"
 
@@ -62,7 +62,7 @@ class InvalidField(StatewardError):
 
 
 class RequestIdReused(StatewardError):
-    """The request id was answered before, for another request. Use a fresh id."""
+    """The request id was used before for another request. Use a new id."""
 
     reason = "REQUEST_ID_REUSED"
 
@@ -86,7 +86,7 @@ class VersionMismatch(StatewardError):
 
 
 class EditConflict(StatewardError):
-    """An edit does not fit the state it is applied to. Hydrate and make the edits anew."""
+    """An edit does not fit the state that it applies to. Hydrate and make the edits again."""
 
     reason = "EDIT_CONFLICT"
 
@@ -97,13 +97,13 @@ class EditConflict(StatewardError):
 
 
 class SchemaMismatch(StatewardError):
-    """The head has another schema than a save that only adds to it. Migrate the thread, or update the program."""
+    """The head has another schema than a save without expectation. Migrate the thread, or update the program."""
 
     reason = "SCHEMA_MISMATCH"
 
 
 class ThreadNotFound(StatewardError):
-    """No thread of this name."""
+    """There is no thread of this name."""
 
     reason = "THREAD_NOT_FOUND"
 
@@ -121,7 +121,7 @@ class VersionPruned(StatewardError):
 
 
 class StateTooLarge(StatewardError):
-    """Larger than the server allows. Store less, or less at once."""
+    """State or message is larger than the server allows. Store less, or send less at once."""
 
     reason = "STATE_TOO_LARGE"
 
@@ -131,24 +131,24 @@ class StateTooLarge(StatewardError):
 
 
 class DiskFull(StatewardError):
-    """Disk or map is full. Free space or prune, then retry; reads and deletions go on meanwhile."""
+    """Disk or map is full. Free space or prune, then retry. Reads and deletions still work."""
 
     reason = "DISK_FULL"
 
 
 def no_room(needed_bytes: int, room_bytes: int) -> DiskFull:
-    """The error of a write that is larger than what is left of disk and map."""
+    """Returns the error of a write that is larger than the free space of disk and map."""
     return DiskFull(f"disk or map is full: about {needed_bytes} bytes are needed, and {max(room_bytes, 0)} are left")
 
 
 class QueueFull(StatewardError):
-    """Too many writes wait. Retry after a moment."""
+    """Too many writes wait, or too much memory is in use. Retry after a moment."""
 
     reason = "QUEUE_FULL"
 
 
 class Corrupt(StatewardError):
-    """Stored bytes are missing or were changed. Other threads are not affected; ``stateward verify`` lists all."""
+    """Stored bytes are missing or were changed. Other threads are not affected. ``stateward verify`` lists all."""
 
     reason = "CORRUPT"
 
@@ -157,7 +157,7 @@ class Corrupt(StatewardError):
         self.locate(thread, version)
 
     def locate(self, thread: str = "", version: int = 0) -> Corrupt:
-        """Adds where it happened, once that is known, and returns itself."""
+        """Adds thread and version, unless they are known already. Returns the error itself."""
         if thread and "thread" not in self.metadata:
             self.metadata["thread"] = thread
             self.message = f"thread {thread!r}: {self.message}"
@@ -168,7 +168,7 @@ class Corrupt(StatewardError):
 
 
 class KeyUnavailable(StatewardError):
-    """The key that opens the data is not there, or is another one."""
+    """The key that opens the data is missing, or is another key."""
 
     reason = "KEY_UNAVAILABLE"
 
@@ -180,7 +180,7 @@ class NoArchive(StatewardError):
 
 
 class ArchiveUnavailable(StatewardError):
-    """The archive cannot be reached, and the call needs it. Nothing was written; retry when it is back."""
+    """The archive does not answer, and the call needs it. Nothing was written. Retry when the archive is back."""
 
     reason = "ARCHIVE_UNAVAILABLE"
 
@@ -192,31 +192,31 @@ class NotOwner(StatewardError):
 
 
 class Fenced(StatewardError):
-    """Another sidecar took the thread over. What was committed here since is kept as an orphan: read it, fork it."""
+    """Another sidecar took the thread over. Entries committed here since are kept as an orphan: read it or fork it."""
 
     reason = "FENCED"
 
 
 class LeaseHeld(StatewardError):
-    """Somebody else holds the thread's lease, or the token is not the newest one. Wait, or acquire it."""
+    """Somebody else holds the thread's lease, or the token is not the newest one. Wait, or acquire the lease."""
 
     reason = "LEASE_HELD"
 
 
 class ClaimLost(StatewardError):
-    """The claim on the effect is somebody else's by now. Begin it again, to see what became of it."""
+    """Somebody else holds the claim on the effect by now. Begin the effect again to see its result."""
 
     reason = "CLAIM_LOST"
 
 
 class StaleAnswer(StatewardError):
-    """The answer is for a question that is not asked any more, or was answered. Look at the thread again."""
+    """The answered question is no longer open, or has an answer already. Read the thread again."""
 
     reason = "STALE_ANSWER"
 
 
 class QuotaExceeded(StatewardError):
-    """Too many of something wait. Use some of them up first."""
+    """Too many items of a kind wait. Consume some of them first."""
 
     reason = "QUOTA_EXCEEDED"
 
@@ -228,19 +228,19 @@ class WriterAborted(StatewardError):
 
 
 class HistoryElsewhere(StatewardError):
-    """The archive has it and this disk has not. Whoever serves the call fetches it and tries again."""
+    """Only the archive has the history. The service fetches it and repeats the verb."""
 
     reason = "ARCHIVE_UNAVAILABLE"
 
 
 class FeatureUnavailable(StatewardError):
-    """This server cannot do that; GetServerInfo lists what it can."""
+    """This server does not support the feature. GetServerInfo lists the features that it supports."""
 
     reason = "FEATURE_UNAVAILABLE"
 
 
 class ShuttingDown(StatewardError):
-    """The daemon is stopping. Nothing was written; retry when it is back."""
+    """The daemon is stopping. Nothing was written. Retry when the daemon is back."""
 
     reason = "SHUTTING_DOWN"
 

@@ -11,7 +11,7 @@ TIMEOUT_S = 3.0
 
 
 def ask_health(target: str) -> int:
-    """Returns 0 when the daemon is ready, else 1 with a line on standard error."""
+    """Returns 0 if the daemon is ready, else prints a line on standard error and returns 1."""
     with grpc.insecure_channel(target) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

@@ -1,7 +1,7 @@
 """The daemon's settings: file < environment < flags. Values only; components are made in ``app``.
 
 Every setting has one name: ``--data-dir`` is ``STATEWARD_DATA_DIR`` in the environment and ``data_dir`` in the file
-(TOML). A setting that is unknown or cannot be read is refused with one line.
+(TOML). An unknown or invalid setting stops the start with one line.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from stateward_sidecar.errors import StartError
 DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "text", "json")
 _LISTEN_HELP = (
-    "unix:///path or 127.0.0.1:port, where every user of this machine may read and delete; may be given several times "
-    "(default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
+    "unix:///path, or 127.0.0.1:port, which lets every user of this machine read and delete; may be given several "
+    "times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
 )
 _ARCHIVE_HELP = (
-    "object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or file:///directory; "
-    "credentials come from the environment"
+    "URL of the object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or "
+    "file:///directory; credentials come from the environment"
 )
 _KEY_HELP = (
-    "the key that protects all others; made if neither it nor data exist (default: $XDG_CONFIG_HOME/stateward/key)"
+    "the key that protects all others; made if neither the key file nor data exist "
+    "(default: $XDG_CONFIG_HOME/stateward/key)"
 )
 LEVELS = ("debug", "info", "warning", "error")
 MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
 SIZE_MAX = 64 << 40
 STATE_BYTES_MAX = 1 << 30
-# The interpreter with all modules takes as much.
+# The interpreter with all modules needs this much.
 MEMORY_BYTES_MIN = 64 * MIB
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": MIB, "GIB": 1 << 30, "TIB": 1 << 40}
 _TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -46,7 +47,7 @@ _NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the daemon is started with."""
+    """The settings that the daemon starts with."""
 
     data_dir: Path
     listen: tuple[str, ...]
@@ -55,8 +56,8 @@ class Settings:
     owner_id: str
     grace_s: float
     map_bytes: int
-    memory_bytes: int  # 0 = what the control group allows
-    cache_bytes: int  # 0 = by the memory there is
+    memory_bytes: int  # 0 = what the control group and the machine allow
+    cache_bytes: int  # 0 = derived from the memory limit
     max_state_bytes: int
     sweep_interval_s: float
     log_level: str
@@ -72,24 +73,26 @@ class Settings:
 
 
 def default_socket(environment: Mapping[str, str]) -> str:
-    """The same in every language: the runtime directory's, else /run/stateward."""
+    """Returns the default socket: in the runtime directory, else in /run/stateward. All languages use the same."""
     runtime = environment.get("XDG_RUNTIME_DIR")
     return f"unix://{runtime}/stateward/stateward.sock" if runtime else "unix:///run/stateward/stateward.sock"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The flags, with their help."""
+    """Returns the parser of the flags, with their help."""
     parser = argparse.ArgumentParser(
         prog="stateward-sidecar",
-        description="Keeps the state of agents: takes checkpoints over gRPC, makes them durable, encrypted and small.",
-        epilog="Every flag can be set in the environment (STATEWARD_DATA_DIR for --data-dir; several --listen "
-        "separated by commas) or in the --config file (data_dir = ...). Flags win over the environment, which wins "
-        "over the file. Sizes take KiB, MiB, GiB, TiB; times take ms, s, m, h, d, and are seconds without a unit.",
+        description="Keeps the state of agents: takes checkpoints over gRPC and stores them durably,\n"
+        "encrypted and small.",
+        epilog="Every flag can be set in the environment (STATEWARD_DATA_DIR for --data-dir; several\n"
+        "--listen separated by commas) or in the --config file (data_dir = ...). Flags override\n"
+        "the environment, and the environment overrides the file. Sizes accept KiB, MiB, GiB,\n"
+        "TiB. Times accept ms, s, m, h, d, and are seconds without a unit.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--config", metavar="FILE", help="settings as TOML")
-    add("--data-dir", metavar="DIR", help="where data lives (default: $XDG_DATA_HOME/stateward)")
+    add("--config", metavar="FILE", help="settings file, in TOML")
+    add("--data-dir", metavar="DIR", help="directory of the data (default: $XDG_DATA_HOME/stateward)")
     add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
     add("--key-file", metavar="FILE", help=_KEY_HELP)
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
@@ -97,52 +100,50 @@ def make_parser() -> argparse.ArgumentParser:
         "--archive-must-exist",
         action="store_const",
         const="yes",
-        help="start only where that archive exists already: a wrong URL is refused, and no archive is made there",
+        help="start only if the archive exists already, and never make one: protects against a wrong URL",
     )
     add(
         "--archive-put-back",
         action="store_const",
         const="yes",
-        help="put back the archive's _format and _keys/root, if they were lost, from a --data-dir that has joined it",
+        help="restore the archive's _format and _keys/root if they were lost; needs a --data-dir that has joined it",
     )
     add("--archive-interval", metavar="TIME", help="how often a busy thread is archived (default: 1)")
-    add("--archive-puts", metavar="N", help="archive writes a second, for all threads together (default: 50)")
+    add("--archive-puts", metavar="N", help="archive writes per second, for all threads together (default: 50)")
     add(
         "--archive-lease",
         metavar="TIME",
-        help="how long another sidecar must be seen idle before its thread may be taken (default: 10)",
+        help="how long another sidecar must be idle before this one may take its thread (default: 10)",
     )
     add(
         "--archive-check",
         metavar="TIME",
-        help="how old what is read of an own idle thread may be, should another sidecar have taken it (default: the "
-        "lease)",
+        help="how old a read of an idle thread of this sidecar may be, in case another sidecar has taken the thread "
+        "(default: the lease)",
     )
     add(
         "--accept-local-key",
         action="store_const",
         const="yes",
-        help="start with a shared archive although the key file was made here, and its loss is the archive's loss",
+        help="start with a shared archive although the key file was made here; if it is lost, the archive is lost too",
     )
-    add(
-        "--default-durability", choices=DURABILITIES, help="what a save that asks for nothing gets (default: committed)"
-    )
+    add("--default-durability", choices=DURABILITIES, help="durability of saves that ask for none (default: committed)")
     add(
         "--owner-id",
         metavar="NAME",
-        help="names this sidecar to people: in its log and as owner; two sidecars may have one name, for their data "
-        "directories tell them apart (default: host name)",
+        help="name of this sidecar for people, in its log and as owner of threads; need not be unique, because data "
+        "directories tell sidecars apart (default: host name)",
     )
     add(
         "--grace",
         metavar="TIME",
-        help="how long a stop may take, for running calls and for what is not archived yet (default: 10)",
+        help="how long a stop may take, to end running calls and archive the rest (default: 10)",
     )
-    add("--map-size", metavar="SIZE", help="how large the data may grow; costs nothing before (default: 64GiB)")
+    add("--map-size", metavar="SIZE", help="how large the data may grow; reserves no disk space (default: 64GiB)")
     add(
         "--memory-limit",
         metavar="SIZE",
-        help="what the daemon may need; large requests and answers wait for each other below it "
+        help="memory of the daemon; large requests and answers wait for each other to stay below it "
         "(default: what the control group allows, at most half of the machine's memory)",
     )
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or an eighth of the memory limit)")
@@ -175,7 +176,7 @@ NAMES = (
 
 
 def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[Settings, bool]:
-    """Puts file, environment and flags together; also says whether only the health is asked for. Raises StartError."""
+    """Merges file, environment and flags. Returns the settings, and whether --health was given. Raises StartError."""
     flags = vars(make_parser().parse_args(arguments))
     given = _from_file(flags.get("config") or environment.get("STATEWARD_CONFIG"))
     for name in NAMES:
@@ -188,12 +189,12 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
-    """A settings file can hold anything; flags and variables are text."""
+    """Checks types. A settings file can hold values of any type; flags and variables are text."""
     for name, value in given.items():
         many = name == "listen" and isinstance(value, list) and all(isinstance(item, str) for item in value)
         number = name in _NUMBERS and isinstance(value, int | float) and not isinstance(value, bool)
         if not (isinstance(value, str) or many or number):
-            raise StartError(f"{_flag(name)}: {name} = {value!r} in the settings file is of the wrong kind")
+            raise StartError(f"{_flag(name)}: {name} = {value!r} in the settings file has the wrong type")
 
 
 def _from_file(path: str | None) -> dict[str, Any]:
@@ -215,10 +216,10 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     durability = _choice(given, "default_durability", DURABILITIES, "committed")
     archive = str(given.get("archive") or "")
     if durability == "archived" and not archive:
-        raise StartError("--default-durability archived needs an --archive")
+        raise StartError("--default-durability archived needs an --archive; add one, or use committed")
     for name in ("archive_must_exist", "archive_put_back"):
         if _is_yes(given, name) and not archive:
-            raise StartError(f"{_flag(name)} needs an --archive; without one all threads are on this disk alone")
+            raise StartError(f"{_flag(name)} needs an --archive; add one, or leave this flag out")
     home = Path(environment.get("HOME") or "/")
     data_home = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
     config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
@@ -227,16 +228,18 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     data_dir = Path(given.get("data_dir") or data_home / "stateward").absolute()
     key_file = Path(given.get("key_file") or config_home / "stateward/key").absolute()
     if key_file.is_relative_to(data_dir):
-        raise StartError(f"the key file {key_file} lies in the data directory; keep it apart, or a copy holds both")
+        raise StartError(
+            f"the key file {key_file} is in the data directory; move it elsewhere, or every copy of the data has it"
+        )
     map_bytes = _size(given, "map_size", 64 << 30)
     if map_bytes < MAP_BYTES_MIN:
-        raise StartError(f"--map-size: {map_bytes} bytes are too few; at least 1MiB")
+        raise StartError(f"--map-size: {map_bytes} bytes are too few; give at least 1MiB")
     state_bytes = _size(given, "max_state_size", 64 * MIB)
     if not 1 <= state_bytes <= STATE_BYTES_MAX:
-        raise StartError(f"--max-state-size: {state_bytes} bytes are out of range; at most 1GiB")
+        raise StartError(f"--max-state-size: {state_bytes} bytes are out of range; give 1 byte to 1GiB")
     memory_bytes = _size(given, "memory_limit", 0)
     if memory_bytes < MEMORY_BYTES_MIN and "memory_limit" in given:
-        raise StartError(f"--memory-limit: {memory_bytes} bytes are too few to run in; at least 64MiB")
+        raise StartError(f"--memory-limit: {memory_bytes} bytes are too few; give at least 64MiB")
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
         default_durability=durability,
@@ -271,16 +274,16 @@ def _at_least_one(given: Mapping[str, Any], name: str, default: float) -> float:
     try:
         value = float(given.get(name, default))
     except ValueError:
-        raise StartError(f"{_flag(name)}: {given[name]!r} is no number") from None
+        raise StartError(f"{_flag(name)}: {given[name]!r} is not a number") from None
     if not 1 <= value < float("inf"):
-        raise StartError(f"{_flag(name)}: {value:g} is out of range; at least 1")
+        raise StartError(f"{_flag(name)}: {value:g} is out of range; give at least 1")
     return value
 
 
 def _choice(given: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> str:
     value = str(given.get(name, default))
     if value not in choices:
-        raise StartError(f"{_flag(name)}: {value!r} is none of {', '.join(choices)}")
+        raise StartError(f"{_flag(name)}: {value!r} is not one of {', '.join(choices)}")
     return value
 
 
@@ -289,10 +292,10 @@ def _seconds(given: Mapping[str, Any], name: str, default: float) -> float:
     if isinstance(value, str):
         found = _NUMBER_WITH_UNIT.fullmatch(value.strip())
         if found is None or found[2] not in _TIME_UNITS:
-            raise StartError(f"{_flag(name)}: {value!r} is no time; write for example 10s or 2m")
+            raise StartError(f"{_flag(name)}: {value!r} is not a time; write for example 10s or 2m")
         value = float(found[1]) * _TIME_UNITS[found[2]]
     if not 0 <= value < float("inf"):
-        raise StartError(f"{_flag(name)}: {value} is out of range")
+        raise StartError(f"{_flag(name)}: {value} is out of range; give 0 or more seconds")
     return float(value)
 
 
@@ -302,13 +305,13 @@ def _size(given: Mapping[str, Any], name: str, default: int) -> int:
         value = str(value)
     found = _NUMBER_WITH_UNIT.fullmatch(str(value).strip())
     if found is None or found[2].upper() not in _UNITS:
-        raise StartError(f"{_flag(name)}: {value!r} is no size; write for example 512MiB")
+        raise StartError(f"{_flag(name)}: {value!r} is not a size; write for example 512MiB")
     size = int(float(found[1]) * _UNITS[found[2].upper()])
     if size > SIZE_MAX:
-        raise StartError(f"{_flag(name)}: {value!r} is more than this machine can address; at most 64TiB")
+        raise StartError(f"{_flag(name)}: {value!r} is too large; give at most 64TiB")
     return size
 
 
 def process_environment() -> Mapping[str, str]:
-    """The environment of this process."""
+    """Returns the environment of this process."""
     return os.environ

@@ -1,7 +1,7 @@
 """Structured logs on standard error: one line an event, as text on a terminal and as JSON elsewhere.
 
-Names of threads, slots and labels never go into a log: they are sealed at rest, and a log is at rest as well. A thread
-is named by its uid.
+Logs never contain names of threads, slots and labels: these are sealed at rest, and a log is at rest as well. The uid
+identifies a thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from stateward_sidecar.errors import ShuttingDown
 
-# Before what failed in the background is started again.
+# Pauses before a failed background task is started again.
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
 
 
@@ -39,32 +39,32 @@ class Log:
         self._logger.error(event, extra={"facts": facts})
 
     def exception(self, event: str, **facts: Any) -> None:
-        """As ``error``, with the traceback of the exception that is being handled."""
+        """Like ``error``, with the traceback of the exception that is being handled."""
         self._logger.error(event, extra={"facts": facts}, exc_info=True)  # noqa: LOG014
 
 
 log = Log("stateward")
 
-# Facts of an error that a log may hold: what users called things is not among them.
+# The facts of an error that a log may contain. Names that users chose are not among them.
 _LOGGED_FACTS = ("uid", "namespace_id", "version", "sequence")
 
 
 def log_damage(event: str, error: Any, **facts: Any) -> None:
-    """Logs an error of stored data by its reason and numbers: its message and its other facts hold names."""
+    """Logs an error of stored data with its reason and numbers only: its message and its other facts contain names."""
     known = {key: error.metadata[key] for key in _LOGGED_FACTS if key in error.metadata}
     log.error(event, reason=error.reason, **{**known, **facts})
 
 
 class Failures:
-    """What ran in the background and failed in an unforeseen way, since the start. Nobody waits for it."""
+    """Counts the unforeseen failures of background tasks since the start. Nobody waits for these tasks."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def note(self, what: str, **facts: Any) -> None:
-        """In an ``except``: logs and counts it. Whoever calls goes on."""
+        """Logs and counts the exception that is being handled. The caller continues."""
         self.count += 1
-        event = "something in the background failed in an unforeseen way; it is started again"
+        event = "a background task failed unexpectedly; it is started again"
         log.exception(event, what=what, **facts)  # noqa: LOG004  (callers are handlers)
 
 
@@ -72,11 +72,11 @@ failures = Failures()
 
 
 def guarded(what: str, call: Callable[..., object], *arguments: Any) -> bool:
-    """Runs what nobody waits for. False: it failed, which was logged and counted."""
+    """Runs a background task. Returns False if it failed, after logging and counting the failure."""
     try:
         call(*arguments)
     except ShuttingDown:
-        return True  # the next start goes on
+        return True  # the next start continues it
     except Exception:  # noqa: BLE001  (whatever it is)
         failures.note(what)
         return False
@@ -84,7 +84,7 @@ def guarded(what: str, call: Callable[..., object], *arguments: Any) -> bool:
 
 
 def persist(what: str, call: Callable[[], object], over: threading.Event) -> None:
-    """Runs what must be done once: again and again, after pauses that grow, until it succeeds or all is over."""
+    """Runs a task until it succeeds once, or until ``over`` is set. Pauses between tries, each longer than the last."""
     pause_s = AGAIN_S
     while not guarded(what, call) and not over.wait(pause_s):
         pause_s = min(2 * pause_s, AGAIN_MAX_S)

@@ -56,7 +56,7 @@ def test_a_socket_whose_owner_is_busy_is_not_taken(short: Path) -> None:
 def test_something_else_in_the_way_is_not_removed(short: Path) -> None:
     """A file in the socket's place stays."""
     (short / "s.sock").write_text("mine")
-    assert "no socket" in start(short).line
+    assert "not a socket" in start(short).line
     assert (short / "s.sock").read_text() == "mine"
 
 

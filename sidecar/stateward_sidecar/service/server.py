@@ -25,17 +25,17 @@ from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.turns import Turns
 
 SOCKET_MODE = 0o660
-# The kernel's limit for the path of a unix socket, less one for the final zero.
+# The kernel's limit for the path of a unix socket, less one for the final zero byte.
 SOCKET_PATH_BYTES_MAX = 107
 PORT_MAX = 65535
 LAST_ANSWERS_S = 0.02
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-# What a message may have beyond the largest state: names, metadata, labels.
+# A message may be this much larger than the largest state, for names, metadata and labels.
 MESSAGE_SLACK_BYTES = 1 << 20
-# Methods whose messages may hold states, values or bytes of blobs, and how large those of all others may be.
+# Methods whose messages may hold states, values or bytes of blobs. The next line limits all other messages.
 LARGE = frozenset(("Save", "BatchSave", "Write", "PutEffects", "CompleteEffect", "WriteBlob", "ImportThread"))
 SMALL_BYTES_MAX = 1 << 20
-# Names that health is asked by whoever wants to send work here.
+# Health names that clients ask before they send work.
 READINESS = ("", "readiness")
 
 
@@ -77,10 +77,10 @@ class Server:
             return self._listen_unix(Path(re.sub(r"^unix:(//(?=/))?", "", url)))
         host, _, port = url.rpartition(":")
         if not port.isdigit() or int(port) > PORT_MAX:
-            raise StartError(f"--listen {url}: give unix:///path or host:port")
+            raise StartError(f"--listen {url}: this is not an address; give unix:///path or host:port")
         if host not in LOOPBACK:
             raise StartError(
-                f"--listen {url}: an address wider than loopback needs TLS and tokens, which this version does not "
+                f"--listen {url}: an address that is not loopback needs TLS and tokens, which this version does not "
                 "have; use a unix socket or 127.0.0.1"
             )
         try:
@@ -91,7 +91,9 @@ class Server:
 
     def _listen_unix(self, path: Path) -> str:
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-            raise StartError(f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes")
+            raise StartError(
+                f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it"
+            )
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             _clear_stale_socket(path)
@@ -112,17 +114,17 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; running ones may finish within the grace time."""
+        """Refuses new calls. Running calls may finish within the grace time."""
         self._gate.is_ended = True
         await self._health.enter_graceful_shutdown()
-        # gRPC's own grace also waits for idle connections, seconds long, where a client does not poll its channel. A
-        # moment of it is needed: without, clients are told of an error, and print a line on their stderr.
+        # gRPC's own grace also waits for idle connections, for seconds if a client does not poll its channel. A short
+        # grace is needed: without it, clients see an error, and print a line on their stderr.
         await self._calls.drain(grace_s)
-        await asyncio.sleep(LAST_ANSWERS_S)  # what was answered last is on its way
+        await asyncio.sleep(LAST_ANSWERS_S)  # the last answers are still on their way
         await self._server.stop(LAST_ANSWERS_S)
 
     async def set_ready(self, is_ready: bool) -> None:
-        """What probes are told. Liveness is none of its business."""
+        """Sets the readiness that probes see. Liveness does not change."""
         status = health_pb2.HealthCheckResponse
         for name in READINESS:
             await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
@@ -136,7 +138,7 @@ class Server:
 
 
 class _OpenCalls:
-    """Counts the calls that are being served; refuses new ones when the daemon stops."""
+    """Counts the calls that are being served. Refuses new ones when the daemon stops."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -154,7 +156,7 @@ class _OpenCalls:
             self._changed.set()
 
     async def drain(self, grace_s: float) -> None:
-        """Takes no more, and waits for the open ones."""
+        """Refuses new calls, and waits for the open ones, at most the grace time."""
         self._is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -164,7 +166,7 @@ class _OpenCalls:
 
 
 class _Admission:
-    """What every call of a method passes on its way in and out."""
+    """Entered by every call of a method, and left at its end."""
 
     def __init__(self, method: str, gate: Gate, calls: _OpenCalls) -> None:
         self._method = method
@@ -180,13 +182,13 @@ class _Admission:
 
 
 def _clear_stale_socket(path: Path) -> None:
-    """Removes a socket that a dead daemon left. Raises StartError for anything else that is in the way."""
+    """Removes the socket of a dead daemon. Raises StartError if anything else is at the path."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise StartError(f"--listen unix://{path}: something that is no socket is in the way")
+        raise StartError(f"--listen unix://{path}: the path exists and is not a socket; remove it, or listen elsewhere")
     probe = socket.socket(socket.AF_UNIX)
     try:
         probe.settimeout(1)
@@ -195,7 +197,7 @@ def _clear_stale_socket(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     except OSError:
-        pass  # somebody is there, and too busy to answer
+        pass  # a daemon is there, and too busy to answer
     finally:
         probe.close()
     raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
