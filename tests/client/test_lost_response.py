@@ -138,6 +138,26 @@ assert next(events).kind == "checkpoint"
 client.close()
 """
 
+FORK_BEFORE_A_LOOP = """
+import asyncio, os, sys
+from stateward import AsyncClient
+
+client = AsyncClient(sys.argv[1], namespace="fork-asyncio")
+
+
+async def append():
+    return (await client.thread("t").append("log", os.getpid())).version
+
+
+child = os.fork()
+if child == 0:
+    asyncio.run(append())
+    os._exit(asyncio.run(append()) - 2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert asyncio.run(append()) == 3
+asyncio.run(client.close())
+"""
+
 LEFT_OPEN = """
 import sys
 from stateward import Client
@@ -149,7 +169,9 @@ next(events)
 
 
 @pytest.mark.parametrize(
-    "script", [FORK, FORK_BESIDE_A_WATCH, LEFT_OPEN], ids=["fork", "fork beside a watch", "left open"]
+    "script",
+    [FORK, FORK_BESIDE_A_WATCH, FORK_BEFORE_A_LOOP, LEFT_OPEN],
+    ids=["fork", "fork beside a watch", "fork before a loop", "left open"],
 )
 def test_processes(server, script):
     """A forked child reconnects, and a program that leaves a stream open still ends."""

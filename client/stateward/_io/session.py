@@ -6,10 +6,10 @@ session, never the client. `aio` and `blocking` have its two forms, which differ
 
 from __future__ import annotations
 
+import os
 import threading
-import weakref
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from stateward._io.channel import Settings
 from stateward._operations.holder import Holder, Identity
@@ -18,15 +18,26 @@ from stateward._operations.steps import Migrating, Operation, ThreadRef, with_re
 from stateward._operations.streams import Reader, Reading
 from stateward.blobs import BlobAccess, BlobPolicy
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 T = TypeVar("T")
 K = TypeVar("K", bound="ConnectionLike")
 
 
-class ConnectionLike(Protocol):
-    """A channel that knows to which process and event loop it belongs."""
+class Place(NamedTuple):
+    """Where a connection can be used: gRPC's channels belong to one process, and with asyncio to one event loop."""
 
-    def is_ours(self) -> bool:
-        """Whether this process, and this event loop, opened the channel."""
+    pid: int
+    loop: AbstractEventLoop | None = None
+
+
+class ConnectionLike(Protocol):
+    """A channel that knows whether it can be used."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
         ...
 
 
@@ -47,15 +58,12 @@ class SessionBase(Generic[K]):
         self.settings = settings
         self.identity = Identity(holder)
         self.has_met_daemon = False
-        self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Open streams, which `close` ends."""
         self.blob_policy = BlobPolicy(blob_threshold)
         self.migrations = migrations
         self._ephemeral = tuple(ephemeral)
         self._closed = False
-        self._lock = threading.Lock()
-        self._connection: K | None = None
-        self._inherited: list[K] = []  # a forked child never closes the channels of its parent
+        self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        self._connections: dict[Place, K] = {}
 
     @property
     def namespace(self) -> str:
@@ -77,29 +85,34 @@ class SessionBase(Generic[K]):
 
     def connected(self) -> K:
         """The connection of this process and event loop. Opens one if there is none."""
-        connection = self._connection
-        if connection is not None and connection.is_ours():
-            return connection
-        if connection is not None:
-            # After a fork a thread that does not exist here may hold the lock.
-            self._lock, self.streams = threading.Lock(), weakref.WeakSet()
-            self._inherited.append(connection)
-            self._connection = None
+        connection = self._connections.get(self._place())
+        return connection if connection is not None and connection.is_open else self._reconnected()
+
+    def _reconnected(self) -> K:
+        if self._lock_pid != os.getpid():  # in a forked child a thread that does not exist there may hold the lock
+            self._lock, self._lock_pid = threading.Lock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed")
-            if self._connection is None:
-                self._connection = self._connect()
-            return self._connection
+            # Those of event loops that are closed go. Those of a parent stay: a forked child never closes its channels.
+            self._connections = {
+                place: each for place, each in self._connections.items() if each.is_open or place.pid != os.getpid()
+            }
+            if self._place() not in self._connections:
+                self._connections[self._place()] = self._connect()
+            return self._connections[self._place()]
 
     @property
     def connection(self) -> K | None:
         """The connection that is open; None if there is none, or the client is being closed."""
-        return self._connection
+        return self._connections.get(self._place())
 
     def patience_s(self) -> float:
         """For how many seconds a call is tried again while the daemon is away."""
         return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.connect_timeout_s
+
+    def _place(self) -> Place:
+        raise NotImplementedError
 
     def _connect(self) -> K:
         raise NotImplementedError
@@ -107,12 +120,11 @@ class SessionBase(Generic[K]):
     def _blobs_of(self, name: str) -> BlobAccess:
         raise NotImplementedError
 
-    def _disconnected(self) -> K | None:
-        """Refuses further calls, and returns the connection that the caller must close."""
+    def _disconnected(self) -> list[K]:
+        """Refuses further calls, and returns the connections that the caller must close."""
         self._closed = True
         with self._lock:
-            connection, self._connection = self._connection, None
-        return connection if connection is not None and connection.is_ours() else None
+            return [self._connections.pop(place) for place in list(self._connections) if place.pid == os.getpid()]
 
     def with_retries(self, operation: Operation[T]) -> Operation[T]:
         """The operation with its calls tried again, as the settings say."""

@@ -17,9 +17,10 @@ class WriterCall:
 
     def __init__(self, session: SessionBase[Connection]) -> None:
         self._session = session
-        self._stream = session.connected().open("Write", None)  # type: ignore[arg-type]
+        connection = session.connected()
+        self._stream = connection.open("Write", None)  # type: ignore[arg-type]
         self._reading: asyncio.Future[Any] | None = None
-        session.streams.add(self)
+        connection.streams.add(self)
 
     async def put(self, message: Any) -> None:
         """Sends a message; None = there will be no more. What fails shows at the next `take`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -16,6 +18,9 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+CLOSE_S = 5.0
+"""How long calls may still take that are under way when an event loop ends, such as those of other generators."""
 
 
 async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
@@ -41,8 +46,9 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
+        self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Open streams, which `close` ends."""
         if settings.credentials is None:
             self._channel = grpc.aio.insecure_channel(settings.target, options=channel_options(settings))
         else:
@@ -50,10 +56,17 @@ class Connection:
                 settings.target, settings.credentials, options=channel_options(settings)
             )
         self._methods = bind_methods(self._channel)
+        # An event loop that ends, as that of `asyncio.run`, closes the asynchronous generators that were begun on it. A
+        # connection that is made after that, by another such generator, ends with this object.
+        self._lifetime: Any = _lifetime(self._channel, self.streams)
+        if not getattr(self._loop, "_asyncgens_shutdown_called", False):
+            with suppress(StopIteration):
+                self._lifetime.__anext__().send(None)
 
-    def is_ours(self) -> bool:
-        """Whether this process and this loop made it."""
-        return self._pid == os.getpid() and self._loop is asyncio.get_running_loop()
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: neither `close` nor the end of the event loop has begun to close it."""
+        return not (self._lifetime.ag_running or self._lifetime.ag_frame is None or self._loop.is_closed())
 
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """One attempt of a unary call; without a deadline of its own it has the client's."""
@@ -86,7 +99,25 @@ class Connection:
         return self._methods[method](request)
 
     async def close(self) -> None:
-        await self._channel.close()
+        """Ends the streams and the connection, from any event loop."""
+        if self._loop.is_running() and self._loop is not asyncio.get_running_loop():
+            closing = asyncio.run_coroutine_threadsafe(self._lifetime.aclose(), self._loop)
+            with suppress(TimeoutError, asyncio.CancelledError):  # that loop is ending, and closes it itself
+                await asyncio.wait_for(asyncio.wrap_future(closing), 2 * CLOSE_S)
+        elif not self._loop.is_closed():  # else the channel ends with this object
+            await self._lifetime.aclose()
+
+
+async def _lifetime(channel: Any, streams: weakref.WeakSet[Any]) -> AsyncGenerator[None, None]:
+    """Closes a channel when the generator is closed. Has no reference to its Connection, which has one to it."""
+    pid, loop = os.getpid(), asyncio.get_running_loop()
+    try:
+        yield
+    finally:
+        if pid == os.getpid():  # a forked child never closes the channels of its parent
+            for stream in list(streams):
+                await stream.close()
+            await channel.close(CLOSE_S if loop is asyncio.get_running_loop() else None)
 
 
 async def _each(content: Content) -> AsyncIterator[bytes]:

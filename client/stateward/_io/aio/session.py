@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from stateward._io.aio.connection import Connection, drive
 from stateward._io.aio.stream import AsyncStream
-from stateward._io.session import SessionBase
+from stateward._io.session import Place, SessionBase
 from stateward._operations.steps import Await, Call, Download, Operation, Pause, ThreadRef, Upload
 from stateward._operations.streams import BlobReader, Reader
 from stateward._operations.uploads import read_request
@@ -60,12 +61,12 @@ class AsyncSession(SessionBase[Connection]):
                 return
 
     async def close(self) -> None:
-        """Ends the open streams and the connection. Closing again does nothing."""
-        connection = self._disconnected()
-        for stream in list(self.streams):
-            await stream.close()
-        if connection is not None:
+        """Ends the open streams and the connections of all event loops. Closing again does nothing."""
+        for connection in self._disconnected():
             await connection.close()
+
+    def _place(self) -> Place:
+        return Place(os.getpid(), asyncio.get_running_loop())
 
     def _connect(self) -> Connection:
         return Connection(self.settings)

@@ -30,7 +30,7 @@ class WriterCall:
         self.late_at = 0.0
         self._is_late = self._is_closed = False
         self._stream = self._connection.open("Write", iter(self._messages.get, None))  # type: ignore[arg-type]
-        session.streams.add(self)
+        self._connection.streams.add(self)
         close_at_exit(self)
         _watch(self)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -45,7 +45,9 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._pid = os.getpid()
+        self.is_open = True
+        self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Open streams, which `close` ends."""
         if settings.credentials is None:
             self._channel = grpc.insecure_channel(settings.target, options=channel_options(settings))
         else:
@@ -54,10 +56,6 @@ class Connection:
             )
         self._methods = bind_methods(self._channel)
         self._is_brittle = False
-
-    def is_ours(self) -> bool:
-        """Whether this process made it."""
-        return self._pid == os.getpid()
 
     def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """One attempt of a unary call; without a deadline of its own it has the client's."""
@@ -122,10 +120,13 @@ class Connection:
         return self._methods[method](request)
 
     def close(self) -> None:
-        """Ends the connection, but for one on which a daemon died in the middle of an upload.
+        """Ends the streams and the connection, but for one on which a daemon died in the middle of an upload.
 
         gRPC 1.76 crashes the process, about once in two hundred times, where such a channel is closed.
         """
+        self.is_open = False
+        for stream in list(self.streams):
+            stream.close()
         if self._is_brittle:
             _brittle_channels.append(self._channel)
         else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from stateward._io.blocking.connection import Connection, drive
 from stateward._io.blocking.stream import Stream
-from stateward._io.session import SessionBase
+from stateward._io.session import Place, SessionBase
 from stateward._operations.steps import Await, Call, Download, Operation, Pause, ThreadRef, Upload
 from stateward._operations.streams import BlobReader, Reader
 from stateward._operations.uploads import read_request
@@ -63,11 +64,11 @@ class Session(SessionBase[Connection]):
 
     def close(self) -> None:
         """Ends the open streams and the connection. Closing again does nothing."""
-        connection = self._disconnected()
-        for stream in list(self.streams):
-            stream.close()
-        if connection is not None:
+        for connection in self._disconnected():
             connection.close()
+
+    def _place(self) -> Place:
+        return Place(os.getpid())
 
     def _connect(self) -> Connection:
         return Connection(self.settings)

@@ -89,8 +89,9 @@ class Stream(Generic[T]):
     def _open(self, step: Open) -> None:
         if self._call is not None:
             self._call.cancel()
-        self._call = self._session.connected().open(step.method, step.request)
-        self._session.streams.add(self)
+        connection = self._session.connected()
+        self._call = connection.open(step.method, step.request)
+        connection.streams.add(self)
         close_at_exit(self)
         if self._closed.is_set():  # closed by another thread just now
             self._call.cancel()
