@@ -36,12 +36,12 @@ def agent() -> None:
                 durability="archived",
             )  # fmt: skip
             return
-        answer = thread.answer_to(state.checkpoint.wait_id)
+        answer = state.answer
         if answer is None:  # woken by another signal: goes on waiting
             return
         if answer.approved:
             state.slots["booked"] = {**state.slots["offer"], "approved by": answer.sender, "note": answer.payload}
-        thread.save(state, status=Status.COMPLETED, ack=[answer], durability="archived")
+        thread.save(state, status=Status.COMPLETED, durability="archived")  # acknowledges the answer
 
 
 def stateward(*arguments: str) -> str:

@@ -1,13 +1,15 @@
 """What comes from outside to a thread: signals, the questions that some of them answer, and who is woken by them.
 
-    wait_id = thread.ask(state, "Book it for 1,200 EUR?", schema={"type": "boolean"})    # and the agent may end
-    client.thread("booking-42").approve("fine")                                          # somebody, days later
-    state = thread.hydrate()                                                             # the agent, started again
-    answer = thread.answer_to(wait_id)
-    thread.save(state, ack=[answer])                                                     # done with it
+    thread.ask(state, "Book it for 1,200 EUR?", schema={"type": "boolean"})  # and the agent may end
+    client.thread("booking-42").approve("fine")                              # somebody, days later
+    state = thread.hydrate()                                                 # the agent, started again
+    if state.answer is not None:
+        state.slots["booked"] = state.answer.approved
+        thread.save(state)                                                   # acknowledges the answer
 
-A signal is kept until a save acknowledges it. It comes at least once: an agent that dies before that save finds it
-again, so what it does about it belongs into an effect.
+A signal stays until a save acknowledges it. A save that goes on from a question acknowledges the answer that its state
+was hydrated with; `ack` names other signals. An agent that dies before that save finds the signal again, so each signal
+comes at least once: put what the agent does about it into an effect.
 """
 
 from __future__ import annotations

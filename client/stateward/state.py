@@ -14,8 +14,8 @@ from stateward._state.collected import Collected, Gate
 from stateward._state.log import Log
 from stateward._state.slots import Slots
 from stateward.blobs import BlobAccess, StateBlobs, is_made
-from stateward.models import Checkpoint
-from stateward.signals import Signal
+from stateward.models import Checkpoint, Status
+from stateward.signals import Signal, answer_in
 from stateward.v1 import diff_pb2, state_pb2
 
 
@@ -139,13 +139,26 @@ class State:
         self.owner_id = ""
         """Set where another sidecar, of this --owner-id, writes the thread: this is what it had archived."""
         self.signals: tuple[Signal, ...] = ()
-        """What waited for the agent when the head was hydrated, oldest first. `save(state, ack=state.signals)` is done
-        with all of them, and then they are gone from here."""
+        """The signals that waited for the agent when the head was hydrated, oldest first. `save(state,
+        ack=state.signals)` acknowledges them all, and removes them from here."""
         self.schema_version = checkpoint.schema_version if checkpoint else 0
         """The shape of its content: that of its version, until a migration changes it. The next save says the same,
         unless it is told another."""
         self.scratch: dict[str, Any] = {}
         """What goes with the state in this process only: open connections, caches. Anything; it is never sent."""
+
+    @property
+    def answer(self) -> Signal | None:
+        """The answer to the question that the thread asks, if it was there when the state was hydrated; else None.
+
+        A save of this state that goes on from the question acknowledges the answer, in the version that holds what you
+        made of it. So use the answer before you save. A save that fails leaves the answer, and the next `hydrate` finds
+        it again. A save that says the same `wait_id` keeps the question open, and the answer with it.
+        """
+        head = self.checkpoint
+        if head is None or head.status != Status.WAITING or not head.wait_id:
+            return None
+        return answer_in(self.signals, head.wait_id)
 
     @property
     def version(self) -> int:

@@ -56,7 +56,7 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     assert (info.name, info.wait_id, info.status_detail) == (name, wait_id, "costs money")
     assert (info.question.prompt, info.question.schema) == ("Book it?", SEAT)
     assert thread.checkpoint().question == state.checkpoint.question == info.question
-    assert thread.answer_to(wait_id) is None
+    assert thread.hydrate().answer is None
     sent = client.thread(name).answer({"seat": "12A"}, sender="ana")
     assert next(iter(client.waiting())).pending_signals == 1
 
@@ -64,7 +64,7 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     assert state.signals == (sent,)
     assert thread.signals() == [sent]
     assert (sent.payload, sent.sender, sent.wait_id, sent.name) == ({"seat": "12A"}, "ana", wait_id, "answer")
-    assert thread.answer_to(wait_id) == sent
+    assert state.answer == sent
     thread.save(state, ack=[sent])
     assert (state.signals, thread.signals(), list(client.waiting())) == ((), [], [])
     assert thread.info().question is None

@@ -187,6 +187,9 @@ class Cadence:
         self.last, self._said, self._mark = checkpoint, dict(options), None
 
     def _says_more(self, options: SaveOptions) -> bool:
+        answer = self.state.answer
+        if answer is not None and options.get("wait_id") != answer.wait_id:  # a step goes on from the question
+            return True
         said = {**self._said, **self._question()}
         return any(said.get(name) != value for name, value in options.items() if name != "request_id")
 

@@ -86,7 +86,8 @@ class SaveOptions(TypedDict, total=False):
     question: Question | None
     """What it asks; needs `wait_id`. `thread.ask` says all three."""
     ack: Iterable[Signal | str]
-    """Signals that are done with, or their ids; one that is not there (any more) is passed over."""
+    """Signals that are done with, or their ids. Ids of signals that do not exist are ignored. Do not name
+    `state.answer`: a save that goes on from the question acknowledges it by itself."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,9 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Coll
     if options.get("schema_version") is None:
         current = ref.migrations.current if ref.migrations is not None and state.version == 0 else 0
         request.schema_version = state.schema_version or current
+    answer = _used_answer(ref, state, request.wait_id)
+    if answer is not None and answer.id not in request.ack_signals:
+        request.ack_signals.append(answer.id)
     if ref.ephemeral:  # a state that was made here, or read by another handle
         state.keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
@@ -198,6 +202,17 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Coll
         )
     request.diff.SetInParent()  # a version may change nothing
     return request, state.collect(request.diff, threshold)
+
+
+def _used_answer(ref: ThreadRef, state: State, wait_id: str) -> Signal | None:
+    """The answer that a save acknowledges by itself, because the save ends the question.
+
+    The question and its answer end in one version. If the answer ended later, an agent that crashes in between would
+    use it twice; if it ended earlier, with `hydrate` or with the look at `state.answer`, a crash would lose it. An
+    answer that came after `hydrate` is not in the state, and stays. Another branch neither asks nor ends a question.
+    """
+    answer = state.answer if ref.branch == "main" else None
+    return None if answer is None or answer.wait_id == wait_id else answer
 
 
 def _creation(prepared: PreparedSave) -> ThreadOptions | None:

@@ -43,6 +43,8 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
         "status_detail": reason,
         "wait_id": chosen,
         "question": Question(prompt, schema),
+        # Also under the same wait id: an answer to what was asked before must not pass for one to this.
+        "ack": [*options.get("ack", ()), *([state.answer] if state.answer is not None else [])],
     }
     yield from saving.save(ref, state, asked)
     return chosen
@@ -52,11 +54,6 @@ def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
     """What no save acknowledged yet, oldest first."""
     request = service.ListSignalsRequest(namespace=ref.namespace, thread=ref.thread)
     return list(map(Signal.from_proto, (yield Call("ListSignals", request)).signals))
-
-
-def answer_to(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
-    """The answer to a question; None = none yet."""
-    return answer_in((yield from list_signals(ref)), wait_id)
 
 
 class SignalOptions(TypedDict, total=False):
@@ -172,7 +169,7 @@ def find_asked(ref: ThreadRef) -> Operation[str]:
 
 def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
     """The answer to a question, None = none yet. StaleAnswer where it is not asked any more."""
-    found = yield from answer_to(ref, wait_id)
+    found = answer_in((yield from list_signals(ref)), wait_id)
     if found is None:
         info = yield from threads.get_thread(ref)
         if info.status != Status.WAITING or info.wait_id != wait_id:

@@ -430,7 +430,8 @@ class Thread:
 
         The agent may end then: with an archive the thread is given up, and any machine may go on. `schema` is a JSON
         schema that the answer must fit. The other options are those of `save`; with `durability="archived"` the
-        question is where others find it when this returns.
+        question is where others find it when this returns. Once the answer is there, `hydrate` gives it as
+        `state.answer`, and the next save of that state acknowledges it.
         """
         asked: str = self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
         return asked
@@ -463,13 +464,8 @@ class Thread:
         return self._run(signals.send(self._ref, name, payload, **options))
 
     def signals(self) -> list[Signal]:
-        """What no save acknowledged yet, oldest first; `hydrate` brings the same as `state.signals`."""
+        """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`."""
         found: list[Signal] = self._run(signals.list_signals(self._ref))
-        return found
-
-    def answer_to(self, wait_id: str) -> Signal | None:
-        """The answer to a question, as long as no save acknowledged it; None = there is none."""
-        found: Signal | None = self._run(signals.answer_to(self._ref, wait_id))
         return found
 
     def wait_for_answer(
@@ -481,9 +477,10 @@ class Thread:
     ) -> Signal:
         """Waits for the answer to a question (None = the one that the thread asks now): for agents that stay.
 
-        TimeoutError after `timeout` seconds; StaleAnswer where the thread waits for it no more. A watch tells of the
-        answer. One that reached the archive through another sidecar is found at the next look, `every` so
-        often.
+        Then hydrate, or acknowledge the answer with `save(state, ack=[answer])`: a state that was read before does not
+        have it. Raises TimeoutError after `timeout`, and StaleAnswer if the thread does not wait for the answer any
+        more. A watch tells of the answer; if the answer reached the archive through another sidecar, the next look
+        finds it, `every` so often.
         """
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
         every_s = seconds(every, "every", least=EVERY_MIN_S)
