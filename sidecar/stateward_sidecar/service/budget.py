@@ -1,8 +1,8 @@
-"""Memory for what is under way: large requests that are worked on, and answers that their clients have not taken yet.
+"""Budgets of memory for large requests under way, and for answers that their clients have not taken yet.
 
-Who needs more than a little takes a share first, and waits for it in line while others have it; after a time it is
-QUEUE_FULL, which says when to try again. So however many clients ask for however much, the daemon needs about as much
-as its budget. gRPC keeps an answer until its client takes it or leaves, and nothing can drop it before.
+Large requests and answers take a share first, and wait in line until there is room. After a time the call fails with
+QUEUE_FULL, which says when to try again. So the daemon needs about as much memory as its budget, whatever its clients
+ask for. gRPC keeps an answer until its client takes it or leaves, and the daemon cannot drop it before.
 
 Used on the event loop only.
 """
@@ -16,15 +16,16 @@ from typing import NamedTuple
 
 from stateward_sidecar.errors import QueueFull
 
-# A smaller answer is not counted. gRPC makes a copy of each, and one in a stream is there as a message, too.
+# Answers up to this size are not counted.
 FREE_ANSWER_BYTES = 64 << 10
+# gRPC copies each answer, and an answer of a stream also exists as a message.
 ANSWER_SHARE, STREAMED_SHARE = 2, 3
 # How long a call waits for its share.
 WAIT_S = 20.0
 
 
 class Share:
-    """A part of the budget. Closed once, by whoever took it."""
+    """A part of the budget. The owner of the share closes it once."""
 
     __slots__ = ("_budget", "_is_settled", "size_bytes")
 
@@ -34,27 +35,27 @@ class Share:
         self.size_bytes = size_bytes
 
     def settle(self, size_bytes: int) -> None:
-        """Says how much it is in truth. Waits for nothing: it is there already."""
+        """Sets the real size. Does not wait, because the memory is in use already."""
         self._is_settled = True
         self.arrive()
         self._resize(size_bytes)
 
     def slow_down(self, size_bytes: int, refuse: Callable[[], None]) -> None:
-        """What it is for takes its time: from now on it counts so much, unless it is known by now how much it is.
+        """Marks the share as that of a slow message. From now on it counts ``size_bytes``, unless its size is settled.
 
-        Where others wait for memory, ``refuse`` is called, at most once, and its owner closes the share soon after.
+        If others wait for memory, the budget calls ``refuse``, at most once. The owner then closes the share soon.
         """
         if not self._is_settled:
             self._budget.slow[self] = refuse
             self._resize(size_bytes)
 
     def arrive(self) -> None:
-        """What it is for is there: it is refused no more."""
+        """Notes that the message has arrived. The share can no longer be refused."""
         self._budget.slow.pop(self, None)
         self._budget.refused.discard(self)
 
     def close(self, *_: object) -> None:
-        """Gives it back; any arguments are passed over, so that it can be a callback."""
+        """Returns the share to the budget. Ignores its arguments, so that it can be a callback."""
         self.settle(0)
 
     def _resize(self, size_bytes: int) -> None:
@@ -63,7 +64,7 @@ class Share:
         self._budget.pass_on()
 
     def __enter__(self) -> None:
-        """Closed at the end of the block."""
+        """Begins a block, at whose end the share is closed."""
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -77,29 +78,32 @@ class Reserved(NamedTuple):
 
 
 class Budget:
-    """So many bytes, shared in the order of asking."""
+    """A number of bytes, shared in the order of requests."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self.slow: dict[Share, Callable[[], None]] = {}
-        """Shares of what takes its time, the oldest first, and how each is refused."""
+        """The shares of slow messages, oldest first, and the callback that refuses each."""
         self.refused: set[Share] = set()
-        """Those that were refused, and are not closed yet."""
+        """Shares that were refused and are not closed yet."""
         self._waiting: deque[tuple[int, asyncio.Future[Share]]] = deque()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much is free, and nobody waits. Whoever is alone has room for everything."""
+        """Whether this much is free and nobody waits. If nothing is in use, there is room for any size."""
         return not self._waiting and self._fits(size_bytes)
 
     def grant(self, size_bytes: int) -> Share:
-        """A share, whether there is room or not."""
+        """Returns a share at once, even if there is no room."""
         self.used_bytes += size_bytes
         return Share(self, size_bytes)
 
     async def take(self, size_bytes: int, wait_s: float = WAIT_S, *, is_ahead: bool = False) -> Share:
-        """A share, as soon as there is room. Raises QueueFull. ``is_ahead``: for who has a share already and may need
-        this one to give it back: it waits for nobody who waits for that."""
+        """Returns a share as soon as there is room. Raises QueueFull after ``wait_s``.
+
+        ``is_ahead``: the caller already has a share and may need this one to close it. Then it does not wait behind
+        others, which may be waiting for that share.
+        """
         if self._fits(size_bytes) if is_ahead else self.has_room(size_bytes):
             return self.grant(size_bytes)
         granted: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
@@ -118,19 +122,19 @@ class Budget:
             if not isinstance(error, TimeoutError):
                 raise
         raise QueueFull(
-            f"requests and answers under way need {self.used_bytes} bytes of memory, and this call has waited for "
+            f"requests and answers under way use {self.used_bytes} bytes of memory, and this call has waited for "
             f"{wait_s:g} s; try again", queued=len(self._waiting),
         )  # fmt: skip
 
     def pass_on(self) -> None:
-        """Gives what has become free to who waits longest."""
+        """Gives free memory to the call that has waited longest."""
         while self._waiting and self._fits(self._waiting[0][0]):
             size_bytes, granted = self._waiting.popleft()
             granted.set_result(self.grant(size_bytes))
         self._refuse_slow()
 
     def _refuse_slow(self) -> None:
-        """Refuses what takes its time, the oldest first, as far as that makes room for who waits longest."""
+        """Refuses slow messages, oldest first, if that makes room for the call that has waited longest."""
         wanted_bytes = self._waiting[0][0] if self._waiting else 0
         lacking = min(self.used_bytes + wanted_bytes - self.total_bytes, self.used_bytes)
         lacking -= sum(share.size_bytes for share in self.refused)

@@ -1,7 +1,7 @@
-"""Between the event loop and the threads that do the work.
+"""The bridge between the event loop and the threads that do the work.
 
-Reads that may take a while run on workers. Writes go to the writer's queue; its thread hands a whole finished batch
-back to the loop in one call.
+Reads that may take a while run on workers. Writes are gathered or go to the writer's queue. The writer thread returns a
+whole finished batch to the loop in one call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from stateward_sidecar.store.store import WORKERS, Store
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | None)
 LOADED_AT_ONCE = 2
-# A page is a small one after so long without memory for a large one; the checkpoint in it may be as large again.
+# How long a page waits for memory before a small one is made, and its size. The checkpoint in it may add as much again.
 SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
-# A larger write is not run on the event loop.
+# Larger writes do not run on the event loop.
 INLINE_BYTES_MAX = 256 << 10
 
 
@@ -42,7 +42,7 @@ class Delivery:
         self._loop = loop
 
     def deliver(self, writes: list[Write]) -> None:
-        """On the writer's thread: passes a finished batch to the loop."""
+        """Passes a finished batch to the loop. Called on the writer thread."""
         if any(write.on_done is not None for write in writes):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(_finish, writes)
@@ -57,10 +57,9 @@ class Calls:
         self.holding = holding
         self._answers = answers
         self._turns = turns
-        # States that are being loaded: how large they are is known only then. A small part of the workers, so that
-        # others go on.
+        # Bounds the loads of states, whose size is unknown before. Leaves most workers to others.
         self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
-        # The same of answers of streams.
+        # Bounds the answers of streams that are being made.
         self._making = asyncio.Semaphore(WORKERS)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
@@ -68,27 +67,27 @@ class Calls:
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
 
     async def load(self, verb: Callable[..., T], *args: Any) -> T:
-        """Reads what may need a large state that is not in memory."""
+        """Runs a read that may load a large state."""
         async with self._loading:
             return await self.read(verb, *args)
 
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
-        """Runs what reads in steps of its own on a worker."""
+        """Runs a verb on a worker. The verb itself repeats reads that meet a commit."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
 
     async def work(self, verb: Callable[..., T], *args: Any) -> T:
-        """Runs a verb that takes long, where it holds up no read."""
+        """Runs a long verb on a background worker, where it delays no read."""
         return await asyncio.get_running_loop().run_in_executor(self.store.background, verb, *args)
 
     async def step(self, steps: Iterator[T]) -> T | None:
-        """Takes the next step of a long read on a worker; None after the last one."""
+        """Runs the next step of a long read on a worker. Returns None after the last step."""
         return await asyncio.get_running_loop().run_in_executor(self.store.workers, next, steps, None)
 
     async def reserve(self, size_bytes: int, make: Callable[[int], Awaitable[bytes]]) -> bytes | Reserved:
-        """Makes a page, the one answer of a call, of about so many bytes, when there is memory for it.
+        """Makes a page, the only answer of a call, when there is memory for it. ``size_bytes`` is its approximate size.
 
-        ``make`` is told how large the page may be; 0 = as asked. Where answers that nobody takes leave no memory, it is
-        a small one: its reader asks for the next anyway.
+        ``make`` gets the largest size of the page; 0 = the size that the request asks for. If untaken answers leave no
+        memory, the page is a small one. Its reader asks for the next page anyway.
         """
         if size_bytes <= FREE_ANSWER_BYTES:
             return await make(0)
@@ -106,7 +105,8 @@ class Calls:
     async def sending(self, make: Callable[[], Awaitable[M]]) -> AsyncIterator[M]:
         """Makes an answer of a stream, and counts the memory of a large one until it is sent.
 
-        What there is no room for is made again when there is. Raises QueueFull, and what ``make`` raises.
+        If there is no room for the answer, drops it, waits for room and makes it again. Raises QueueFull if no room
+        becomes free in time, and the errors of ``make``.
         """
         answer = await self._make(make)
         size_bytes = answer.ByteSize() if answer is not None else 0
@@ -136,7 +136,7 @@ class Calls:
         is_alone: bool = False,
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
     ) -> T:
-        """Queues a write and waits until it is committed. Raises what the write raised. No context: no deadline."""
+        """Queues a write and waits until it is committed. Raises the error of the write. No context: no deadline."""
         write, future = self.submit(
             run, context, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, is_retry=is_retry
         )
@@ -160,9 +160,9 @@ class Calls:
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
         at_once: bool = False,
     ) -> tuple[Write, asyncio.Future[T]]:
-        """Queues a write. Small ones are committed in the order in which they come here.
+        """Queues a write. Small writes are committed in the order of these calls.
 
-        ``at_once``: nothing more comes from where it comes from, so its commit may begin before this returns.
+        ``at_once``: the same client sends nothing more meanwhile, so the commit may begin before this method returns.
         """
         remaining = context.time_remaining() if context is not None else None
         deadline = float("inf") if remaining is None else time.monotonic() + remaining
@@ -172,7 +172,7 @@ class Calls:
             run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
             is_retry=is_retry,
         )  # fmt: skip
-        # Pruning and deletion say no size, and may take long.
+        # Pruning and deletion give no size, and may take long.
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
@@ -191,7 +191,7 @@ def _finish(writes: list[Write]) -> None:
 
 def _resolve(future: asyncio.Future[Any], write: Write) -> None:
     if future.done():
-        return  # the caller has gone
+        return  # the caller has left
     if write.error is not None:
         future.set_exception(write.error)
     else:

@@ -1,10 +1,10 @@
 """Small writes that arrive together are committed together.
 
-Two threads that both run Python take turns, and LMDB's binding lets go of the interpreter at every put: a writer
-thread that runs the writes beside a busy loop spends most of its time waiting for its turn (seen with 64 saves in
-flight: 50 hand-overs for each save, and half the throughput). So the loop gathers what has arrived until it has
-nothing else to do, and runs that in one go; the writer's thread does the commit, during which the loop serves others
-and gathers the next batch. Where the writer is busy for long, and for everything large, it runs the writes as well.
+Two Python threads share the interpreter, and LMDB's binding releases it at every put. So a writer thread that runs the
+writes beside a busy loop spends most of its time waiting for the interpreter (measured with 64 saves in flight: 50
+hand-overs for each save, and half the throughput). Therefore the loop gathers writes until it has nothing else to do,
+and runs them together. The writer thread does the commit; meanwhile the loop serves other calls and gathers the next
+batch. The writer thread runs large writes itself, and all writes if it is busy for long.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from contextlib import suppress
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage.writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Write, Writer
 
-# As long as the loop has other work, which may bring more, a batch may grow for so long. Under such a load everybody
+# How long a batch may grow while the loop has other work, which may bring more writes. Under such a load every call
 # waits longer than this anyway.
 PATIENCE_S = 0.01
-# Turns of the loop with nothing else to do after which nothing more is on its way.
+# After this many turns of the loop without other work, no more writes are expected.
 IDLE_TURNS = 1
-# While somebody else writes; then what is gathered joins the writer's queue.
+# How long a batch waits while the writer is busy. Then its writes join the writer's queue.
 BUSY_S = 0.02
 
 
 class Gather:
-    """Collects writes of the calls being served."""
+    """Collects the writes of the calls that are being served."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer) -> None:
         self._loop = loop
         self._writer = writer
-        # What the loop is about to run. Not public; without it every batch is committed at its first turn.
+        # The callbacks that the loop is about to run. Not a public attribute; without it every batch is committed at
+        # its first turn.
         self._ready: Sized = getattr(loop, "_ready", ())
         self._writes: list[Write] = []
         self._size_bytes = 0
         self._idle_turns = 0
         self._until = 0.0
-        # Until when the writer is waited for.
+        # Ends the wait for the writer.
         self._waiting: asyncio.TimerHandle | None = None
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
-        """Takes a write, to be committed soon; ``at_once``: now, unless there is a sign of others."""
+        """Takes a write, to be committed soon. ``at_once``: now, unless other writes may be coming."""
         if at_once and not self._writes and not self._ready and self._writer.apply([write]):
             return
         if not self._writes:
@@ -60,7 +61,9 @@ class Gather:
         return len(self._writes) >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX
 
     def _turn(self) -> None:
-        """Looks whether more may come in; runs what is there when not, or when it is time."""
+        """Runs the gathered writes if no more are expected, or if their time is over. Else looks again in the next
+        turn.
+        """
         self._idle_turns = 0 if self._ready else self._idle_turns + 1
         if self._idle_turns < IDLE_TURNS and not self._is_full and self._loop.time() < self._until:
             self._loop.call_soon(self._turn)
@@ -68,7 +71,7 @@ class Gather:
             self._run()
 
     def _run(self) -> None:
-        """Runs the first batch. What must not be in it, or finds the writer busy, waits; more may join meanwhile."""
+        """Runs the first batch. The rest waits for the writer, and more writes may join meanwhile."""
         parts = _batches(self._writes)
         if self._writer.apply(parts[0]):
             del parts[0]
@@ -81,7 +84,7 @@ class Gather:
             self._give_up()
 
     def _call_freed(self) -> None:
-        """On the writer's thread."""
+        """Called on the writer thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._freed)
 
@@ -92,7 +95,7 @@ class Gather:
             self._run()
 
     def _give_up(self) -> None:
-        """The writer's thread runs them, after what it has."""
+        """Leaves the writes to the writer thread, behind its queue."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -110,6 +113,6 @@ class Gather:
 
 
 def _batches(writes: list[Write]) -> list[list[Write]]:
-    """In their order; a write that must be alone has a batch of its own."""
+    """Divides writes into batches, in their order. A write that must be alone has a batch of its own."""
     parts = itertools.groupby(enumerate(writes), key=lambda each: each[0] if each[1].is_alone else -1)
     return [[write for _, write in part] for _, part in parts]

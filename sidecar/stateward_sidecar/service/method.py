@@ -1,7 +1,7 @@
-"""Taking a call's messages and handing out its answer: limits before parsing, and memory by share.
+"""Receives a call's messages and returns its answer: limits before parsing, and shares of memory.
 
-A small message costs a length and a parse. A larger one is counted (``weigh.py``), takes its share of the budget
-(``budget.py``), and a very large one is parsed beside the event loop.
+A small message is parsed at once. A larger one is counted first (``weigh.py``) and takes a share of the budget
+(``budget.py``). A very large one is parsed on the parser thread.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.service.weigh import count_items
 
 T = TypeVar("T")
-# A smaller message is parsed at once, and its memory is not counted.
+# Messages up to this size are parsed at once, and their memory is not counted.
 FREE_BYTES = 4 << 10
-# A larger one is counted before it is parsed; of a smaller one the worst is assumed.
+# Larger messages are counted before they are parsed. For smaller ones the worst case is assumed.
 COUNTED_FROM_BYTES = 64 << 10
-# Parsed beside the event loop.
+# Larger messages are parsed on the parser thread.
 ASIDE_BYTES = 1 << 20
-# What working on a request takes, for each byte and item of it, until it is on disk; measured (tests/soak/hostile.py).
+# Bytes of memory that a request needs until it is on disk, for each of its bytes and items (tests/soak/hostile.py).
 WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
-# A message that is being received: gRPC has three copies of it for a moment. Where memory has not room for this many
-# messages, they come one after another, unless one takes longer than this. Until such a slow one is whole, gRPC has one
-# copy of what came.
+# A message that is being received: gRPC has three copies of it for a moment. If memory has no room for TIGHT_MESSAGES
+# messages, they are received one after another, unless one takes longer than RECEIVING_S. Until such a slow message is
+# whole, gRPC has one copy of the received part.
 RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
 
-# How long the message is that the task at hand works on. A message itself can tell only by being encoded again, which
-# takes three times its memory.
+# The size of the message that the current task works on. To ask the message itself would encode it again, which takes
+# three times its memory.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What surrounds the calls of a method."""
+    """The limits and resources of a method's calls."""
 
     name: str
     request_class: type[Message]
-    # The largest message.
+    # The size of the largest message.
     bytes_max: int
-    # Entered before the message is read; raises what refuses the call.
+    # Entered before the message is read. Raises the error that refuses the call.
     door: AbstractContextManager[None]
     room: Room
     turns: Turns
-    # Whether a call makes work; the others are reads.
+    # Whether a call makes work. The other calls are reads.
     is_write: bool
-    # Whether a message may be large, and comes with its call.
+    # Whether a call has one message, which may be large.
     is_large: bool
-    # Whether such messages come one after another, because a few of them would take all memory.
+    # Whether such messages are received one after another, because a few of them would take all memory.
     is_tight: bool
     # Whether a call keeps memory from one message to the next.
     is_holding: bool = False
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
-        """The next message of a call, None after the last one; and the share of memory that a large one has.
+        """Returns the next message of a call (None after the last one), and the share of memory of a large message.
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
@@ -92,15 +92,15 @@ class Method:
                 held.close()
 
     async def _make_room(self) -> Share:
-        """Where memory is scarce, messages that may be large come one after another. Raises QueueFull."""
+        """If memory is scarce, waits until a large message may be received. Raises QueueFull."""
         requests = self.room.requests
         return await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else requests.grant(0)
 
     async def _receive(self, context: grpc.aio.ServicerContext, held: Share) -> Any:
-        """The bytes of a message. Raises QueueFull.
+        """Returns the bytes of a message. Raises QueueFull.
 
-        A client that announces a message and lets others wait for it loses its place; and where memory is needed that
-        its unfinished message may have, its call.
+        A client that sends its message slowly loses its place. If others need the memory of the unfinished message, the
+        call is refused.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -114,16 +114,16 @@ class Method:
                     held.arrive()
         except TimeoutError:
             raise QueueFull(
-                f"the message took longer than {RECEIVING_S:g} s to come, and others need the memory; try again",
+                f"the message took longer than {RECEIVING_S:g} s to arrive, and others need the memory; try again",
                 queued=0,
             ) from None
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
-        """The message of a call that has one, when it is the call's turn to begin. Raises as ``read``."""
+        """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
         self.turns.note_arrival()
         request, share = await self.read(context)
         if request is None:
-            raise InvalidField("request", "no message came")
+            raise InvalidField("request", "no message was sent")
         try:
             await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
         except BaseException:
@@ -133,21 +133,21 @@ class Method:
         return request, share
 
     def parse(self, data: bytes) -> Message:
-        """The message that some bytes hold. Raises InvalidField."""
+        """Parses a message. Raises InvalidField."""
         try:
             return self.request_class.FromString(data)
         except DecodeError:
-            raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
+            raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
 
     async def _weigh(self, data: bytes, held: Share | None) -> Share:
-        """The share of memory that work on a message takes. Raises QueueFull, and InvalidField for too many items."""
+        """Returns the share of memory for a message. Raises QueueFull, and InvalidField if it has too many items."""
         size_bytes = WORST_SHARE * len(data)
         if len(data) > COUNTED_FROM_BYTES:
             items = await self._aside(data, self._count)
             size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
         if held is None or not self.is_tight:
             if held is not None:
-                held.settle(0)  # or a slow message would wait for the room that it has itself
+                held.settle(0)  # else a slow message would wait for its own room
             return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
         held.settle(size_bytes)
         return held
@@ -161,10 +161,10 @@ class Method:
         try:
             return count_items(self.request_class.DESCRIPTOR, data)
         except DecodeError:
-            raise InvalidField("request", f"the bytes are no {self.request_class.DESCRIPTOR.name}") from None
+            raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
 
     def hand_out(self, answer: Message | bytes | Reserved, context: grpc.aio.ServicerContext) -> bytes:
-        """An answer as bytes for gRPC; the memory of a large one is counted until its client has taken it."""
+        """Returns an answer as bytes for gRPC. The memory of a large one is counted until its client has taken it."""
         share = None
         if isinstance(answer, Reserved):
             answer, share = answer

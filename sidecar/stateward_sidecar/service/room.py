@@ -1,4 +1,4 @@
-"""Memory for calls: what large requests and large answers may take together, and who parses large messages."""
+"""The memory for calls: the budgets of large requests and large answers, and the parser of large messages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from dataclasses import dataclass
 from stateward_sidecar.service.budget import Budget
 
 MIB = 1 << 20
-# The interpreter with all modules, gRPC, LMDB's own, and the many small things that are not counted.
+# Memory of the interpreter with all modules, gRPC, LMDB, and the many small objects that are not counted.
 BASE_BYTES = 64 * MIB
 LEAST_BYTES, MOST_BYTES = 64 * MIB, 4 << 30
-# The rest is for requests.
+# Answers get one part of this many; requests get the rest.
 ANSWERS_PART = 4
 TIDY_BYTES = 32 * MIB
-# glibc's; other libraries do without.
+# These functions exist in glibc only.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _set_option = getattr(ctypes.CDLL(None), "mallopt", None)
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
-# Larger pieces of memory go back to the system when they are freed. glibc would raise this with each large piece.
+# Larger pieces of memory return to the system when they are freed. Otherwise glibc raises this limit with each large
+# piece.
 LARGE_BYTES = 4 * MIB
 ARENAS = 2
 
 
 def keep_memory_together() -> None:
-    """Before threads are started: few arenas, so that what one thread freed serves the others, and large pieces of
-    memory apart. Without it, large requests one after another leave holes: 740 MB where 600 do."""
+    """Makes the C library use few arenas, so that memory that one thread freed serves the others, and map large pieces
+    apart. Call it before threads start. Without it, large requests one after another leave holes: 740 MB instead of
+    600.
+    """
     if _set_option is not None:
         _set_option(_ARENA_MAX, ARENAS)
         _set_option(_MMAP_THRESHOLD, LARGE_BYTES)
@@ -37,14 +40,16 @@ def keep_memory_together() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Two budgets, so that answers that nobody takes hold up no save. The parser is one thread: one at a time."""
+    """Two budgets, so that untaken answers do not delay saves. The parser has one thread, for one message at a time."""
 
     requests: Budget
     answers: Budget
     parser: Executor
 
     def reserve(self, loop: asyncio.AbstractEventLoop, size_bytes: int) -> Callable[[], None]:
-        """Counts what is large and nobody waits for. Returns what gives it back, from any thread."""
+        """Counts the memory of a large background task. Returns a function that gives it back; any thread may call
+        it.
+        """
         share = self.requests.grant(size_bytes)
 
         def give_back() -> None:
@@ -58,13 +63,13 @@ class Room:
         return end
 
     def tidy(self, freed_bytes: int) -> None:
-        """After something large: memory that was freed goes back to the system, which C's library leaves for later."""
+        """Returns freed memory to the system after something large. The C library alone would do that later."""
         if freed_bytes >= TIDY_BYTES and _trim is not None:
             self.parser.submit(_trim, 0)
 
 
 def make_room(limit_bytes: int, cache_bytes: int) -> Room:
-    """Divides what a process of so much memory has left beside its cache."""
+    """Divides the memory that a process with this limit has left beside its cache."""
     free = min(max(limit_bytes - cache_bytes - BASE_BYTES, LEAST_BYTES), MOST_BYTES)
     answers = free // ANSWERS_PART
     return Room(Budget(free - answers), Budget(answers), ThreadPoolExecutor(1, thread_name_prefix="parser"))

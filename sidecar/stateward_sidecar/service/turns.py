@@ -1,16 +1,17 @@
-"""Whose call begins next, when more calls come than the daemon can work on.
+"""Chooses which call begins next when more calls come than the daemon can work on.
 
 gRPC does not tell which connection of a unix socket a call belongs to, so the daemon is fair by thread. Calls that must
 wait stand in a line, each in the queue of its thread. The turns alternate: one goes to the thread that joined the line
-last, one to the thread that has waited longest. A client that makes one call at a time finds its thread at the front;
-a burst has its calls behind one another, and they still advance.
+last, the next to the thread that has waited longest. So a client that makes one call at a time is near the front. The
+calls of a burst wait behind one another, and still advance.
 
-Nothing waits on a daemon that is not overloaded. But the calls that gRPC keeps back are not seen, and others may wait
-among them. So after ``FREE_CALLS`` in a row nobody begins until no more come. Those that have come by then begin
-together, unless they are more than that. A turn is only for the beginning of a call; nobody keeps it while waiting for
-a commit, for the archive or for an event.
+No call waits on a daemon that is not overloaded. But the daemon does not see the calls that gRPC keeps back. So after
+``FREE_CALLS`` calls in a row no call begins until no more arrive. The calls that have come by then begin together,
+unless there are more than ``FREE_CALLS``. A turn covers only the beginning of a call. A call does not keep its turn
+while it waits for a commit, for the archive or for an event.
 
-Used on the event loop only.
+Turns cost throughput on slow disks. With more than 64 callers and syncs of 5 ms, the daemon commits 532 to 603 saves/s;
+without turns 1,663. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -21,55 +22,59 @@ from collections import deque
 from google.protobuf.message import Message
 
 Flow = tuple[str, str]
-# So many calls begin at once, and so many writes may wait for their commits; group commit needs no more.
+# How many calls begin at once, and how many writes may wait for their commits. Group commit needs no more.
 FREE_CALLS = 64
-# A row of calls ends when none has come for so long.
+# A row of calls ends when no call has come for this long.
 ROW_S = 0.005
-# While others stand in line, groups are small: whoever begins next waits for the group before.
+# While calls stand in line, groups are small, because the next call waits for the group before it.
 GROUP_WRITES = 8
-# A commit that takes longer than its group's work lets the next group grow: by one write in this time.
+# During a long commit the next group grows by one write in this time. With 1 ms, a burst makes others wait for 0.7 s
+# (p99); with 2 ms, for 0.03 s.
 PACE_S = 0.002
-# gRPC hands over one call after another, each after some turns of the event loop, and only a call that it has handed
-# over can be chosen. So nobody begins until no call has come for so many turns. While calls keep coming, one begins in
-# so many turns. The clock does not count here: on a busy processor nothing would be handed over.
+# gRPC hands over one call after another, each after some turns of the event loop, and the daemon can choose only among
+# these. So no call begins until none has come for QUIET_TURNS turns. While calls keep coming, one begins every
+# ARRIVING_TURNS turns. Turns are counted instead of time, because on a busy processor gRPC may hand over nothing for
+# long.
 QUIET_TURNS, ARRIVING_TURNS = 6, 60
 
 
 def flow_of(request: Message, method: str) -> Flow:
-    """Calls of one flow begin in their order: those of a thread; of requests that name none, those of a method."""
+    """Returns the flow of a request: its thread, or its method if it names none. Calls of a flow begin in their
+    order.
+    """
     first = next(iter(getattr(request, "saves", ())), request)
     return getattr(first, "namespace", ""), getattr(first, "thread", "") or method
 
 
 class Line:
-    """Calls that wait, by flow."""
+    """The waiting calls, by flow."""
 
     def __init__(self) -> None:
         # In the order of their last turn, or of joining.
         self._flows: dict[Flow, deque[asyncio.Future[None]]] = {}
-        # Those that have had no turn yet.
+        # Flows that have had no turn yet.
         self._new: dict[Flow, None] = {}
         self._is_newest_next = True
         self._places = 0
-        # How many came in a row and did not stand in line, and when the last one came.
+        # How many calls came in a row, and when the last one came.
         self._in_row, self._came_s = 0, 0.0
 
     def __len__(self) -> int:
         return self._places
 
     def passes(self, now: float) -> bool:
-        """Whether a call that comes now needs not join."""
+        """Whether a call that comes now may begin without joining the line."""
         self._in_row = self._in_row + 1 if now - self._came_s < ROW_S else 1
         self._came_s = now
         return not self._places and self._in_row <= FREE_CALLS
 
     def take_all(self) -> list[asyncio.Future[None]]:
-        """Everybody, in turn; a new row begins."""
+        """Takes all places in their order. A new row begins."""
         self._in_row = 0
         return list(iter(self.take, None))
 
     def add(self, flow: Flow, place: asyncio.Future[None]) -> None:
-        """A call joins, behind those of its flow. It leaves when its place is done."""
+        """Adds a call behind the others of its flow. The call leaves when its place is done."""
         if flow not in self._flows:
             self._flows[flow] = deque()
             self._new[flow] = None
@@ -77,7 +82,7 @@ class Line:
         self._places += 1
 
     def take(self) -> asyncio.Future[None] | None:
-        """The next place; None if nobody is left."""
+        """Takes the next place. Returns None if the line is empty."""
         while self._flows:
             if self._is_newest_next and self._new:
                 flow, _ = self._new.popitem()
@@ -89,29 +94,29 @@ class Line:
             self._places -= 1
             if places:
                 self._flows[flow] = places
-            if not place.done():  # cancelled: its caller has left
+            if not place.done():  # else its caller has left
                 self._is_newest_next = not self._is_newest_next
                 return place
         return None
 
 
 class Turns:
-    """Lets calls begin. Reads and writes have lines of their own, so that neither waits for the other."""
+    """Lets calls begin. Reads and writes have separate lines, so that neither waits for the other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._reads, self._writes = Line(), Line()
         self._committing = 0
-        # Turns of the loop since the last call came, and since the last one was let in.
+        # Turns of the loop since the last call came, and since the last call began.
         self._quiet_turns = self._kept_turns = 0
         self._is_write_next = True
-        # When the last call was let in.
+        # When the last call from the line began.
         self._last_s = 0.0
         self._is_turning = False
         self._pause: asyncio.TimerHandle | None = None
 
     def note_arrival(self) -> None:
-        """A call has come; its message may not have been read yet."""
+        """Notes that a call has come. Its message may not have been read yet."""
         self._quiet_turns = 0
 
     async def wait(self, flow: Flow, *, is_write: bool) -> None:
@@ -124,11 +129,11 @@ class Turns:
         await place
 
     def begin_commit(self) -> None:
-        """A write waits for its commit from now on."""
+        """Notes that a write begins to wait for its commit."""
         self._committing += 1
 
     def end_commit(self) -> None:
-        """The write waits no more."""
+        """Notes that the write no longer waits."""
         self._committing -= 1
         if self._writes:
             self._wake()
@@ -146,7 +151,7 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Lets calls in, unless more are arriving."""
+        """Lets calls begin, unless more are arriving."""
         now = self._loop.time()
         self._quiet_turns += 1
         self._kept_turns += 1
@@ -161,7 +166,7 @@ class Turns:
         self._is_turning = bool(self._reads or (self._writes and self._may_write(now)))
         if self._is_turning:
             self._loop.call_soon(self._turn)
-        elif self._writes:  # then at every turn of the loop again, or calls that keep coming would never let it in
+        elif self._writes:  # then every turn of the loop looks again, or arriving calls would delay it for ever
             self._pause = self._loop.call_later(PACE_S, self._wake)
 
     @property
@@ -172,14 +177,14 @@ class Turns:
         return self._has_room or now - self._last_s >= PACE_S
 
     def _choose_few(self) -> list[asyncio.Future[None]]:
-        """All that have come, where they are no burst."""
+        """Takes all waiting calls, unless they are a burst."""
         few = self._reads.take_all() if len(self._reads) <= FREE_CALLS else []
         if len(self._writes) + self._committing <= FREE_CALLS:
             few += self._writes.take_all()
         return few
 
     def _choose(self, now: float) -> list[asyncio.Future[None]]:
-        """One, of a burst."""
+        """Takes one call of a burst."""
         place = None
         if (self._is_write_next or not self._reads) and self._may_write(now):
             place = self._writes.take()

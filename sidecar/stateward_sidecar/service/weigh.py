@@ -1,7 +1,7 @@
-"""Counting what a message holds before it is parsed: two bytes on the wire can be hundreds in memory.
+"""Counts the items of a message before it is parsed, because two bytes on the wire can be hundreds in memory.
 
-The wire format is walked without making any object, along the fields that hold messages or repeat. Counting ends where
-a limit is passed, so a message that holds too much costs no more than the largest one that does not.
+The count walks the wire format along the fields that hold messages or repeat, and makes no objects. It ends when a
+limit is passed, so a message with too many items costs no more than the largest allowed one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import InvalidField
 
-# All that one request may hold: edits, entries, slots, labels, and whatever else is a message or repeats.
+# The most items of one request: edits, entries, slots, labels, and every other field that is a message or repeats.
 ITEMS_MAX = 1_000_000
-# Fields that are looked at on the way, also those that do not count.
+# The most fields that the walk looks at, including those that do not count.
 FIELDS_MAX = 2 * ITEMS_MAX
-# What a list may hold in one message; the checks of service/check.py say the same, after parsing.
+# The most items of a list in one message. The checks in service/check.py repeat these limits after parsing.
 LIST_MAX = {
     "stateward.v1.BatchSaveRequest.saves": 256,
     "stateward.v1.SaveRequest.effects": 1000,
@@ -35,7 +35,7 @@ _MEDIA_TYPE, _DATA = (Value.DESCRIPTOR.fields_by_name[name].number << 3 | _BYTES
 
 @dataclass(slots=True)
 class _Field:
-    """A field that counts. ``inner``: of what kind its messages are; None for texts and bytes."""
+    """A field that counts. ``inner``: the plan of its messages; None for texts and bytes."""
 
     name: str
     limit: int
@@ -45,7 +45,7 @@ class _Field:
 
 @dataclass(slots=True)
 class _Plan:
-    """The fields of a kind of message that count, by tag."""
+    """The fields of a message type that count, by tag."""
 
     kind: str
     fields: dict[int, _Field] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def _plan(kind: Any) -> _Plan:
         is_message = each.type == FieldDescriptor.TYPE_MESSAGE
         if is_message or each.is_repeated:
             limit = LIST_MAX.get(each.full_name, ITEMS_MAX)
-            # Packed numbers are not counted: they take eight times their bytes at the most.
+            # Packed numbers are not counted: they take at most eight times their bytes.
             wire = _BYTES if is_message or each.type in _TEXTS else _VARINT
             inner = _plan(each.message_type) if is_message else None
             is_value = is_message and each.message_type is Value.DESCRIPTOR
@@ -67,7 +67,9 @@ def _plan(kind: Any) -> _Plan:
 
 
 def count_items(kind: Any, data: bytes) -> int:
-    """How many messages and repeated values a message holds. Raises InvalidField, and DecodeError for no message."""
+    """Returns how many messages and repeated values a message holds. Raises InvalidField; DecodeError if it is
+    malformed.
+    """
     try:
         return _Count(data).walk(_plan(kind), 0, len(data), "")
     except IndexError:
@@ -75,7 +77,7 @@ def count_items(kind: Any, data: bytes) -> int:
 
 
 class _Count:
-    """One message that is being counted."""
+    """The count of one message."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -96,7 +98,7 @@ class _Count:
             elif wire in (_FIXED64, _FIXED32):
                 size = 8 if wire == _FIXED64 else 4
             else:
-                raise DecodeError("groups are not taken")
+                raise DecodeError("groups are not supported")
             found = fields.get(tag)
             if found is not None:
                 count = seen[tag] = seen.get(tag, 0) + 1
@@ -111,7 +113,7 @@ class _Count:
         return self._items
 
     def _is_usual(self, at: int, end: int) -> bool:
-        """Whether a Value is a media type and its data, short ones: most are, and need no walk."""
+        """Whether a Value has only a short media type and data. Most have, and need no walk."""
         data = self._data
         if at < end and data[at] == _MEDIA_TYPE and data[at + 1] < 128:
             at += 2 + data[at + 1]
