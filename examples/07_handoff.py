@@ -26,7 +26,7 @@ def research(client: Client) -> None:
     thread = client.thread("report-7")
     state = thread.hydrate()
     state.slots["facts"] = ["rivers are longer than roads", "roads are straighter"]
-    thread.handoff(
+    thread.hand_over(
         "writer",
         "Two facts were found and checked; the report is not begun.",
         pending_steps=["outline", "draft", "title"],
@@ -43,19 +43,18 @@ def write(target: str, name: str, start: Barrier | None, answer: Connection) -> 
             client.server_info()  # connected before the race begins
             start.wait()
         try:
-            handoff = client.take_handoff("report-7")
+            thread = client.take_handoff("report-7")
         except HandoffTaken as error:
             answer.send(f"taken by {error.taken_by}")
             return
         answer.send("won")
         if start is not None:
             os.kill(os.getpid(), signal.SIGKILL)  # the machine of the winner has a bad day
-        thread = client.thread("report-7")
-        for number, step in enumerate(handoff.pending_steps, 2):
+        for number, step in enumerate(thread.handoff.pending_steps, 2):
             thread.update(
                 lambda state, step=step: state.logs["report"].append(f"{step}, from {len(state.slots['facts'])} facts"),
                 step=number,
-                status="completed" if step == handoff.pending_steps[-1] else "running",
+                status="completed" if step == thread.handoff.pending_steps[-1] else "running",
             )
 
 

@@ -5,6 +5,7 @@ from stateward._async.boards import AsyncBoard as AsyncBoard
 from stateward._async.client import AsyncClient as AsyncClient
 from stateward._async.leases import AsyncHeldLease as AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog as AsyncThreadLog
+from stateward._async.thread import AsyncTakenThread as AsyncTakenThread
 from stateward._async.thread import AsyncThread as AsyncThread
 from stateward._async.writer import AsyncSaveHandle as AsyncSaveHandle
 from stateward._async.writer import AsyncWriter as AsyncWriter
@@ -20,6 +21,7 @@ from stateward._sync.boards import Board as Board
 from stateward._sync.client import Client as Client
 from stateward._sync.leases import HeldLease as HeldLease
 from stateward._sync.logs import ThreadLog as ThreadLog
+from stateward._sync.thread import TakenThread as TakenThread
 from stateward._sync.thread import Thread as Thread
 from stateward._sync.writer import SaveHandle as SaveHandle
 from stateward._sync.writer import Writer as Writer

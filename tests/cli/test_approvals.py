@@ -130,14 +130,14 @@ def test_a_handoff_is_no_question(stateward, client):
     """The list says whom a handed thread waits for, and no answer is taken from others."""
     thread = client.thread("t")
     thread.append("l", 1)
-    handoff = thread.handoff("booker", "dates are fixed")
+    handoff = thread.hand_over("booker", "dates are fixed")
     assert "handoff to booker" in stateward("waiting").out
     for more in ([], ["--wait-id", handoff.id]):
         refusal = stateward("approve", "t", *more)
         assert refusal.code == 1
         assert "'booker'" in refusal.error
     assert thread.signals() == []
-    assert client.take_handoff("t").summary == "dates are fixed"
+    assert client.take_handoff("t").handoff.summary == "dates are fixed"
 
 
 def test_no_daemon_of_the_asker(pair, namespace):

@@ -98,9 +98,9 @@ def test_handed_over_by_a_writer(thread, daemon, name):
         state = thread.hydrate()
         state.slots["draft"] = 1
         writer.save(state)
-        thread.handoff("editor", "done", state=state)
+        thread.hand_over("editor", "done", state=state)
         with daemon.client(holder=f"other-{name}") as client:
-            assert client.take_handoff(name, wait=0).summary == "done"
+            assert client.take_handoff(name, wait=0).handoff.summary == "done"
         with pytest.raises(LeaseHeld):
             writer.save(thread.hydrate())
 

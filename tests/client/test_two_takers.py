@@ -33,7 +33,7 @@ def test_handed_over(thread, start):
     """All that the next agent must know travels with the state, and the state goes on from there."""
     state = thread.hydrate()
     state.slots["draft"] = "two pages"
-    made = thread.handoff(
+    made = thread.hand_over(
         "editor",
         "written",
         pending_steps=["check", "print"],
@@ -47,13 +47,14 @@ def test_handed_over(thread, start):
     editor = start("editor-1")
     assert list(editor.handoffs("editor")) == list(editor.handoffs()) == [made]
     assert list(editor.handoffs("printer")) == []
-    taken = editor.take_handoff("report")
+    mine = editor.take_handoff("report")
+    taken = mine.handoff
     assert (taken.summary, taken.pending_steps, taken.dependencies, taken.data) == (
         "written", ("check", "print"), ("paper",), {"n": 1},
     )  # fmt: skip
     assert (taken.id, taken.thread, taken.taken_by, taken.time) == (made.id, "report", "editor-1", made.time)
     assert taken.taken_time >= taken.time
-    after = editor.thread("report").hydrate()
+    after = mine.hydrate()
     assert (after.slots["draft"], after.checkpoint.status, after.checkpoint.step) == ("two pages", Status.RUNNING, 4)
     assert list(editor.handoffs()) == []
 
@@ -63,24 +64,25 @@ def test_handed_over_without_the_state(thread, start):
     old = thread.hydrate()
     thread.append("l", 1)
     with pytest.raises(Exception, match="saved in between"):
-        thread.handoff("editor", "old", state=old)
+        thread.hand_over("editor", "old", state=old)
     assert list(start().handoffs()) == []
-    made = thread.handoff("editor", "as it is")
-    assert start().take_handoff("report").id == made.id
+    made = thread.hand_over("editor", "as it is")
+    assert start().take_handoff("report").handoff.id == made.id
     assert list(thread.hydrate().logs["l"]) == [1]
 
 
 @pytest.mark.parametrize("what", [{"thread": "report"}, {"to": "editor"}])
 def test_one_of_many(thread, real_daemon, name, what):
     """Of many takers at the same moment exactly one gets it, by whatever name they look for it."""
-    made = thread.handoff("editor", "for one of you")
+    made = thread.hand_over("editor", "for one of you")
     ready, won, lost = threading.Barrier(TAKERS), [], []
 
     def take(number):
         with real_daemon.client(namespace=name) as client:
             ready.wait()
             try:
-                won.append(client.take_handoff(**what))
+                taken = client.take_handoff(**what)
+                won.append(taken and taken.handoff)
             except HandoffTaken as error:
                 lost.append(error.taken_by)
 
@@ -98,18 +100,18 @@ def test_one_of_many(thread, real_daemon, name, what):
 
 def test_taken_again_by_the_same(thread, start):
     """Who took it and died before it did anything gets it again under its name; nobody else does."""
-    thread.handoff("editor", "for you")
-    first = start("editor-1").take_handoff(to="editor")
+    thread.hand_over("editor", "for you")
+    first = start("editor-1").take_handoff(to="editor").handoff
     for take in ({"thread": "report"}, {"to": "editor"}):
-        assert start("editor-1").take_handoff(**take) == first
-    assert start().take_handoff("report", taker="editor-1") == first
+        assert start("editor-1").take_handoff(**take).handoff == first
+    assert start().take_handoff("report", taker="editor-1").handoff == first
     for holder in ("editor-2", None):
         with pytest.raises(HandoffTaken) as caught:
             start(holder).take_handoff("report")
         assert caught.value.taken_by == "editor-1"
         assert start(holder).take_handoff(to="editor") is None
     thread.save(thread.hydrate())
-    assert start("editor-1").take_handoff("report") == first
+    assert start("editor-1").take_handoff("report").handoff == first
     assert start("editor-1").take_handoff(to="editor") is None
 
 
@@ -117,12 +119,12 @@ def test_the_oldest_first(start):
     """Work for one kind of agent is taken in the order in which it was handed over, and by that kind only."""
     client = start()
     for each in "abc":
-        client.thread(each).handoff("editor", each)
-    client.thread("d").handoff("printer:2", "d")
+        client.thread(each).hand_over("editor", each)
+    client.thread("d").hand_over("printer:2", "d")
     assert {each.thread for each in client.handoffs("editor")} == {"a", "b", "c"}
-    assert [client.take_handoff(to="editor").thread for _ in range(3)] == ["a", "b", "c"]
+    assert [client.take_handoff(to="editor").name for _ in range(3)] == ["a", "b", "c"]
     assert client.take_handoff(to="editor") is None
-    assert client.take_handoff(to="printer:2").thread == "d"
+    assert client.take_handoff(to="printer:2").name == "d"
 
 
 def test_not_handed_over(thread, start):
@@ -133,7 +135,7 @@ def test_not_handed_over(thread, start):
     thread.save(thread.hydrate(), status="waiting", wait_id="something else")
     with pytest.raises(NoHandoff):
         taker.take_handoff("report")
-    thread.handoff("editor", "or not")
+    thread.hand_over("editor", "or not")
     thread.save(thread.hydrate())
     with pytest.raises(NoHandoff, match="went on"):
         taker.take_handoff("report")
@@ -145,52 +147,52 @@ def test_not_handed_over(thread, start):
 
 def test_added_to_meanwhile(thread, start):
     """What somebody else appends says nothing about the work: it is still to be taken, and travels along."""
-    made = thread.handoff("editor", "with notes", step=3)
+    made = thread.hand_over("editor", "with notes", step=3)
     start("colleague").thread("report").append("notes", "mind the date")
     assert [each.id for each in start().handoffs("editor")] == [made.id]
-    assert start("editor-1").take_handoff(to="editor").id == made.id
+    assert start("editor-1").take_handoff(to="editor").handoff.id == made.id
     assert list(thread.hydrate().logs["notes"]) == ["mind the date"]
 
 
 def test_handed_on(thread, start):
     """Who took it may hand it on, and so it goes through many hands."""
     for number in range(3):
-        thread.handoff(f"agent-{number}", f"round {number}")
-        assert start(f"agent-{number}").take_handoff(to=f"agent-{number}").summary == f"round {number}"
+        thread.hand_over(f"agent-{number}", f"round {number}")
+        assert start(f"agent-{number}").take_handoff(to=f"agent-{number}").handoff.summary == f"round {number}"
     assert thread.info().version == 6
 
 
 def test_the_lease_is_given_back(thread, start):
     """Who hands over under a lease gives it back with the work, and not only when its term ends."""
     with thread.lease(term=3600):
-        thread.handoff("editor", "under a lease")
-        assert start().take_handoff("report", wait=0).summary == "under a lease"
+        thread.hand_over("editor", "under a lease")
+        assert start().take_handoff("report", wait=0).handoff.summary == "under a lease"
 
 
 def test_a_lease_in_the_way(thread, start, real_daemon, name):
     """While somebody else holds the lease of the thread the taker waits for its end, and in the end says so."""
-    thread.handoff("editor", "later")
+    thread.hand_over("editor", "later")
     taker = start()
     with real_daemon.client(namespace=name) as client, client.thread("report").lease() as lease:
         with pytest.raises(LeaseHeld):
             taker.take_handoff("report", wait=0)
         threading.Timer(0.1, lease.release).start()
-        assert taker.take_handoff("report").summary == "later"
+        assert taker.take_handoff("report").handoff.summary == "later"
 
 
 def test_one_that_is_held_does_not_block_others(thread, start, real_daemon, name):
     """A thread whose lease somebody died with is passed over; alone it is waited for, and in the end said."""
-    thread.handoff("editor", "stuck")
+    thread.hand_over("editor", "stuck")
     taker = start("editor-1")
     with real_daemon.client(namespace=name) as client, client.thread("report").lease() as lease:
-        start().thread("other").handoff("editor", "free")
-        assert taker.take_handoff(to="editor", wait=0).summary == "free"
-        assert taker.take_handoff(to="editor").summary == "free"  # it was not begun
+        start().thread("other").hand_over("editor", "free")
+        assert taker.take_handoff(to="editor", wait=0).handoff.summary == "free"
+        assert taker.take_handoff(to="editor").handoff.summary == "free"  # it was not begun
         taker.thread("other").update(lambda state: None)
         with pytest.raises(LeaseHeld):
             taker.take_handoff(to="editor", wait=0.1)
         threading.Timer(0.1, lease.release).start()
-        assert taker.take_handoff(to="editor").summary == "stuck"
+        assert taker.take_handoff(to="editor").handoff.summary == "stuck"
 
 
 # -- on two machines ---------------------------------------------------------------------------------------------------
@@ -205,30 +207,30 @@ def machines(pair, open_client, name):
 def test_taken_for_all_machines(machines):
     """Where there is an archive the other machine knows of it before the taker does, unless that is not wanted."""
     first, second = machines
-    first.thread("report").handoff("editor", "here", durability="archived")
-    assert second.take_handoff("report", taker="bob").summary == "here"
+    first.thread("report").hand_over("editor", "here", durability="archived")
+    assert second.take_handoff("report", taker="bob").handoff.summary == "here"
     state = first.thread("report").hydrate()
     assert state.slots["handoff"]["taken_by"] == "bob"
     with pytest.raises(HandoffTaken):
         first.take_handoff("report", taker="carol")
-    second.thread("quick").handoff("editor", "here")
-    taken = second.take_handoff("quick", taker="bob", durability="committed")
+    second.thread("quick").hand_over("editor", "here")
+    taken = second.take_handoff("quick", taker="bob", durability="committed").handoff
     assert second.thread("quick").checkpoint().durability is Durability.COMMITTED
-    assert second.take_handoff("quick", taker="bob") == taken  # by who cannot know that it was archived
+    assert second.take_handoff("quick", taker="bob").handoff == taken  # by who cannot know that it was archived
     assert second.thread("quick").checkpoint().durability is Durability.ARCHIVED
 
 
 def test_given_back_where_it_cannot_be_archived(pair, open_client, name):
     """A taker that cannot make it known in time has not got it: somebody else may, and it may itself later."""
     client = open_client(pair.first.target, namespace=name, call_timeout=1)
-    made = client.thread("report").handoff("editor", "here")
+    made = client.thread("report").hand_over("editor", "here")
     client.thread("report").wait_archived(client.thread("report").checkpoint(), timeout=10)
     client.thread("report").attach()
     with pair.slow(), pytest.raises(NotArchivedYet) as caught:
         client.take_handoff("report")
     assert "taken again" in caught.value.__notes__[0]
     assert [each.id for each in client.handoffs("editor")] == [made.id]
-    assert client.take_handoff(to="editor", taker="bob", durability="committed").id == made.id
+    assert client.take_handoff(to="editor", taker="bob", durability="committed").handoff.id == made.id
 
 
 def test_handed_over_under_a_lease_to_another_machine(machines):
@@ -237,8 +239,8 @@ def test_handed_over_under_a_lease_to_another_machine(machines):
     thread = first.thread("report")
     with thread.lease():
         state = thread.hydrate()
-        thread.handoff("editor", "here", state=state, durability="archived")
-        assert second.take_handoff("report", wait=0).summary == "here"
+        thread.hand_over("editor", "here", state=state, durability="archived")
+        assert second.take_handoff("report", wait=0).handoff.summary == "here"
 
 
 @pytest.mark.parametrize("kind", ["lease", "writer"])
@@ -247,11 +249,11 @@ def test_handed_over_at_the_end_of_a_lease(machines, kind):
     first, second = machines
     thread = first.thread("report")
     with getattr(thread, kind)() as held:
-        thread.handoff("editor", "here", durability="archived")
+        thread.hand_over("editor", "here", durability="archived")
         if kind == "lease":
             with pytest.raises(LeaseHeld):
                 held.check()
-    assert second.take_handoff("report", wait=0).summary == "here"
+    assert second.take_handoff("report", wait=0).handoff.summary == "here"
 
 
 def test_still_on_the_other_machine(machines):
@@ -260,16 +262,16 @@ def test_still_on_the_other_machine(machines):
     thread = first.thread("report")
     state = thread.hydrate()
     thread.save(state, durability="archived")
-    thread.handoff("editor", "here", state=state, durability="archived")
+    thread.hand_over("editor", "here", state=state, durability="archived")
     thread.put_effects([Effect("held", 1)])  # holds it again, until that is archived
     with pytest.raises(NotOwner):
         second.take_handoff("report", wait=0)
-    assert second.take_handoff("report").summary == "here"
+    assert second.take_handoff("report").handoff.summary == "here"
 
 
 def test_without_an_archive(thread, start):
     """Who wants it archived where nothing is archived is told so, and has not taken it."""
-    made = thread.handoff("editor", "here")
+    made = thread.hand_over("editor", "here")
     with pytest.raises(NoArchive):
         start().take_handoff("report", durability="archived")
     assert [each.id for each in start().handoffs()] == [made.id]
@@ -278,12 +280,12 @@ def test_without_an_archive(thread, start):
 def test_misuse(thread, start):
     """What a handoff says itself cannot be given, and a branch that no list shows is not handed over."""
     with pytest.raises(TypeError, match="status"):
-        thread.handoff("editor", "x", status="running")
+        thread.hand_over("editor", "x", status="running")
     with pytest.raises(ValueError, match="main"):
-        thread.branch("other").handoff("editor", "x")
+        thread.branch("other").hand_over("editor", "x")
     for what in ("pending_steps", "dependencies"):
         with pytest.raises(TypeError, match=what):
-            thread.handoff("editor", "x", **{what: "abc"})
+            thread.hand_over("editor", "x", **{what: "abc"})
     for wrong in ({}, {"thread": "x", "to": "y"}):
         with pytest.raises(TypeError, match="to="):
             start().take_handoff(**wrong)

@@ -160,7 +160,7 @@ def test_a_handoff_takes_no_answer(client: Any, name: str) -> None:
     """A thread that is handed to an agent asks nobody else; the refusal names that agent."""
     thread = client.thread(name)
     thread.append("l", 1)
-    handoff = thread.handoff("booker", "dates are fixed")
+    handoff = thread.hand_over("booker", "dates are fixed")
     for wait_id in (None, handoff.id):
         with pytest.raises(StaleAnswer, match="'booker'"):
             client.thread(name).approve(wait_id=wait_id)

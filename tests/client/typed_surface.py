@@ -2,7 +2,21 @@
 
 from typing import assert_type
 
-from stateward import AsyncClient, AsyncThread, Checkpoint, Client, LogEntry, Signal, State, Thread, ThreadInfo, Wake
+from stateward import (
+    AsyncClient,
+    AsyncTakenThread,
+    AsyncThread,
+    Checkpoint,
+    Client,
+    Handoff,
+    LogEntry,
+    Signal,
+    State,
+    TakenThread,
+    Thread,
+    ThreadInfo,
+    Wake,
+)
 
 
 def blocking(client: Client) -> None:
@@ -20,6 +34,9 @@ def blocking(client: Client) -> None:
     assert_type(thread.fork("other"), Thread)
     assert_type(next(thread.log("log").read()), LogEntry)
     assert_type(next(client.threads()), ThreadInfo)
+    taken = client.take_handoff(to="b")
+    assert_type(taken, TakenThread | None)
+    assert_type(client.take_handoff("t").handoff, Handoff)
     assert_type(next(client.watch_signals()), Wake)
 
     @thread.effectful(lambda order: f"pay:{order}")
@@ -46,6 +63,9 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await thread.fork("other"), AsyncThread)
     assert_type(await anext(thread.log("log").read()), LogEntry)
     assert_type(await anext(client.threads()), ThreadInfo)
+    taken = await client.take_handoff(to="b")
+    assert_type(taken, AsyncTakenThread | None)
+    assert_type((await client.take_handoff("t")).handoff, Handoff)
     assert_type(await anext(client.watch_signals()), Wake)
 
     @thread.effectful(lambda order: f"pay:{order}")

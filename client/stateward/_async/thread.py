@@ -572,7 +572,7 @@ class AsyncThread:
 
         While it lives, nobody else can save to the thread (LeaseHeld). Saves of this handle by other means are made
         under its lease, and refused once it is lost: `autosave`, `before` with a state, `window.save`, `ask`,
-        `handoff`, which gives the lease back, and others, also on other branches. So are `effect` and `put_effects`.
+        `hand_over`, which gives the lease back, and others, also on other branches. So are `effect` and `put_effects`.
         Before a save by other means, `flush` what was sent. Another handle has no token: give its saves `lease=writer`.
 
         `wait` waits so many seconds for the lease, at most an hour, also where the thread is on another machine (else
@@ -651,7 +651,7 @@ class AsyncThread:
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
-    async def handoff(
+    async def hand_over(
         self,
         to: str,
         summary: str,
@@ -663,11 +663,12 @@ class AsyncThread:
         state: State | None = None,
         **options: Unpack[SaveOptions],
     ) -> Handoff:
-        """Leaves the thread for another agent: one save as WAITING, with what it must know in the slot "handoff".
+        """Leaves the thread to another agent, which gets it from `client.take_handoff`.
 
-        With `state` what changed in it is saved along, compare-and-swap; without, the slot goes on top of whatever is
-        the head. Then the lease of this handle is given back, if it holds one. `sender` is the client's `holder`.
-        `durability="archived"` where an agent on another machine is to take it: this then returns when that can be.
+        One save as WAITING, with what the other agent must know in the slot "handoff". With `state` the save also holds
+        what changed in the state, compare-and-swap; without, the slot goes on top of whatever is the head. Then gives
+        back the lease of this handle, if it holds one. `sender` is the client's `holder` unless it is given. If an
+        agent on another machine is to take the thread, say `durability="archived"`: this then returns when it can.
         """
         name = sender if sender is not None else self._session.identity.name or ""
         return await self._run(
@@ -704,3 +705,12 @@ class AsyncThread:
 
     async def _run(self, operation: Operation[T]) -> T:
         return await self._session.run(operation)
+
+
+class AsyncTakenThread(AsyncThread):
+    """What `AsyncClient.take_handoff` returns: the handle on a thread that was handed over."""
+
+    def __init__(self, session: AsyncSession, ref: ThreadRef, handoff: Handoff) -> None:
+        super().__init__(session, ref)
+        self.handoff = handoff
+        """What the sender left: summary, pending steps, data."""

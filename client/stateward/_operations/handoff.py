@@ -54,7 +54,7 @@ def hand_over(
         raise ValueError("only the branch main is handed over: lists of threads show no other")
     given = {"status", "wait_id", "question"} & options.keys()
     if given:
-        raise TypeError(f"handoff sets {', '.join(sorted(given))} itself")
+        raise TypeError(f"hand_over sets {', '.join(sorted(given))} itself")
     for what, steps in {"pending_steps": pending_steps, "dependencies": dependencies}.items():
         if isinstance(steps, (str, bytes)):
             raise TypeError(f"{what} takes a list, not one text: [{steps!r}]")
@@ -90,7 +90,7 @@ def _save_handoff(ref: ThreadRef, handoff: Handoff, state: State | None, options
     if state is not None:
         state.slots[SLOT] = handoff.to_slot()
         return (yield from save(ref, state, options))
-    request = yield from begin_merge("handoff", ref, options)
+    request = yield from begin_merge("hand_over", ref, options)
     edit = request.diff.edits.add().set_slot
     edit.slot = SLOT
     stored = yield from store_values(ref, [values.encode(handoff.to_slot(), f"slots.{SLOT}")], options)

@@ -26,7 +26,7 @@ from stateward._sync.archive import Archive
 from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
 from stateward._sync.streams import SignalStream
-from stateward._sync.thread import Thread
+from stateward._sync.thread import TakenThread, Thread
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
@@ -275,7 +275,7 @@ class Client:
         taker: str | None = None,
         wait: Duration = ...,
         durability: Durability | str | None = ...,
-    ) -> Handoff: ...
+    ) -> TakenThread: ...
 
     @overload
     def take_handoff(
@@ -285,7 +285,7 @@ class Client:
         taker: str | None = None,
         wait: Duration = ...,
         durability: Durability | str | None = ...,
-    ) -> Handoff | None: ...
+    ) -> TakenThread | None: ...
 
     def take_handoff(
         self,
@@ -295,31 +295,36 @@ class Client:
         taker: str | None = None,
         wait: Duration = WAIT_S,
         durability: Durability | str | None = None,
-    ) -> Handoff | None:
-        """Takes over a thread, or the one that was handed to `to` longest ago: then None where there is none.
+    ) -> TakenThread | None:
+        """Takes over a thread that another agent handed over, and returns its handle; `handoff` of the handle says what
+        its sender left. With `to`, takes the thread that has waited longest for `to`; None if there is none.
 
-        Of all who try exactly one gets it; for the others a thread is HandoffTaken. NoHandoff where it is not handed to
-        anybody. `taker` names who takes, so that it gets the same again after a crash; without one that is the client's
-        `holder`, and without that something random. By `to` that works until its first save, by thread also later.
+        Of all who try exactly one gets the thread; the others get HandoffTaken, or with `to` another thread. Raises
+        NoHandoff if the thread is not handed to anybody. `taker` names who takes, so that the same taker gets the
+        thread again after a crash: with `to` until the first save after that, by name also later. Without `taker` that
+        is the client's `holder`, and without a `holder` something random.
 
-        With an archive it is taken when that is archived, so that no other machine finds it open after this one is
-        lost: NotArchivedYet where that takes too long, and it is open again. `durability="committed"` saves that wait.
+        With an archive this returns when the taking is archived: then no other machine finds the handoff open if this
+        one is lost. Raises NotArchivedYet if that takes too long; the handoff is open again then.
+        `durability="committed"` saves that wait.
 
-        `wait` is for how many seconds who handed it over may still hold the thread: LeaseHeld, or NotOwner where it is
-        on another machine. By `to` such a one is passed over for others.
+        The sender may still hold the thread: `wait` says for how long this waits for that. Then it raises LeaseHeld, or
+        NotOwner if the sender is on another machine. With `to`, other threads are taken first.
 
-        By `to` only threads are found that this sidecar has on its disk. What was handed over on another machine is
-        taken by its thread's name, which its sender has to tell.
+        `to` finds only threads that this sidecar has on its disk. Take a thread that was handed over on another machine
+        by its name, which its sender has to tell.
         """
         known = taker or self._session.identity.name
         taking = handoff.Taking.of(known or f"unnamed-{new_request_id()}", wait, durability)
         if (thread is None) == (to is None):
             raise TypeError("take_handoff takes a thread or to=")
         if thread is not None:
-            return self._session.run(handoff.take(self._session.refer(thread), taking))
-        assert to is not None
-        request = handoff.waiting(self.namespace, taken_too=known is not None)
-        return self._session.run(handoff.take_any(self._session.refer, request, to, taking))
+            found: Handoff | None = self._session.run(handoff.take(self._session.refer(thread), taking))
+        else:
+            assert to is not None
+            request = handoff.waiting(self.namespace, taken_too=known is not None)
+            found = self._session.run(handoff.take_any(self._session.refer, request, to, taking))
+        return None if found is None else TakenThread(self._session, self._session.refer(found.thread), found)
 
     def handoffs(self, to: str | None = None) -> Iterator[Handoff]:
         """What is handed over and not taken, to one agent or to all; the newest first.
