@@ -120,4 +120,4 @@ def test_no_read_of_a_fan_out_fails_in_an_unforeseen_way(
         assert daemon.wire.findings() == []
     assert seen.answers > READERS
     assert set(seen.refused) <= FAIR | {"CANCELLED"}, seen.refused
-    assert not [record for record in caplog.records if "unforeseen" in record.message]
+    assert not [record for record in caplog.records if "unexpectedly" in record.message]

@@ -85,7 +85,7 @@ def test_a_part_of_the_sweep_that_fails_stops_neither_the_others_nor_the_next_sw
     sweep_until(daemon, failing.is_done)
     assert len(last) >= 2
     assert failures(daemon) == 2
-    assert sum("in the background failed" in record.message for record in caplog.records) == 2
+    assert sum("background task failed" in record.message for record in caplog.records) == 2
 
 
 def test_a_sweep_that_fails_as_a_whole_is_followed_by_the_next(daemon: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""Emptying the machine: an orchestrator takes it away, and whatever is here has to be elsewhere before.
+"""Empties the machine before an orchestrator removes it.
 
-Not ready first, so that nobody is sent here; then no new work; then what is committed is archived and given up, so that
-another sidecar may take each thread at once. Draining is a state of the daemon and outlasts the call that began it;
-``undo`` or a restart ends it. A second call goes on where the first one's time was over.
+First the daemon is not ready, so that no clients are sent here. Then it refuses new work. Then it archives committed
+entries and gives threads up, so that another sidecar may take each thread at once. Draining is a state of the daemon
+and outlasts the call that began it. ``undo`` or a restart ends it. A second call continues after the first one's time
+is over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import log
 
 GRACE_S_MAX = 3600.0
-# Of the grace time, for the writes that were under way: most of it is for the bucket.
+# The share of the grace time for writes under way. Most of the time is for the bucket.
 SETTLE_SHARE = 0.25
 
 
@@ -38,7 +39,7 @@ class Drain:
         return self._holding.gate
 
     async def begin(self, grace_s: float) -> DrainResponse:
-        """Takes no more work, and archives and gives up what is here, for so long at most."""
+        """Refuses new work, then archives and gives up the threads, for at most ``grace_s`` seconds."""
         end = asyncio.get_running_loop().time() + grace_s
         if self._gate.is_open:
             log.info("draining", grace_s=grace_s)
@@ -50,7 +51,7 @@ class Drain:
         return answer
 
     async def undo(self) -> DrainResponse:
-        """Takes work again. A drain that is under way stops where it is."""
+        """Accepts work again. A drain that is under way stops."""
         self._gate.is_open = True
         await self._set_ready(True)
         log.info("draining was undone")
@@ -70,7 +71,7 @@ class Drain:
         def leave() -> None:
             archive.leaver.leave(max(end - loop.time(), 0.0), is_over, lambda: given.append(None))
 
-        # Not on the archive's own threads: reads need them meanwhile. A request that hangs is not waited for.
+        # Not on the archive's own threads, which reads need meanwhile. Does not wait for a request that hangs.
         done, _ = await asyncio.wait({loop.run_in_executor(None, leave)}, timeout=max(end - loop.time(), 0.0))
         for future in done:
             future.result()

@@ -1,8 +1,7 @@
-"""Tells open watches and long polls that something of theirs was committed. They read what it was from the store.
+"""Wakes open watches and long polls after commits that concern them. They read the changes from the store.
 
-Listeners stand under what they listen to, a thread's name or a whole namespace, so a commit costs what it concerns,
-and nothing where nobody listens. Many listeners of one namespace are told in slices, between which others get their
-turn of the event loop.
+Listeners are stored under the name of their thread or namespace. So a commit costs as much as it has listeners, and
+nothing without listeners. Many listeners of one namespace are woken in slices, and other tasks run in between.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from stateward_sidecar.errors import ShuttingDown
 from stateward_sidecar.store.listing import ALL_THREADS
 from stateward_sidecar.store.thread import Thread
 
-# How many are woken in one turn of the loop: each goes on to read.
+# How many listeners are woken in one turn of the loop. Each then reads.
 SLICE = 32
 Place = tuple[str, str]
 
 
 class Listener:
-    """One watch's ear. ``labels``: of a namespace's threads, only those that have them."""
+    """One watch or long poll. ``labels`` restricts the listener of a namespace to threads with these labels."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = labels
         self.changes = 0
-        """How often something of its own was committed."""
+        """The number of commits that concern this listener."""
         self.is_closed = False
         self._event = asyncio.Event()
 
     def wants(self, thread: Thread) -> bool:
-        """Whether a thread of its namespace is one of those it listens to."""
+        """Whether the listener's labels match a thread of its namespace."""
         if not self.labels:
             return True
         labels = thread.head.options.labels
         return all(labels.get(key) == value for key, value in self.labels.items())
 
     def hear(self) -> None:
-        """On the loop: something new was committed."""
+        """Notes a commit. Called on the loop."""
         self.changes += 1
         self._event.set()
 
@@ -51,7 +50,7 @@ class Listener:
             raise ShuttingDown("the daemon is stopping; watch again from the last cursor when it is back")
 
     def close(self) -> None:
-        """On the loop: nothing more will be committed."""
+        """Ends the waits of this listener. Called on the loop."""
         self.is_closed = True
         self._event.set()
 
@@ -62,17 +61,19 @@ class Feed:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._listeners: dict[Place, dict[Listener, None]] = {}
-        # What this commit changed for somebody who listens.
+        # The listeners that the current commit concerns.
         self._changed: dict[Listener, None] = {}
 
     @property
     def listeners(self) -> int:
-        """Open watches."""
+        """The number of open watches."""
         return sum(map(len, self._listeners.values()))
 
     @contextmanager
     def listen(self, namespace: str, thread: str, labels: Mapping[str, str] | None = None) -> Iterator[Listener]:
-        """Registers before anything is read, so that no commit falls between. ``thread`` "-": all of the namespace."""
+        """Registers a listener for the block, before its first read, so that it misses no commit. "-" as ``thread``:
+        all.
+        """
         place, listener = (namespace, thread), Listener(labels or {})
         self._listeners.setdefault(place, {})[listener] = None
         try:
@@ -84,23 +85,23 @@ class Feed:
                 del self._listeners[place]
 
     def close(self) -> None:
-        """Ends all watches: they would hold up the stop."""
+        """Ends all watches, which would delay the stop."""
         for listeners in list(self._listeners.values()):
             for listener in listeners:
                 listener.close()
 
     def note(self, namespace: str, name: str, thread: Thread | None) -> None:
-        """Where it was committed: readers see now what changed in a thread; None: it is gone."""
+        """Notes that readers now see a change of a thread, or its deletion (None). Called on the writer thread."""
         if not self._listeners:
             return
-        # Copied in one step: the loop may add to them meanwhile.
+        # Copied in one step, because the loop may add listeners meanwhile.
         self._changed.update(dict.fromkeys(list(self._listeners.get((namespace, name), ()))))
         for listener in list(self._listeners.get((namespace, ALL_THREADS), ())):
             if thread is None or listener.wants(thread):
                 self._changed[listener] = None
 
     def on_commit(self) -> None:
-        """In the same place, after everything of the commit was noted."""
+        """Wakes the noted listeners. Called on the writer thread, after all changes of a commit were noted."""
         if self._changed:
             changed, self._changed = self._changed, {}
             with suppress(RuntimeError):  # the loop is closed

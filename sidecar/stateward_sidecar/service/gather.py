@@ -61,9 +61,7 @@ class Gather:
         return len(self._writes) >= BATCH_WRITES_MAX or self._size_bytes >= BATCH_BYTES_MAX
 
     def _turn(self) -> None:
-        """Runs the gathered writes if no more are expected, or if their time is over. Else looks again in the next
-        turn.
-        """
+        """Runs the gathered writes if no more are expected or their time is over; else looks again in the next turn."""
         self._idle_turns = 0 if self._ready else self._idle_turns + 1
         if self._idle_turns < IDLE_TURNS and not self._is_full and self._loop.time() < self._until:
             self._loop.call_soon(self._turn)

@@ -1,10 +1,10 @@
-"""Around every call: its message is read and parsed, and an error becomes its status.
+"""Wraps every call: reads and parses its message, and turns an error into a status.
 
-Handlers are plain async methods. Bytes that are no message are INVALID_FIELD, a message that is too large is
-STATE_TOO_LARGE, a StatewardError becomes its status, and anything else is logged once and leaves as INTERNAL, which
-says nothing.
+Handlers are plain async methods. A message that does not parse is INVALID_FIELD, a message that is too large is
+STATE_TOO_LARGE, and a StatewardError becomes its status. Any other error is logged once and becomes INTERNAL without
+details.
 
-Every method is a stream of requests to gRPC: so the daemon decides when the bytes of a message are taken.
+To gRPC every method is a stream of requests, so the daemon decides when it takes the bytes of a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.telemetry import log, log_damage
 
 T = TypeVar("T")
-# Their messages make up versions, of which a large one has a share until it is whole.
+# Methods whose messages make up versions. A large version keeps a share until it is whole.
 HOLDING = frozenset(("ImportThread",))
 
 
@@ -42,7 +42,7 @@ def make_handler(
     room: Room,
     turns: Turns,
 ) -> grpc.RpcMethodHandler:
-    """The handler that gRPC calls for a method."""
+    """Returns the handler that gRPC calls for a method."""
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
@@ -60,7 +60,7 @@ def make_handler(
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            with method.door:  # until the refusal has left, too: a stop waits for it
+            with method.door:  # also while a refusal is sent, so that a stop waits for it
                 try:
                     request, share = await method.read_only(context)
                     work = verb(request, context)
@@ -74,7 +74,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
 
 
 async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
-    """Works on a large request to its end, also where its caller leaves: what holds its memory stops for nobody."""
+    """Works on a large request to its end, even if its caller leaves, because the work cannot be stopped."""
     working = asyncio.ensure_future(work)
 
     def end(_: object) -> None:
@@ -83,7 +83,7 @@ async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
         room.tidy(freed_bytes)
 
     working.add_done_callback(end)
-    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody is there to hear it
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
@@ -92,7 +92,7 @@ async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
 
 
 def _drop(made: asyncio.Future[Any]) -> None:
-    """Gives back the memory of an answer that nobody is there for."""
+    """Gives back the memory of an answer whose caller has left."""
     if not made.cancelled() and made.exception() is None and isinstance(answer := made.result(), Reserved):
         answer.share.close()
 
@@ -137,7 +137,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
 
 
 class Exchange:
-    """Both directions of a call. One reads and one writes at a time."""
+    """Both directions of a call. At most one task reads and one task writes at a time."""
 
     def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
         self._method = method
@@ -145,7 +145,7 @@ class Exchange:
         self._share: Share | None = None
 
     async def read(self) -> Message | None:
-        """The next message; None after the last one. A large one has its memory until the next is asked for."""
+        """Returns the next message; None after the last one. A large one keeps its share until the next ``read``."""
         self.close()
         request, self._share = await self._method.read(self._context)
         return request
@@ -185,17 +185,17 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
     if isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
         raise error
     if isinstance(error, grpc.aio.BaseError):
-        raise asyncio.CancelledError from error  # the call is gone: nobody hears an answer
+        raise asyncio.CancelledError from error  # the call has ended: nobody gets an answer
     if not isinstance(error, StatewardError):
-        log.exception("a call failed in an unforeseen way", method=name)
-        error = StatewardError("the server failed in an unforeseen way; its log has more")
+        log.exception("a call failed unexpectedly", method=name)
+        error = StatewardError("the server failed unexpectedly; see its log")
     elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
         log_damage("a call was refused", error, method=name)
     code, message, details = to_status(error)
-    # Its frames hold the request, and who aborts a call is held by the call until garbage is looked for.
+    # The frames of the traceback hold the request, and the call holds the error until the next garbage collection.
     error.__traceback__ = error.__context__ = None
     try:
         await context.abort(code, message, trailing_metadata=((DETAILS_KEY, details),))
-    except grpc.aio.InternalError as gone:  # refused by the core already, or its client left
+    except grpc.aio.InternalError as gone:  # the core has refused the call already, or the client left
         raise asyncio.CancelledError from gone
     raise AssertionError  # abort raises

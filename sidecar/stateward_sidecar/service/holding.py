@@ -1,8 +1,9 @@
-"""Around every call on a thread: with an archive, who may write it and what is known of it comes first.
+"""Wraps every call on a thread: with an archive, it first checks who may write the thread and how new this disk is.
 
-A verb of the store runs against this disk. Here it is made sure that the disk is right: for a write that this process
-holds the thread, for a read that what is here is what the archive has. Where a verb finds that it was overtaken, or
-needs history that only the archive has, that is put right and the verb runs again. Without an archive, nothing happens.
+A verb of the store runs against this disk. ``Holding`` makes sure that the disk is up to date: before a write, that
+this process holds the thread; before a read, that this disk has what the archive has. If a verb fails because the
+thread was given up, taken or deleted meanwhile, or because only the archive has the history, Holding mends that and
+runs the verb again. Without an archive it does nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from stateward_sidecar.store.store import Store
 
 T = TypeVar("T")
 ROUNDS = 4
-# How long after a question reads wait to hear whether another sidecar has taken the thread. A slower bucket counts as
-# away: later reads of the thread wait only for a moment, until it has answered.
+# How long reads wait for HEAD to show whether another sidecar has taken the thread. A slower bucket counts as away:
+# until it answers, later reads of the thread wait for MOMENT_S only.
 CHECK_WAIT_S, MOMENT_S = 1.0, 0.01
 
 
@@ -46,29 +47,29 @@ class Place(NamedTuple):
     namespace: str
     thread: str
     must_exist: bool = False
-    # ARCHIVED is asked for, so that it must be possible.
+    # The call asks for ARCHIVED, so it must be possible.
     is_archived: bool = False
-    item: str = ""  # of a batch; its errors name it
+    item: str = ""  # the item of a batch that errors name
 
 
 class Holding:
-    """What services ask before and after a verb."""
+    """Runs verbs on threads that this process may write or read."""
 
     def __init__(self, store: Store, archive: Archive | None, default_durability: Durability) -> None:
         self._store = store
         self.archive = archive
         self.default_durability = default_durability
         self.gate = Gate()
-        # Under way: whether threads that this process holds are still its own. Reads of one thread ask together.
-        # Questions that are not answered yet, and until when reads wait for them.
+        # Questions under way whether threads that this process holds are still its own, and until when reads wait for
+        # them. Reads of one thread ask together.
         self._checks: dict[tuple[str, str], tuple[asyncio.Future[None], float]] = {}
 
     async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
-        """Runs what waits for the bucket where it holds up nothing but what belongs to the same name."""
+        """Runs a verb that waits for the bucket. It delays only tasks of the same name."""
         return await asyncio.wrap_future(self.need().lanes.call(name, verb, *arguments))
 
     def need(self) -> Archive:
-        """The archive. Raises NoArchive."""
+        """Returns the archive. Raises NoArchive."""
         if self.archive is None:
             raise NoArchive("this daemon has no archive; start it with: stateward-sidecar --archive URL")
         return self.archive
@@ -76,15 +77,15 @@ class Holding:
     # -- before and around a verb ---------------------------------------------------------------------------------
 
     def is_held(self, namespace: str, thread: str) -> bool:
-        """Whether a thread can be written, and read from memory, without asking anybody."""
+        """Whether this process holds a thread, or has no archive. Asks nobody."""
         return self.archive is None or self.archive.holds(namespace, thread) is not None
 
     def may_write(self, namespace: str, thread: str) -> bool:
-        """Whether the next write passes without asking anybody."""
+        """Whether the next write passes without asking the archive."""
         return self.archive is None or self.archive.may_write(namespace, thread)
 
     def is_fresh(self, namespace: str, thread: str) -> bool:
-        """Whether a thread can be read from memory without asking anybody."""
+        """Whether a thread can be read from memory without asking the archive."""
         return self.archive is None or self.archive.is_fresh(namespace, thread)
 
     async def write(
@@ -96,29 +97,29 @@ class Holding:
         must_exist: bool = False,
         is_archived: bool = False,
     ) -> T:
-        """Runs a writing verb on a thread that this process holds. Raises what the verb raises, NotOwner, Fenced,
-        ShuttingDown.
+        """Takes the thread if needed, then runs a writing verb on it.
 
-        ``is_archived``: ARCHIVED is asked for, so that it must be possible.
+        ``is_archived``: the call asks for ARCHIVED, so it must be possible. Raises NotOwner, Fenced, ShuttingDown, and
+        the errors of the verb.
         """
         return await self.write_all([Place(namespace, thread, must_exist, is_archived)], verb)
 
     async def write_all(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
-        """The same for a verb that writes several threads."""
+        """Like ``write``, for a verb that writes several threads."""
         with self.gate:
             if self.archive is None:
                 return await verb()
             return await self._write(places, verb)
 
     async def _write(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
-        """One loop however many threads there are: the rounds of one do not multiply with those of another."""
+        """Runs one loop for all threads, so that the rounds of one thread do not multiply with those of another."""
         archive = self.need()
         rounds: dict[str, int] = {}
         confirmed = set[str]()
         asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
         while True:
             for place in asked:
-                self.gate.check()  # what a drain gave up is not taken back by a write that was under way
+                self.gate.check()  # a write under way must not take back what a drain gave up
                 await self._own_place(place)
             for place in places:
                 if place.is_archived:
@@ -142,7 +143,7 @@ class Holding:
                     await self._complete(error)
                     asked = []
                     continue
-                # Given up, taken or deleted in the middle of the call: whose it is now is asked in the next round.
+                # The thread was given up, taken or deleted during the call. The next round asks who owns it now.
                 if rounds[name] == ROUNDS or all(place.thread != name for place in places):
                     raise
                 asked = [
@@ -170,7 +171,7 @@ class Holding:
             raise in_item(error, place.item) from None
 
     async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:
-        """For what cannot be run again: makes sure once that this process holds the thread."""
+        """Takes the thread if needed, once. For work that cannot be repeated."""
         if self.archive is not None and self.archive.holds(namespace, thread) is None:
             await self._own(namespace, thread, must_exist=must_exist)
 
@@ -183,7 +184,7 @@ class Holding:
         await self.block((namespace, thread), own)
 
     async def read(self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]]) -> T:
-        """Runs a reading verb on what the archive says now, or on a thread that this process holds."""
+        """Brings this disk up to date unless the thread is fresh, then runs a reading verb and raises its errors."""
         archive = self.archive
         if archive is None:
             return await verb()
@@ -196,18 +197,18 @@ class Holding:
             except HistoryElsewhere as error:
                 await self._complete(error)
             except ThreadNotFound:
-                # Gone from this disk in the middle of the call: whether the archive has it is asked in the next round.
+                # The thread was deleted on this disk during the call. The next round asks whether the archive has it.
                 if round_number == ROUNDS - 1:
                     raise
             except Corrupt:
-                # Perhaps for want of what could not be had from the bucket at the time.
+                # Perhaps an object was missing because the bucket did not answer at the time.
                 if is_healed or not await self._heal(namespace, thread):
                     raise
                 is_healed = True
         raise _unfetched(thread)
 
     async def know(self, namespace: str, thread: str) -> None:
-        """Of what this process holds, it may know less than the archive; of all else, HEAD says what there is."""
+        """Asks HEAD. For a thread that this process holds, waits for the answer only ``CHECK_WAIT_S``."""
         archive, name = self.need(), (namespace, thread)
         if archive.holds(namespace, thread) is None:
             await self.block(name, archive.know, namespace, thread)
@@ -224,7 +225,7 @@ class Holding:
             checking.result()
 
     async def _heal(self, namespace: str, thread: str) -> bool:
-        with suppress(StatewardError):  # what was found first is what is wrong
+        with suppress(StatewardError):  # the first error is the one to raise
             return await self.block((namespace, thread), self.need().heal, namespace, thread)
         return False
 
@@ -240,17 +241,17 @@ class Holding:
     # -- durability -----------------------------------------------------------------------------------------------
 
     def is_wanted(self, durability: int) -> bool:
-        """Whether a call asks for ARCHIVED. Raises NoArchive, or ArchiveUnavailable while nothing is written yet."""
+        """Whether a call asks for ARCHIVED. Raises NoArchive or ArchiveUnavailable, before anything is written."""
         wanted = durability or self.default_durability
         if wanted != DURABILITY_ARCHIVED:
             return False
         if self.archive is None:
-            raise NoArchive("ARCHIVED was asked for, and this daemon has no archive; nothing was written")
+            raise NoArchive("the call asks for ARCHIVED, and this daemon has no archive; nothing was written")
         self.archive.check_reachable()
         return True
 
     def check_archivable(self, namespace: str, thread: str) -> None:
-        """Raises what stands in the way of ARCHIVED for a thread that this process holds."""
+        """Raises an error if a thread that this process holds cannot be archived."""
         self.need().check_archivable(namespace, thread)
 
     async def archived(self, written: Written, context: grpc.aio.ServicerContext) -> tuple[Durability, int]:
@@ -259,10 +260,10 @@ class Holding:
 
 
 def _expects_more(error: VersionMismatch) -> bool:
-    """Whether a caller expects what this disk has not: it may have saved through the sidecar that replaced this one."""
+    """Whether a caller expects more than this disk has: it may have saved through this sidecar's successor."""
     facts = error.metadata
     return int(facts.get("expected_version", 0)) >= int(facts.get("current_version", 0))
 
 
 def _unfetched(thread: str) -> ArchiveUnavailable:
-    return ArchiveUnavailable(f"the history of thread {thread!r} cannot be fetched; try again")
+    return ArchiveUnavailable(f"the history of thread {thread!r} could not be fetched from the archive; try again")

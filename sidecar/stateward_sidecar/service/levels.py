@@ -1,8 +1,8 @@
-"""Waiting until what was written has a level.
+"""Waits until an entry reaches a durability level.
 
-What is waited for is an entry, told by its digest, on a line that has a number on this disk. No thread is looked up by
-its name a second time: after a takeover another line has the name. The loop looks at what is in memory, and at entries
-that were written a moment ago; all else is looked for on another thread, as it may wait for the disk.
+The entry is identified by its digest, on a line that has a number on this disk. A thread is not looked up by its name a
+second time, because after a takeover another line has the name. The loop looks in memory and at entries that were
+written a moment ago. Another thread looks for all other entries, because that may wait for the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
 T = TypeVar("T")
-# How long an answer waits for the archive where its caller gave no deadline, and how much before a deadline it comes.
+# How long an answer waits for the archive without a deadline, and how long before a deadline it is sent.
 WAIT_MAX_S = 30.0
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
@@ -38,15 +38,17 @@ class _Answer(Protocol):
 
 
 def written(request: _Request, answer: _Answer, sequence: int) -> Written:
-    """The entry that an answer is about."""
+    """Returns the entry that an answer is about."""
     return Written(request.namespace, request.thread, sequence, answer.uid, answer.digest)
 
 
 async def archived(
     store: Store, archive: Archive, entry: Written, context: grpc.aio.ServicerContext
 ) -> tuple[Durability, int]:
-    """After a commit: waits until the entry is archived, or the deadline is near. Returns the level reached, and up to
-    where the line is archived. Raises Fenced where the entry is no history.
+    """After a commit, waits until the entry is archived, or the deadline is near.
+
+    Returns the level reached, and the sequence up to which the line is archived. Raises Fenced if a takeover left the
+    entry out of history.
     """
     line = store.lines.find_hot(entry)
     if line is None:
@@ -55,7 +57,7 @@ async def archived(
                 line = await _aside(archive, entry, store.read, store.lines.find, entry)
         except (HistoryElsewhere, VersionPruned, TimeoutError):
             line = None
-    if line is None:  # deleted since
+    if line is None:  # deleted in the meantime
         return DURABILITY_COMMITTED, 0
     return await await_archived(archive, line, entry.sequence, context)
 
@@ -63,7 +65,7 @@ async def archived(
 async def await_archived(
     archive: Archive, line: Thread, sequence: int, context: grpc.aio.ServicerContext
 ) -> tuple[Durability, int]:
-    """The same for a place of a line."""
+    """Waits like ``archived``, for a sequence of a line."""
     future: Future[None] | None = None
     try:
         async with asyncio.timeout(_timeout_s(context)):
@@ -72,11 +74,11 @@ async def await_archived(
             future = archive.wait(line, sequence)
             if future is not None:
                 await asyncio.wrap_future(future)
-    except (TimeoutError, Corrupt):  # late, or HEAD was found to be set back: committed it is
+    except (TimeoutError, Corrupt):  # too late, or HEAD was set back: the level reached is COMMITTED
         if future is not None:
             archive.desk.waiters.drop(line.number, future)
         return DURABILITY_COMMITTED, (archive.in_memory(line) or line).archived_sequence
-    except asyncio.CancelledError:  # its caller left; while the bucket is away, such would be kept for hours
+    except asyncio.CancelledError:  # the caller left; while the bucket is away, its waiter would be kept for hours
         if future is not None:
             archive.desk.waiters.drop(line.number, future)
         raise
@@ -89,5 +91,5 @@ def _timeout_s(context: grpc.aio.ServicerContext) -> float:
 
 
 async def _aside(archive: Archive, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:
-    """Runs what may wait for a disk, where it holds up neither the loop nor a thread of an agent."""
+    """Runs a verb that may wait for a disk, where it delays neither the loop nor the agents' threads."""
     return await asyncio.wrap_future(archive.lanes.call(("level", name), verb, *arguments))

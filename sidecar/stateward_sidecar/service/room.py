@@ -47,9 +47,7 @@ class Room:
     parser: Executor
 
     def reserve(self, loop: asyncio.AbstractEventLoop, size_bytes: int) -> Callable[[], None]:
-        """Counts the memory of a large background task. Returns a function that gives it back; any thread may call
-        it.
-        """
+        """Counts the memory of a background task. Returns a function that gives it back, callable from any thread."""
         share = self.requests.grant(size_bytes)
 
         def give_back() -> None:

@@ -1,4 +1,4 @@
-"""Making a save ready and queueing it, for calls and for streams."""
+"""Checks and prepares saves, for calls and for streams."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.method import ASIDE_BYTES, message_bytes
 from stateward_sidecar.store.save import SaveWrite
 
-# A smaller save is prepared on the event loop: handing it to a worker would cost more.
+# Saves up to this size are prepared on the event loop: to hand them to a worker would cost more.
 INLINE_BYTES_MAX = 64 << 10
 
 
 class Saving:
-    """What every save passes through before and after the writer."""
+    """The steps of every save before and after the writer."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._store = calls.store
 
     async def check(self, request: SaveRequest) -> Sequence[Named]:
-        """Checks a request; returns the blobs it names. Raises InvalidField."""
+        """Checks a request. Returns the blobs that it names. Raises InvalidField."""
         if message_bytes.get() > INLINE_BYTES_MAX:
             return await self._calls.read(check.check_save, request)
         namespace = request.namespace or check.DEFAULT_NAMESPACE
         return check.check_save(request, is_known=self._store.threads.cached(namespace, request.thread) is not None)
 
     def prepare_hot(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite | None:
-        """The save, where memory holds what it takes and nothing is large; else None."""
+        """Returns the prepared save if it is small and everything that it needs is in memory; else None."""
         if not self._is_inline(request):
             return None
         known = self._store.threads.cached(request.namespace, request.thread)
@@ -38,7 +38,7 @@ class Saving:
         return save if known is not None and save.prepare_hot(known) else None
 
     async def prepare(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite:
-        """The save, made ready as far as it can be outside the writer. Raises what it would raise, where it is sure."""
+        """Returns the save, prepared as far as possible outside the writer. Raises errors that are certain already."""
         save = self.prepare_hot(request, named)
         if save is None:
             is_large = message_bytes.get() > ASIDE_BYTES
@@ -48,7 +48,7 @@ class Saving:
 
     @staticmethod
     def _is_inline(request: SaveRequest) -> bool:
-        """Small, alone or as a part of a message that is not very large."""
+        """Whether a save is small, on its own or as a part of a message that is not very large."""
         size_bytes = message_bytes.get()
         return size_bytes <= INLINE_BYTES_MAX or (size_bytes <= ASIDE_BYTES and request.ByteSize() <= INLINE_BYTES_MAX)
 
@@ -57,6 +57,6 @@ class Saving:
             save.prepare(txn, self._store.threads.find(txn, save.namespace, save.request.thread))
 
     def after(self, save: SaveWrite) -> None:
-        """After the commit: perhaps it is time for a snapshot."""
+        """Starts a snapshot if one is due. Called after the commit."""
         if save.draft is not None:
             self._store.snapshots.consider(save.draft.thread, save.branch)

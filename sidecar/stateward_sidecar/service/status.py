@@ -1,7 +1,7 @@
 """The one table from reasons to gRPC status codes, and the status that carries both.
 
-Every error has exactly one ``ErrorInfo`` with all facts; some have one more detail that generic clients know. They
-travel in the standard ``grpc-status-details-bin`` trailer. Code and message alone are enough to act on.
+Every error has exactly one ``ErrorInfo`` with all facts. Some have a second detail that generic clients know. The
+details are sent in the standard ``grpc-status-details-bin`` trailer. Code and message alone are enough to act on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stateward_sidecar.errors import StatewardError
 
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
-# Details ride in a header block of limited size.
+# The details are in a header block of limited size.
 FACT_BYTES_MAX = 512
 MESSAGE_CHARS_MAX = 1024
 
@@ -65,7 +65,7 @@ _RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 50
 
 
 def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
-    """Code, message and the serialized google.rpc.Status of an error."""
+    """Returns code, message and the serialized google.rpc.Status of an error."""
     code = CODES[error.reason]
     message = error.message[:MESSAGE_CHARS_MAX]
     facts = {key: value[:FACT_BYTES_MAX] for key, value in error.metadata.items()}
@@ -80,7 +80,7 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
 
 
 def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
-    """The second detail, where a standard one fits."""
+    """Returns the second detail; None if no standard one fits."""
     thread = facts.get("thread", "")
     detail: Message | None = None
     if reason == "INVALID_FIELD":

@@ -1,7 +1,7 @@
-"""Waiting at the end of a log until something is there.
+"""Waits at the end of a log until there are new entries.
 
-What wakes a waiting call is the feed of commits that also wakes watches. It tells that something of the thread was
-committed, not what: a look at the branch's head in memory comes before the log is read again.
+The feed of commits wakes a waiting call, as it wakes watches. The feed does not tell what was committed. So the call
+compares the branch's head in memory before it reads the log again.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from stateward_sidecar.store.readlog import LogPage
 
 
 async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
-    """A page of a log as it is now."""
+    """Returns a page of a log as it is now."""
     reader, holding = calls.store.log_reader, calls.holding
     if reader.is_hot(request) and holding.is_fresh(request.namespace, request.thread):
         try:
             return reader.read(request)
         except StatewardError:
-            pass  # a worker looks again, and may wait for what is being committed
+            pass  # a worker reads again, and may wait for a commit under way
     return await holding.read(request.namespace, request.thread, lambda: calls.load(reader.read, request))
 
 
 async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> LogPage:
-    """The same, and where it is empty the first one that is not.
+    """Returns a page of a log. If the page is empty, waits for the first one that is not.
 
-    Ends with what is there: when the time is over or the daemon stops, and also when the log was rewritten, for then
-    the index that is waited for may mean something else.
+    Returns the current page if the time is over, if the daemon stops, or if the log was rewritten, because then the
+    index may mean something else.
     """
     until = asyncio.get_running_loop().time() + _wait_s(request, context)
     with feed.listen(request.namespace, request.thread) as listener:
@@ -46,7 +46,7 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
             except TimeoutError:
                 if _is_as_seen(calls, request, page):
                     return page
-                return await read_page(calls, request)  # what another sidecar wrote is not heard of here
+                return await read_page(calls, request)  # the feed knows nothing of what another sidecar wrote
             except ShuttingDown:
                 break
             seen = listener.changes
@@ -56,7 +56,7 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
 
 
 def _is_as_seen(calls: Calls, request: ReadLogRequest, page: LogPage) -> bool:
-    """Whether nobody can have added anything: thousands of waits that end at once need not all read again."""
+    """Whether the log is surely unchanged. Thousands of waits that end at once then do not all read again."""
     is_ours = calls.holding.is_fresh(request.namespace, request.thread)
     return is_ours and calls.store.log_reader.head(request) == page.answer.version
 

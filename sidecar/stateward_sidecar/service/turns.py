@@ -39,9 +39,7 @@ QUIET_TURNS, ARRIVING_TURNS = 6, 60
 
 
 def flow_of(request: Message, method: str) -> Flow:
-    """Returns the flow of a request: its thread, or its method if it names none. Calls of a flow begin in their
-    order.
-    """
+    """Returns a request's thread, or its method if it names none. Calls of one flow begin in their order."""
     first = next(iter(getattr(request, "saves", ())), request)
     return getattr(first, "namespace", ""), getattr(first, "thread", "") or method
 

@@ -67,9 +67,7 @@ def _plan(kind: Any) -> _Plan:
 
 
 def count_items(kind: Any, data: bytes) -> int:
-    """Returns how many messages and repeated values a message holds. Raises InvalidField; DecodeError if it is
-    malformed.
-    """
+    """Counts the messages and repeated values of a message. Raises InvalidField; DecodeError if it is malformed."""
     try:
         return _Count(data).walk(_plan(kind), 0, len(data), "")
     except IndexError:

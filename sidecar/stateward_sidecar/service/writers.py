@@ -328,9 +328,9 @@ class WriterService:
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001  (the boundary)
-            log.exception("a frame failed in an unforeseen way")
-            unforeseen = StatewardError("the server failed in an unforeseen way; its log has more")
-            return WriteResponse(refused=_refused(frame.number, unforeseen))
+            log.exception("a frame failed unexpectedly")
+            unexpected = StatewardError("the server failed unexpectedly; see its log")
+            return WriteResponse(refused=_refused(frame.number, unexpected))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
 
     async def _saved(self, frame: _Frame, stream: _Stream) -> SaveResponse:
