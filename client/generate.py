@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent / "stateward"
 SOURCE, TARGET = PACKAGE / "_async", PACKAGE / "_sync"
 RULES = (
     (r"    @overload  # asyncio\n(?:.*\n)*?.*\.\.\.\n", ""),  # a coroutine function is no tool of the blocking client
-    (r"(?<!`)\basync (def|with|for)\b", r"\1"),  # in documentation, `async with` is what the asyncio client needs
+    (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"  # noqa: ASYNC.*$", ""),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),

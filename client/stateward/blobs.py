@@ -1,9 +1,9 @@
-"""Blobs: bytes that are kept apart from the state, which only names them.
+"""Blobs: bytes that are stored apart from the state, which only names them.
 
-Two ways lead there. `thread.write_blob` gives a `Blob`, which is put into a state like any value and comes back as one.
-And a save turns values above the client's `blob_threshold` into blobs by itself; these come back as the values they
-were. The media type of the stored value tells the two apart: the client's own end in `MARK`, and what stands before it
-is the media type of the value, by which it is decoded.
+There are two kinds. `thread.write_blob` returns a `Blob`, which is put into a state like any value and is read as one.
+A save also turns values above the client's `blob_threshold` into blobs; these are read as the values that they were.
+The media type of the stored value tells the two apart: those that the client made end in `MARK`, and the part before it
+is the media type of the original value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_BYTES = 1 << 20
 
 
 class BlobPolicy:
-    """From what size on values become blobs, and whether the daemon has any. Of one client."""
+    """The size above which a client turns values into blobs, and whether the daemon supports blobs."""
 
     def __init__(self, threshold_bytes: int) -> None:
         if threshold_bytes < 0:
@@ -36,30 +36,30 @@ class BlobPolicy:
 
     @property
     def threshold_bytes(self) -> int:
-        """Larger values become blobs; 0 = none."""
+        """Larger values become blobs; 0 = none does."""
         return 0 if self.is_supported is False else self._threshold_bytes
 
 
 class BlobAccess(Protocol):
-    """How the blobs of a thread are read. What `read` and `chunks` give is to be awaited where `is_async`."""
+    """How the blobs of a thread are read. If `is_async`, the results of `read` and `chunks` must be awaited."""
 
     policy: BlobPolicy
     is_async: bool
 
     def read(self, digest: bytes, offset: int, length: int | None) -> Any:
-        """The bytes of a range."""
+        """Returns the bytes of a range."""
         ...
 
     def chunks(self, digest: bytes, offset: int, length: int | None) -> Any:
-        """The same as a stream of pieces."""
+        """Returns the same range as a stream of pieces."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes that are kept apart from the state, and read when they are asked for.
+    """Bytes that are stored apart from the state, and read on demand.
 
-    With `AsyncClient`, `read` is awaited and `chunks` read with `async for`.
+    With AsyncClient, await `read`, and read `chunks` with `async for`.
     """
 
     media_type: str
@@ -75,15 +75,16 @@ class Blob:
         return self.size_bytes
 
     def read(self, offset: int = 0, length: int | None = None) -> Any:
-        """The bytes from `offset` on; `length` None = to the end."""
+        """Returns `length` bytes from `offset` on; None = up to the end."""
         return self._reachable().read(self.sha256, offset, length)
 
     def chunks(self, offset: int = 0, length: int | None = None) -> Any:
-        """The same piece by piece, for what does not fit into memory."""
+        """Returns the same bytes piece by piece, for blobs that do not fit into memory."""
         return self._reachable().chunks(self.sha256, offset, length)
 
     def open(self) -> BinaryIO:
-        """A file that is read from the daemon as it is read, and can seek. Not with `AsyncClient`."""
+        """Opens the blob as a file that can seek and reads from the daemon on demand. Raises TypeError with
+        AsyncClient."""
         access = self._reachable()
         if access.is_async:
             raise TypeError("with AsyncClient use `await blob.read(…)` or `async for chunk in blob.chunks()`")
@@ -96,7 +97,7 @@ class Blob:
 
 
 class _BlobFile(io.RawIOBase):
-    """A blob as a file without buffer: each read asks for a range."""
+    """A blob as a file without a buffer: each read asks the daemon for a range."""
 
     def __init__(self, blob: Blob, access: BlobAccess) -> None:
         self._blob, self._access = blob, access
@@ -127,14 +128,15 @@ class _BlobFile(io.RawIOBase):
 
 
 class StateBlobs:
-    """The blobs that one state names: how to read them, and what was fetched already."""
+    """The blobs that one state names: how to read them, and those that were read already."""
 
     def __init__(self, access: BlobAccess) -> None:
         self.access = access
         self.fetched: dict[bytes, bytes] = {}
 
     def fetch(self, ref: state_pb2.BlobRef) -> bytes | None:
-        """The bytes of a value that the client made a blob of. None where reading them would have to be awaited."""
+        """Returns the bytes of a value that the client turned into a blob; None if reading them would have to be
+        awaited."""
         data = self.fetched.get(ref.sha256)
         if data is None and not self.access.is_async:
             data = self.access.read(ref.sha256, 0, None)
@@ -142,7 +144,7 @@ class StateBlobs:
 
 
 def make_blob(value: state_pb2.Value, threshold_bytes: int) -> state_pb2.Value | None:
-    """The value that names a blob in place of a large one; None where it stays as it is."""
+    """Returns a value that names a blob in place of a large value; None if the value stays as it is."""
     if not threshold_bytes or len(value.data) <= threshold_bytes:
         return None
     media_type = value.media_type + MARK
@@ -155,17 +157,17 @@ def make_blob(value: state_pb2.Value, threshold_bytes: int) -> state_pb2.Value |
 
 
 def is_made(value: state_pb2.Value) -> bool:
-    """Whether a stored value names a blob that a client made of a value by itself."""
+    """Returns whether a stored value names a blob that a client made of a large value."""
     return value.WhichOneof("content") == "blob" and value.media_type.endswith(MARK)
 
 
 def restored(value: state_pb2.Value, data: bytes) -> state_pb2.Value:
-    """The value that such a blob was made of."""
+    """Returns the value that such a blob was made of."""
     return state_pb2.Value(media_type=value.media_type.removesuffix(MARK), data=data)
 
 
 def is_blob_of(stored: state_pb2.Value, encoded: state_pb2.Value) -> bool:
-    """Whether a stored value names the blob that `encoded` would become."""
+    """Returns whether a stored value names the blob that `encoded` would become."""
     return (
         is_made(stored)
         and stored.media_type == encoded.media_type + MARK
@@ -176,19 +178,19 @@ def is_blob_of(stored: state_pb2.Value, encoded: state_pb2.Value) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """Bytes that are to be written: how to get them, and what is known of them before."""
+    """Bytes to be written: how to get them, and their size and digest if these are known before."""
 
     pieces: Callable[[], Iterable[bytes] | AsyncIterator[bytes]]
     size_bytes: int | None = None
     sha256: bytes = b""
     is_repeatable: bool = True
-    """False: they can be had only once, so that the write is not tried again."""
+    """False: the bytes can be read only once, so the write is not retried."""
     is_blocking: bool = False
-    """Whether getting them may take a while."""
+    """Whether reading the bytes may block."""
 
     @classmethod
     def nothing(cls, size_bytes: int | None, digest: bytes) -> Content:
-        """No bytes: they are there already."""
+        """No bytes: the daemon has them already."""
         return cls(tuple, size_bytes, digest)
 
     @classmethod
@@ -198,7 +200,7 @@ class Content:
 
     @classmethod
     def of(cls, source: Any) -> Content:
-        """What `write_blob` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
+        """Takes what `write_blob` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
         match source:
             case bytes() | bytearray() | memoryview():
                 return cls.of_bytes(bytes(source))
@@ -215,7 +217,7 @@ class Content:
 
 
 def slices(data: bytes) -> Iterator[bytes]:
-    """Cuts bytes into messages."""
+    """Cuts bytes into pieces of at most PIECE_BYTES."""
     view = memoryview(data)
     for at in range(0, len(data), PIECE_BYTES):
         yield bytes(view[at : at + PIECE_BYTES])

@@ -1,4 +1,4 @@
-"""What an edit did, as `diff`, `history` and `watch` tell it: one frozen dataclass for each kind."""
+"""The edits that `diff`, `history` and `watch` return: one frozen dataclass for each kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SlotSpliced:
 
 @dataclass(frozen=True)
 class NumberAdded:
-    """A slot's number was counted up, or down."""
+    """`delta` was added to the number in a slot."""
 
     slot: str
     delta: int
@@ -42,7 +42,7 @@ class NumberAdded:
 
 @dataclass(frozen=True)
 class EntriesAppended:
-    """Entries were added at the end of a log. `at_index` is the index of the first; None = not said."""
+    """Entries were added at the end of a log. `at_index` is the index of the first entry; None = unknown."""
 
     log: str
     entries: tuple[Any, ...]
@@ -60,7 +60,7 @@ class EntryReplaced:
 
 @dataclass(frozen=True)
 class LogTrimmed:
-    """Entries at the start or the end of a log were dropped; exactly one of the three is set."""
+    """Entries at the start or the end of a log were removed. Exactly one of the three fields is set."""
 
     log: str
     keep_last: int | None = None
@@ -79,7 +79,7 @@ Change = SlotSet | SlotDeleted | SlotSpliced | NumberAdded | EntriesAppended | E
 
 
 def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:
-    """The edits of a diff, in order, with decoded values."""
+    """Returns the edits of a diff in order, with decoded values."""
     return [_change(edit) for edit in diff.edits]
 
 

@@ -1,4 +1,4 @@
-"""What streams bring: versions of a history, and events of a watch."""
+"""The items of streams: versions of a history, and events of a watch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from stateward.v1.lease_pb2 import Lease
 
 
 class HistoryEntry(NamedTuple):
-    """One version of a line: `state` in the first one only (None too where it is too large: hydrate it), `changes`
-    against the parent in all but the first of oldest-first."""
+    """One version of a history.
+
+    Only the first entry has a `state`; None there means that the state is too large, so hydrate it. `changes` are the
+    edits against the parent; the first entry of a history that is read oldest first has none.
+    """
 
     checkpoint: Checkpoint
     state: State | None
@@ -33,9 +36,11 @@ class Pruned:
 
 @dataclass(frozen=True)
 class Event:
-    """One entry of a thread's journal. `kind` is one of "checkpoint", "tag_set", "tag_deleted", "options_changed",
-    "pruned", "deleted", "signal", "effect", "lease", or "" for one that is newer than this client; `what` is what
-    belongs to it."""
+    """One entry of a thread's journal.
+
+    `kind` is "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect" or
+    "lease"; "" = a kind that is newer than this client. `what` holds the details of that kind.
+    """
 
     kind: str
     cursor: str
@@ -44,10 +49,10 @@ class Event:
     sequence: int
     time: datetime
     what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None
-    """For "deleted" the cause: "request" or "ttl". An effect comes without its value; a lease without holder was given
-    back; both are messages of `stateward.v1`."""
+    """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
+    given back; both are messages of `stateward.v1`."""
     changes: list[Change] | None = None
-    """What a checkpoint changed, if asked for with `include_diff` and not pruned since."""
+    """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 
     @property
     def checkpoint(self) -> Checkpoint | None:

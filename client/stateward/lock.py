@@ -1,4 +1,4 @@
-"""What leases and locks of both clients are made of, apart from waiting."""
+"""The parts of leases and locks that both clients share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateward.models import Lease, ThreadOptions
 
 
 class LeaseShell:
-    """A lease that is wanted, held, lost or given back."""
+    """A lease: not taken yet, held, lost or given back."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class LeaseShell:
         self._pid = os.getpid()
         self._is_held = False
         self.token = 0
-        """Its fencing token, larger than that of every earlier holder; 0 = not taken yet."""
+        """The fencing token, larger than that of every earlier holder; 0 = not taken yet."""
         self.lost: LeaseHeld | None = None
-        """Why it is known to be lost; None = it is not."""
+        """Why the lease is lost, as far as this process knows; None = it is not known to be lost."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._ref.thread!r}, token={self.token})"
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process took it: a forked child gives nothing back that its parent holds."""
+        """Whether this process took the lease. A forked child gives back nothing that its parent holds."""
         return self._pid == os.getpid()
 
     def _take(self, lease: Lease) -> None:
@@ -54,7 +54,7 @@ class LeaseShell:
             self._ref.held.take(lease.token)
 
     def _give_back(self) -> int:
-        """The token that is to be given back; 0 = none."""
+        """Returns the token to be given back; 0 = none."""
         if not self.is_ours or not self._is_held:
             return 0
         self._is_held = False

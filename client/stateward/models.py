@@ -158,39 +158,42 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Retention:
-    """Which versions are kept. A version goes when every rule that is set lets it go; None = no such rule."""
+    """Which versions are kept.
+
+    A version is removed if every rule that is set allows it; None = no such rule.
+    """
 
     keep_last: int | None = None
-    """So many of the newest versions of each branch, >= 1."""
+    """How many of the newest versions of each branch are kept, >= 1."""
     keep_for: DurationField = DurationField()  # noqa: RUF009
-    """Versions younger than this."""
+    """How long a version is kept at least: younger versions stay."""
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Retention) -> Retention:
-        """From its message, in which 0 is no limit."""
+        """Reads the message, in which 0 means no limit."""
         keep_for = message.keep_for.ToTimedelta() if message.HasField("keep_for") else None
         return cls(keep_last=message.keep_last or None, keep_for=keep_for)
 
     def to_proto(self) -> thread_pb2.Retention:
-        """As the message that `from_proto` reads."""
+        """Returns the message that `from_proto` reads."""
         return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=self.keep_for)
 
 
 @dataclass(frozen=True)
 class ThreadOptions:
-    """What a thread can be given when it is made, and changed later with `update_options`."""
+    """The options of a thread. They are given when the thread is created, and changed with `update_options`."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     ttl: DurationField = DurationField()  # noqa: RUF009
-    """Deletes the thread this long after its last save; None = never."""
+    """How long after its last save the thread is deleted; None = never."""
     retention: Retention | None = None
-    """None = every version is kept."""
+    """Which versions are kept; None = every version."""
     parent_thread: str = ""
     agent: str = ""
 
     @classmethod
     def from_proto(cls, message: thread_pb2.ThreadOptions | thread_pb2.Thread) -> ThreadOptions:
-        """Also from a thread, which has the same fields."""
+        """Reads the message. A Thread has the same fields."""
         return cls(
             labels=read_map(message.labels),
             ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
@@ -200,7 +203,7 @@ class ThreadOptions:
         )
 
     def to_proto(self) -> thread_pb2.ThreadOptions:
-        """As the message that `from_proto` reads."""
+        """Returns the message that `from_proto` reads."""
         return thread_pb2.ThreadOptions(
             labels=dict(self.labels),
             ttl=self.ttl,

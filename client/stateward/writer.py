@@ -1,4 +1,4 @@
-"""What both writers are made of, apart from waiting."""
+"""The parts of writers that both clients share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WriterShell:
 
     @property
     def token(self) -> int:
-        """The fencing token of its lease, for others who are to refuse what an older holder still sends."""
+        """The fencing token of the writer's lease. Others can refuse what an older holder still sends."""
         return self._writing.token
 
     @property
@@ -50,7 +50,7 @@ class WriterShell:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made it: a forked child must not use its parent's stream."""
+        """Whether this process made the writer. A forked child must not use its parent's stream."""
         return self._pid == os.getpid()
 
     def _require_ours(self) -> None:
@@ -61,7 +61,7 @@ class WriterShell:
 
 
 class HandleShell:
-    """A version on its way."""
+    """A version that a writer has sent."""
 
     def __init__(self, writer: Any, frame: Frame) -> None:
         self._writer = writer
@@ -72,23 +72,23 @@ class HandleShell:
 
     @property
     def version(self) -> int:
-        """The number of the version: the one it is to have, until it is answered."""
+        """The number of the version: the expected one until the daemon has answered."""
         known = self._frame.checkpoint or self._frame.expected
         assert known is not None  # a handle is of a frame that was sent ahead
         return known.version
 
     @property
     def done(self) -> bool:
-        """Whether the answer was read. Answers are read while somebody waits: in `result`, `flush` or `save`, and in
-        `send` where too many are under way."""
+        """Whether the answer was read. `result`, `flush` and `save` read answers, and `send` if too many are
+        outstanding."""
         return self._frame.is_done
 
     @property
     def error(self) -> StatewardError | None:
-        """What refused it, where that is known."""
+        """The error that refused the version; None = none is known."""
         return self._frame.error
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What was written, where that is known."""
+        """The saved version; None = not known yet."""
         return self._frame.checkpoint

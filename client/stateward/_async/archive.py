@@ -17,46 +17,47 @@ from stateward.durations import Duration
 
 
 class AsyncArchive:
-    """The archive of the daemon, as far as it holds the client's namespace. NoArchive where there is none.
+    """The archive of the daemon, for the client's namespace. Its methods raise NoArchive if there is no archive.
 
-    These are the only calls that list the bucket: they cost requests by the number of threads.
+    `list`, `verify`, `restore` and `collect` list the bucket, and so cost requests by the number of threads.
     """
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
 
     async def status(self) -> ArchiveStatus:
-        """Where the archive is and how it does. Asks the daemon only, not the bucket."""
+        """Returns where the archive is and how it does. Asks only the daemon, not the bucket."""
         return await self._session.run(archive.status())
 
     def list(self, *, index: bool = False) -> AsyncStream[ArchivedThread]:
-        """All threads in the archive, whoever holds them; one request to the bucket for each.
+        """Lists all threads in the archive, whoever owns them, with one request to the bucket for each.
 
-        `index` also keeps them on this disk as copies without history, so that `client.threads()` finds them.
+        With `index` the daemon also keeps a copy of each without its history, so that `client.threads()` finds them.
         """
         return self._session.open(archive.list_threads(self._session.namespace, index=index))
 
     def verify(self, thread: str | None = None, *, data_percent: float = 0.0) -> AsyncStream[ArchiveVerifyProgress]:
-        """Looks whether everything is there, and reads `data_percent` (0 to 100) of the bytes back."""
+        """Checks that every object is there, and reads `data_percent` (0 to 100) of the bytes back."""
         return self._session.open(archive.verify(self._session.namespace, thread, data_percent))
 
     def restore(self, thread: str | None = None, *, dry_run: bool = False) -> AsyncStream[RestoreProgress]:
-        """Copies threads (or one) from the archive to this disk, without taking them from who holds them.
+        """Copies all threads, or one, from the archive to this disk. Their owners keep them.
 
-        Can be made again: what is here is not read anew. `dry_run` only tells what there is.
+        The call can be repeated: it skips what is on this disk already. `dry_run` only returns what would be copied.
         """
         return self._session.open(archive.restore(self._session.namespace, thread, dry_run=dry_run))
 
     def collect(self, *, dry_run: bool = False, older_than: Duration | None = None) -> AsyncStream[GarbageProgress]:
-        """Removes objects that nobody needs any more; `dry_run` only names them.
+        """Removes objects from the bucket that no thread needs any more. `dry_run` only names them.
 
-        Only those that were let go at least `older_than` ago (None = an hour), so that a stalled writer loses nothing.
+        `older_than` is how long ago an object must have been unlinked (None = an hour), so that a stalled writer loses
+        nothing.
         """
         return self._session.open(archive.collect(self._session.namespace, dry_run=dry_run, older_than=older_than))
 
     async def repair(self, thread: str, *, dry_run: bool = False) -> Repair:
-        """Writes a thread's place in the archive anew from this disk, where it was lost, damaged or rolled back.
+        """Writes a thread's HEAD in the archive anew from this disk, if it was lost, damaged or rolled back.
 
-        `dry_run` only tells what is wrong.
+        `dry_run` only returns what is wrong.
         """
         return await self._session.run(archive.repair(self._session.namespace, thread, dry_run=dry_run))

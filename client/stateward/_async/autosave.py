@@ -1,4 +1,4 @@
-"""Saving while an agent works: after steps, by the clock, at the end, and before what is risky."""
+"""Saving while an agent works: after steps, by a timer, at the end, and before risky steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_S = 0.25
 
 
 class AsyncAutosave:
-    """Saves a state while an agent works; `AsyncThread.autosave` makes it. Use it with `async with`."""
+    """Saves a state while an agent works. `AsyncThread.autosave` makes it; use it as a context manager."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AsyncAutosave:
         cadence: Cadence,
         sigterm_status: Status | str | None,
     ) -> None:
-        """`sigterm_status` is that of the final save after SIGTERM; None = SIGTERM is left alone."""
+        """`sigterm_status` is the status of the final save after SIGTERM; None = SIGTERM is not handled."""
         self._session = session
         self._ref = ref
         self._cadence = cadence
@@ -46,38 +46,42 @@ class AsyncAutosave:
 
     @property
     def state(self) -> State:
-        """What is saved."""
+        """The state that is saved."""
         return self._cadence.state
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The version that was saved last by this object; None = none yet."""
+        """The last version that this object saved; None = none yet."""
         return self._cadence.last
 
     @property
     def error(self) -> BaseException | None:
-        """What a save in the background met, until it is raised by the next step, or a later save succeeds."""
+        """The error of a save in the background, until the next step raises it or a later save succeeds."""
         return self._cadence.error
 
     @property
     def lock(self) -> Lock:
-        """Held while the state changes or is saved; see `changing`. To ask for it starts the timer."""
+        """The lock that is held while the state changes or is saved; see `changing`. Reading this property starts the
+        timer."""
         self._start_timer()
         return self._lock
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[State]:
-        """Around every change of the state: from the first use on the state counts as whole outside of these blocks,
-        and the timer saves it there by itself. Waits while a save is under way. With asyncio also around changes
-        without an await."""
+        """Surrounds a change of the state. Waits while a save is under way.
+
+        After its first use, the state counts as whole outside of these blocks, and the timer saves it there. So put
+        every change into such a block, with asyncio also changes without an await.
+        """
         async with self.lock:
             yield self.state
 
     async def step(self, **options: Unpack[SaveOptions]) -> Checkpoint | None:
-        """Says that a step is done and the state is whole: saves now, or later with `after_each_step=False`.
+        """Says that a step is done and the state is whole. Saves now, or with `after_each_step=False` when a save is
+        due.
 
-        None where nothing changed or nothing is due. Raises what a save in the background met, unless trying again
-        helped. After a SIGTERM the final save is made here, and the process ends as it would have.
+        Returns None if nothing changed or no save is due. Raises the error of a save in the background, unless a retry
+        succeeded. After SIGTERM this call makes the final save, and the process then ends as it would have.
         """
         async with self._lock:
             if not self._is_open:
@@ -96,21 +100,27 @@ class AsyncAutosave:
         term: Duration = TERM_S,
         **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
-        """As `thread.before`, saving this state as a save between two steps would: with the step and metrics that were
-        said last, and the options and windows of this autosave. `options` say more, or otherwise."""
+        """Does what `thread.before` does, with this state.
+
+        The save has the step and metrics that were given last, and the options and windows of this autosave; `options`
+        add to these or replace them.
+        """
         save = partial(self._cadence.before, name, options)
         return AsyncBeforeStep(self._session, self._ref, (name, key, term), save, check, self._lock)
 
     async def open(self) -> Self:
-        """Begins. With `on_sigterm`: ValueError outside of the main thread; with asyncio RuntimeError where the event
-        loop has a handler for SIGTERM that cannot be taken over (uvloop)."""
+        """Begins to save.
+
+        With `on_sigterm` it raises ValueError outside of the main thread. With asyncio it raises RuntimeError if the
+        event loop has a handler for SIGTERM that cannot be replaced (uvloop).
+        """
         if self._sigterm_status is not None:
             self._sigterm.install(running_loop())
         self._is_open = True
         return self
 
     async def close(self) -> None:
-        """The final save, and the end. Closing again does nothing."""
+        """Makes the final save and stops. Closing again does nothing."""
         await self._close(None)
 
     async def __aenter__(self) -> Self:
@@ -148,7 +158,7 @@ class AsyncAutosave:
                 report_loss(failure)
 
     async def _end(self, options: SaveOptions) -> Checkpoint | None:
-        """The final save after SIGTERM; then the signal goes its way, and comes back only if nothing ends for it."""
+        """Makes the final save after SIGTERM, then hands the signal over. Returns only if the process does not end."""
         try:
             checkpoint: Checkpoint | None = await self._session.run(self._cadence.finish(self._sigterm_status, options))
         except Exception as error:
@@ -185,7 +195,7 @@ class AsyncAutosave:
 
 
 class AsyncBeforeStep:
-    """What `AsyncThread.before` returns, to be used with `async with`."""
+    """The result of `AsyncThread.before`, to be used as a context manager."""
 
     def __init__(
         self,
@@ -196,7 +206,7 @@ class AsyncBeforeStep:
         check: Check | None,
         lock: Lock,
     ) -> None:
-        """`named`: the name of the step, its key (empty = the name), and the term of its claim."""
+        """`named` is the name of the step, its key (empty = the name), and the term of its claim."""
         name, key, term = named
         term_s = seconds(term, "term")
         self._session = session

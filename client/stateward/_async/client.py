@@ -39,28 +39,29 @@ from stateward.signals import Wake
 class AsyncClient:
     """A connection to the daemon beside this process, for one namespace.
 
-    Opens at first use and waits up to `connect_timeout` for the daemon; ServerUnavailable if none answers. Later calls
-    are repeated for up to `retry_timeout` while the daemon is away; that is safe, as every write carries a
-    request id. A write also waits that long for a thread whose sidecar seems to be dead: until its lease is over. Each
-    attempt may take `call_timeout`; then DeadlineExceeded.
+    `target` is `unix:///path`, a bare path or host:port. None looks for the socket where the daemon puts it by default.
 
-    `target` is `unix:///path`, a bare path or host:port; None finds the socket as the daemon places it.
+    The client connects at the first call, and waits up to `connect_timeout` for the daemon; then the call raises
+    ServerUnavailable. Later calls are repeated for up to `retry_timeout` while the daemon is away. That is safe,
+    because every write carries a request id. Each attempt may take `call_timeout`; then the call raises
+    DeadlineExceeded.
 
-    `take_over` is for supervisors that know that the old machine is dead: a write that is refused because another
-    sidecar holds the thread (NotOwner) takes the thread over and is made once more. A sidecar that is alive after all
-    is fenced by it, and what it had not archived becomes an orphan. Without it, such a write waits until the other
-    sidecar was idle for a lease; NotOwner is raised if it is alive, or if that takes longer than `retry_timeout`.
+    A write to a thread that another sidecar holds waits up to `retry_timeout` until the thread is free, if that sidecar
+    seems to be dead. It raises NotOwner if that sidecar is alive, or if the wait takes too long. With `take_over` the
+    write takes the thread instead. That is for supervisors which know that the old machine is dead: if its sidecar is
+    alive, it is fenced, and what it had not archived becomes an orphan.
 
-    Values of more than `blob_threshold` bytes are kept apart from the state, and read when they are looked at (0 =
-    none). What grows step by step belongs into a log: a blob is written anew whenever its value changes.
+    Values of more than `blob_threshold` bytes become blobs: they are stored apart from the state, and read when they
+    are used (0 = none). Put data that grows step by step into a log, because a blob is written anew whenever its value
+    changes.
 
-    `migrations` bring states of older schemas up to date as they are read. `ephemeral` names slots that are never
-    saved; a name that ends in "/" stands for all that begin so.
+    `migrations` bring states of older schemas up to date when they are read. `ephemeral` names slots that are never
+    saved; a name that ends in "/" means all slots that begin with it.
 
-    `holder` names this agent across its restarts, such as "worker-3": what its former process held, claims of effects
-    and leases, is then free for it at once, and for others when its term ends. Never give one name to two processes
-    that live at the same time: each would take what the other holds. In a forked child a client from before the fork
-    has no name. None = something random.
+    `holder` names this agent across restarts, such as "worker-3". A new process with the same name takes over at once
+    the leases and claims of the old process; others get them when their terms end. Never use one name in two processes
+    at a time: each would take what the other holds. A client that was made before a fork has no name in the child. None
+    = a random name.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class AsyncClient:
 
     @property
     def target(self) -> str:
-        """The gRPC target at which the client looks for the daemon."""
+        """The gRPC target of the daemon."""
         return self._session.settings.target
 
     @property
     def namespace(self) -> str:
-        """The namespace of all threads of this client."""
+        """The namespace of this client."""
         return self._session.namespace
 
     # -- threads and the daemon ---------------------------------------------------------------------------------------
@@ -118,50 +119,52 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends open streams and the connection. Closing again does nothing."""
+        """Closes the open streams and the connection. Closing again does nothing."""
         await self._session.close()
 
     def thread(
         self, name: str, *, branch: str = "main", migrations: Migrations | Literal[False] | None = None
     ) -> AsyncThread:
-        """A handle on a thread, which need not exist. Asks nothing of the daemon.
+        """Returns a handle on a thread, which need not exist. Sends nothing.
 
-        `migrations` bring states of older schemas up to date; None = those of the client, False = none.
+        `migrations` bring states of older schemas up to date; None = the client's migrations, False = none.
         """
         return AsyncThread(self._session, self._session.refer(name, branch, migrations))
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
-        """The namespace's threads, the most recently changed first, read page by page.
+        """Lists the threads of the namespace, most recently changed first, page by page.
 
-        A thread that is saved to while the list is read is not left out: it may come at the end, out of its order.
+        A thread that is saved while the list is read is still listed, but may come at the end.
         """
         pages = ThreadList(threads.list_threads(self.namespace, **filters))
         return self._session.read_list(ThreadList.next_page, pages)
 
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> AsyncIterator[Checkpoint]:
-        """Versions of all threads of the namespace, newest first, read page by page."""
+        """Lists the versions of all threads of the namespace, newest first, page by page."""
         request = reading.list_checkpoints(self.namespace, "-", **filters)
         return self._session.read_list(reading.read_checkpoints, request)
 
     @property
     def archive(self) -> AsyncArchive:
-        """Looks after the archive as a whole."""
+        """The archive as a whole: its state, its threads, and its upkeep."""
         return AsyncArchive(self._session)
 
     async def save_all(self, saves: Iterable[PreparedSave]) -> list[Checkpoint]:
-        """One version in each of several threads, all or none on this disk: `save_all([a.prepare(x), b.prepare(y)])`.
+        """Saves one version in each of several threads, all or none: `save_all([a.prepare(x), b.prepare(y)])`.
 
-        The archive gets them thread by thread, so after the loss of the machine one may be there without the other.
+        All or none holds for this disk. The archive gets the versions thread by thread, so it may have only some of
+        them if this machine is lost.
         """
         return await self._session.run(saving.save_all(list(saves)))
 
     def watch(
         self, *, after_cursor: str = "", include_diff: bool = False, labels: Mapping[str, str] | None = None
     ) -> AsyncStream[Event]:
-        """Events of all threads of the namespace, from now on or after a cursor. Close it, or use it with `with`.
+        """Streams the events of all threads of the namespace, from now on or after a cursor.
 
-        The blocking watch has begun when this returns, the asyncio one with `async with` (or the first step of `async
-        for`). It goes on after a restart of the daemon without gap or duplicate.
+        `include_diff` adds the changes of each version. `labels` selects the threads that have them. A blocking watch
+        begins when this method returns, an asyncio watch when the stream is entered or first read. It continues after a
+        restart of the daemon without gap or duplicate. Close the stream, or use it as a context manager.
         """
         ref = ThreadRef(self.namespace, "-", "")
         return self._session.watch(
@@ -169,15 +172,15 @@ class AsyncClient:
         )
 
     async def server_info(self) -> ServerInfo:
-        """Version, limits and features of the daemon."""
+        """Returns the version, limits and features of the daemon."""
         return await self._session.run(threads.server_info())
 
     async def stats(self) -> Stats:
-        """Counts and sizes of the daemon."""
+        """Returns counts and sizes of the daemon."""
         return await self._session.run(threads.stats())
 
     def verify(self, thread: str | None = None) -> AsyncStream[VerifyProgress]:
-        """Reads stored records of this namespace (or one thread) back and tells what is wrong with them."""
+        """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""
         return self._session.open(VerifyReader(self.namespace, thread or ""))
 
     # -- many threads -------------------------------------------------------------------------------------------------
@@ -190,15 +193,16 @@ class AsyncClient:
         threads: Iterable[str] | None = None,
         on_progress: Callable[[str, Report], None] = lambda *_: None,
     ) -> Report:
-        """Migrates the heads of all branches of all threads of the namespace, or of these threads. `migrations` are
-        those of the client unless they are given.
+        """Migrates the heads of all branches of all threads of the namespace, or of the given threads.
 
-        Runs beside agents at work: tries a thread again that is saved meanwhile, and passes over a thread that is
-        current, so a run that was interrupted can be repeated. The report names what failed; that stays as it was.
-        `dry_run` migrates in memory only; it cannot judge threads that another sidecar wrote last, and counts them
-        apart. Calls `on_progress(thread, report)` after each thread.
+        `migrations` are the client's by default. `dry_run` migrates in memory only. It cannot judge threads that
+        another sidecar wrote last, and counts them as `remote`. `on_progress(thread, report)` is called after each
+        thread.
 
-        A new version of a finished thread begins its TTL anew. Looks at threads on this daemon's disk only.
+        Agents may go on saving meanwhile: a thread that is saved in between is tried again. Current threads are
+        skipped, so an interrupted run can be repeated. The report names the branches that could not be migrated; they
+        stay unchanged. The TTL of a finished thread starts again with its new version. Only threads on this daemon's
+        disk are migrated.
         """
         chosen = migrations if migrations is not None else self._session.migrations
         if chosen is None:
@@ -215,7 +219,7 @@ class AsyncClient:
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
     ) -> dict[Status | int, int]:
-        """How many threads of the namespace have each status: {Status.FAILED: 3, …}. Reads an index, no thread."""
+        """Counts the threads of the namespace by status: {Status.FAILED: 3, …}. Reads an index only."""
         counts: dict[Status | int, int] = await self._session.run(
             threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )
@@ -224,25 +228,26 @@ class AsyncClient:
     # -- boards and locks ---------------------------------------------------------------------------------------------
 
     def board(self, name: str, *, agent: str = "") -> AsyncBoard:
-        """A thread that several agents write: each opens it with its own name. Asks nothing of the daemon."""
+        """Returns a thread that several agents write, each under its own name. Sends nothing."""
         return AsyncBoard(self.thread(name), agent)
 
     def lock(
         self, name: str, *, term: Duration = 30.0, wait: Duration = 0.0, take_over: bool = False,
         holder: str | None = None,
     ) -> AsyncHeldLease:  # fmt: skip
-        """A lock with a name, among all clients of the namespace on this daemon, to be used with `with`. LeaseHeld
-        where somebody holds it, after `wait` seconds.
+        """Returns a named lock among all clients of the namespace, to be used as a context manager.
 
-        It is the lease of a thread of its own, `locks/<name>`, so it survives the daemon, and with an archive the
-        machine. Another machine gets it when the one that had it has archived nothing of it for `--archive-lease`
-        (10 s) and the term of the last holder that is known there is over; until then NotOwner, after `wait` seconds.
-        To hold a lock archives nothing, so a holder that lives may be replaced from another machine and not know it:
-        where clients of several machines use a lock, let what it protects refuse a `token` below the newest it has
-        seen.
+        Raises LeaseHeld if another client holds the lock for longer than `wait`, at most an hour. The lock is free
+        `term` after the last renewal of a holder that died. `take_over` takes it from a holder that is known to be
+        dead. `holder` names the holder; by default that is the client's `holder`.
 
-        Tokens only grow, on all machines, until the thread `locks/<name>` is deleted: then they begin anew. `holder`
-        names who holds it instead of the client's own name.
+        The lock is the lease of the thread `locks/<name>`. It survives the daemon, and with an archive the machine.
+        Another machine may take it once its sidecar has archived nothing of that thread for `--archive-lease` (10 s)
+        and the term of the last archived holder is over. Until then the call raises NotOwner after `wait`.
+
+        Holding a lock archives nothing, so a live holder may lose the lock to another machine without knowing. If
+        clients of several machines use a lock, let the resource that it protects refuse every `token` below the newest
+        that it has seen. Tokens only grow, on all machines, until the thread `locks/<name>` is deleted.
         """
         ref = ThreadRef(self.namespace, leases.LOCKS + name, "main")
         return AsyncHeldLease(self._session, ref, term=term, wait=wait, take_over=take_over, holder=holder)
@@ -250,17 +255,21 @@ class AsyncClient:
     # -- questions and signals ----------------------------------------------------------------------------------------
 
     def waiting(self, *, labels: Mapping[str, str] | None = None) -> AsyncIterator[ThreadInfo]:
-        """The threads that wait for something, the most recently changed first: `question`, `wait_id`, and
-        `pending_signals` where it came and no agent has taken it yet."""
+        """Lists the threads that wait for something, most recently changed first.
+
+        `info.question` and `info.wait_id` say what a thread waits for, and `info.pending_signals` counts the signals
+        that its agent has not acknowledged.
+        """
         pages = ThreadList(signals.list_waiting(self.namespace, labels))
         return self._session.read_list(ThreadList.next_page, pages)
 
     def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> AsyncStream[Wake]:
-        """Threads whose agents have something to do: first those with signals that wait already, then each to which
-        one comes. Close it, or use it with `with`.
+        """Streams the threads whose agents have signals to handle: first the present ones, then each to which a signal
+        comes.
 
-        It goes on after a restart of the daemon, and nothing is missed then. A signal that came to the archive through
-        another sidecar is told when this one looks at the thread: `stateward run` does that from time to time.
+        The stream continues after a restart of the daemon and misses nothing. A signal that came to the archive through
+        another sidecar appears when this sidecar next reads the thread; `stateward run` does that regularly. Close the
+        stream, or use it as a context manager.
         """
         return AsyncSignalStream(self._session, SignalReader(self.namespace, labels))
 
@@ -326,9 +335,9 @@ class AsyncClient:
         return None if found is None else AsyncTakenThread(self._session, self._session.refer(found.thread), found)
 
     def handoffs(self, to: str | None = None) -> AsyncIterator[Handoff]:
-        """What is handed over and not taken, to one agent or to all; the newest first.
+        """Lists the open handoffs to one agent, or to all, newest first.
 
-        Only of threads that this sidecar has on its disk: not what was handed over on another machine.
+        Includes only threads on this sidecar's disk, and none that was handed over on another machine.
         """
         read = partial(handoff.read_open, self._session.refer, to)
         return self._session.read_list(read, handoff.waiting(self.namespace))
@@ -336,10 +345,10 @@ class AsyncClient:
     # -- the machine --------------------------------------------------------------------------------------------------
 
     async def drain(self, *, grace: Duration | None = None, undo: bool = False) -> DrainResult:
-        """Prepares the machine for being taken away: the daemon is not ready any more and takes no new work
-        (ShuttingDown), archives what is committed, and gives every thread up. Reads go on.
+        """Prepares this machine for removal: the daemon archives what is committed, and gives every thread up.
 
-        `grace` is how many seconds that may take, at most an hour; None = the daemon's --grace. `result.dirty_threads`
-        0 = the machine may go; else call again. `undo` takes work again, and so does a restart.
+        The daemon reports that it is not ready and refuses new work with ShuttingDown. Reads continue. `grace` is how
+        long archiving may take, at most an hour; None = the daemon's --grace. If `result.dirty_threads` is 0, the
+        machine can be removed; otherwise call again. `undo` ends the drain, as a restart does.
         """
         return await self._session.run(drain.drain(grace, undo))

@@ -1,4 +1,4 @@
-"""The stream that tells which agents have something to do."""
+"""The stream of threads whose agents have signals to handle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stateward.signals import Wake
 
 
 class AsyncSignalStream(AsyncStream[Wake]):
-    """Threads with signals that wait already, then each thread to which a signal comes."""
+    """Streams the threads that have signals already, then each thread to which a signal comes."""
 
     def __init__(self, session: AsyncSession, reader: SignalReader) -> None:
         super().__init__(session, session.reading(reader))

@@ -19,11 +19,14 @@ from stateward.writer import HandleShell, WriterShell
 
 
 class AsyncSaveHandle(HandleShell):
-    """A version that a writer has sent. Waiting for it may be cancelled and taken up again."""
+    """A version that a writer has sent. Waiting for it can be cancelled and started again."""
 
     async def result(self) -> Checkpoint:
-        """Waits for the answer. Raises what refused it; WriterAborted where that was another one before it;
-        NotArchivedYet where it is saved, but less durably than asked."""
+        """Waits for the answer and returns the saved version.
+
+        Raises the error that refused the version, or WriterAborted if an earlier version was refused. Raises
+        NotArchivedYet if the version is saved, but less durably than asked.
+        """
         checkpoint: Checkpoint = await self._writer._drive(lambda writing: writing.wait(self._frame))
         return checkpoint
 
@@ -31,14 +34,15 @@ class AsyncSaveHandle(HandleShell):
 class AsyncWriter(WriterShell):
     """Saves over one stream that holds the thread's lease: the fastest way to save.
 
-    `save` is answered before it returns. `send` returns at once, and the state may be changed and sent again; `flush`
-    waits for all. When a version is refused, those sent after it are refused too (WriterAborted), so nothing lands on
-    a hole: `send` and `flush` raise what refused it until `reset` gives the state to go on from.
+    `save` waits for the answer. `send` returns at once, and the state can be changed and sent again; `flush` waits for
+    all answers. If a version is refused, all versions sent after it are refused too (WriterAborted), so there is never
+    a gap. `send` and `flush` then raise the first error until `reset` returns a state to continue from.
 
-    A stream that breaks is opened again, and what was not answered is sent again: nothing is lost or written twice.
-    Once somebody else has taken the lease, everything that was not written raises LeaseHeld.
+    A stream that breaks is opened again, and unanswered versions are sent again: nothing is lost or written twice. If
+    another client has taken the lease, unwritten versions raise LeaseHeld.
 
-    Belongs to one task, like a State. Leaving the `async with` block waits for what was sent and gives the lease back.
+    A writer belongs to one task or thread, as a State does. Leaving the block waits for all answers and gives the lease
+    back.
     """
 
     def __init__(self, session: AsyncSession, ref: ThreadRef, **options: Any) -> None:
@@ -60,31 +64,31 @@ class AsyncWriter(WriterShell):
         await self._close(is_quiet=error is not None)
 
     async def close(self) -> None:
-        """Waits for what was sent, gives the lease back and ends the stream. Closing again does nothing.
+        """Waits for all answers, gives the lease back and closes the stream. Closing again does nothing.
 
-        Raises what refused a version, if nobody was told yet.
+        Raises the error that refused a version, if no call has raised it yet.
         """
         await self._close(is_quiet=False)
 
     async def save(self, state: State, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Writes what changed in `state` as a new version, as `thread.save` does. A refusal leaves it as it was."""
+        """Saves what changed in `state` as a new version, as `thread.save` does. A refusal leaves it unchanged."""
         checkpoint: Checkpoint = await self._drive(lambda writing: writing.save(state, options))
         return checkpoint
 
     async def send(self, state: State, **options: Unpack[SaveOptions]) -> AsyncSaveHandle:
-        """Sends what changed in `state` and returns at once; waits only where too much is under way.
+        """Sends what changed in `state` and returns at once. Waits only if too many versions are unanswered.
 
-        The state goes on from the new version. Where that is refused after all, it fits no version any more: go on with
-        the one that `reset` gives.
+        The state continues from the version that was sent. If that version is refused later, the state fits no version
+        any more: continue with the state that `reset` returns.
         """
         return AsyncSaveHandle(self, await self._drive(lambda writing: writing.send(state, options)))
 
     async def flush(self) -> None:
-        """Waits until everything that was sent is answered. Raises what was refused."""
+        """Waits until all versions that were sent are answered. Raises the error that refused one."""
         await self._drive(lambda writing: writing.flush())
 
     async def reset(self) -> State:
-        """After a refusal: reads the head and returns it as the state to go on from."""
+        """Reads the head after a refusal, and returns it as the state to continue from."""
         state: State = await self._drive(lambda writing: writing.reset())
         return state
 

@@ -18,17 +18,17 @@ from stateward.models import Checkpoint
 
 
 class Board:
-    """A thread that several agents write at the same time, without reading it first and without refusing each other.
+    """A thread that several agents write at the same time. They neither read it first nor get VersionMismatch.
 
-    What they append and count is never lost, whoever else writes and however often a write is repeated: each carries a
-    request id. What they post replaces what was there; with `expected` only if that is what they think.
+    No append and no increment is lost, whoever else writes and however often a write is repeated: each carries a
+    request id. `post` replaces a value; with `expected` only if the value is as expected.
 
-    Names are shared by all agents, but for those of `private`: an area of names that no other agent takes.
+    All agents share the names of slots and logs, except those of `private`.
     """
 
     def __init__(self, thread: Thread, agent: str = "", area: Area | None = None) -> None:
         self.thread = thread
-        """The thread itself, for everything else."""
+        """The thread of the board, for everything else."""
         self.agent = agent
         self._area = area if area is not None else Area()
 
@@ -38,11 +38,11 @@ class Board:
 
     @property
     def private(self) -> Board:
-        """The same board with the names of this agent only: its slots and logs lie below "agents/<agent>/"."""
+        """The same board, limited to this agent's own slots and logs: their names begin with "agents/<agent>/"."""
         return Board(self.thread, self.agent, Area.of(self.agent))
 
     def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Adds entries to a log, all of them together."""
+        """Adds entries to a log, all or none."""
         return self.thread.append(self._area.place(log), *entries, **options)
 
     def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
@@ -50,29 +50,30 @@ class Board:
         return self.thread.increment(self._area.place(slot), delta, **options)
 
     def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Sets a slot. `expected` is the value it must have now, or ABSENT; EditConflict where it has another one.
+        """Sets a slot.
 
-        Values are compared as they are stored, byte by byte: a dict with the same keys in another order is another one.
-        ValueError for a slot that the client keeps to itself (`ephemeral`).
+        `expected` is the value that the slot must have now; ABSENT = the slot must not exist. Raises EditConflict if it
+        has another value. Stored bytes are compared, so a dict with its keys in another order is another value. Raises
+        ValueError if the slot is `ephemeral`.
         """
         return self.thread.set_slot(self._area.place(slot), value, expected=expected, **options)
 
     def read(self, *slots: str) -> dict[str, Any]:
-        """The values of these slots at one version; those that do not exist are left out.
+        """Returns the values of these slots at one version, without slots that do not exist.
 
-        Without names all slots of the area, for which the whole board is read.
+        Without names it returns all slots of the area, and reads the whole board for that.
         """
         return self.thread._run(boards.read(self.thread._ref, self._area, slots))
 
     def log(self, name: str) -> ThreadLog:
-        """A handle on one log, as `Thread.log`; the names of its projections are also those of the area."""
+        """Returns a handle on one log, as `Thread.log` does. In a private area, projections are private too."""
         return ThreadLog(self.thread._session, self.thread._ref, name, self._area)
 
     def watch(self, *, slots: Iterable[str] = (), logs: Iterable[str] = (), after_cursor: str = "") -> Stream[Event]:
-        """Events of the board: versions that change one of these slots or logs (none named = all), with those changes.
+        """Streams the versions that change one of these slots or logs (none named = all), with those changes.
 
-        `changes` name slots and logs as they lie in the state, those of a private area with what stands before them.
-        What else happens to the thread, a tag or its deletion, is told as well. Close it, or use it with `with`.
+        `changes` have the full names of slots and logs, with the prefix of a private area. Events of other kinds, such
+        as a tag or the deletion of the thread, are always included. Close the stream, or use it as a context manager.
         """
         chosen = self._area.watched(slots, logs)
         return self.thread.watch(after_cursor=after_cursor, include_diff=True, slots=chosen[0], logs=chosen[1])

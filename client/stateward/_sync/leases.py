@@ -16,10 +16,10 @@ from stateward.models import Lease
 
 
 class HeldLease(LeaseShell):
-    """The right to write a thread, renewed in the background as long as the event loop runs.
+    """The right to write a thread. A background thread renews it, with asyncio a task of the event loop.
 
-    `token` is its fencing token: whoever is told it can refuse what an older holder still sends. A process that was
-    paused for longer than the term may have lost the lease without knowing: `check` asks.
+    `token` is the fencing token: a resource that knows it can refuse what an older holder still sends. A process that
+    was paused for longer than the term may have lost the lease without knowing; `check` asks the daemon.
     """
 
     def __init__(self, session: Session, ref: ThreadRef, **options: Any) -> None:
@@ -39,7 +39,7 @@ class HeldLease(LeaseShell):
         self.release()
 
     def check(self) -> Lease:
-        """Asks whether it is still held, and begins its term anew. LeaseHeld where somebody has taken it."""
+        """Asks the daemon whether the lease is still held, and renews it. Raises LeaseHeld if it was lost."""
         token = self._held_token()
         try:
             return self._session.run(leases.renew(self._ref, token))
@@ -48,7 +48,7 @@ class HeldLease(LeaseShell):
             raise
 
     def release(self) -> bool:
-        """Gives it back. False where it was lost before, or given back."""
+        """Gives the lease back. Returns False if it was lost or given back before."""
         if self.is_ours:
             self._ended.set()
         token = self._give_back()

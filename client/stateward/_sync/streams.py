@@ -1,5 +1,5 @@
 # Generated from stateward/_async/streams.py by client/generate.py. Do not edit.
-"""The stream that tells which agents have something to do."""
+"""The stream of threads whose agents have signals to handle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stateward.signals import Wake
 
 
 class SignalStream(Stream[Wake]):
-    """Threads with signals that wait already, then each thread to which a signal comes."""
+    """Streams the threads that have signals already, then each thread to which a signal comes."""
 
     def __init__(self, session: Session, reader: SignalReader) -> None:
         super().__init__(session, session.reading(reader))

@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 class Thread:
-    """A handle on one branch of a thread. Holds no state of its own."""
+    """A handle on one branch of a thread. A handle holds no state, and the thread need not exist."""
 
     def __init__(self, session: Session, ref: ThreadRef) -> None:
         self._session = session
@@ -85,7 +85,7 @@ class Thread:
 
     @property
     def name(self) -> str:
-        """Name of the thread."""
+        """The name of the thread."""
         return self._ref.thread
 
     # -- reading and saving -------------------------------------------------------------------------------------------
@@ -100,11 +100,14 @@ class Thread:
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         must_exist: bool = False,
     ) -> State:
-        """Reads the branch's head, or another version, whole or in part.
+        """Reads the head of the branch, or another version, and returns it as a State.
 
-        `slots` and `logs` choose what is read, `logs={"messages": 15}` the last so many entries; giving one of them
-        leaves the other out, and the state is `partial`. A thread or branch that does not exist is the empty state at
-        version 0; `must_exist` makes that ThreadNotFound or VersionNotFound.
+        `version`, `tag` or `checkpoint_id` chooses another version than the head. `slots` and `logs` choose parts of
+        the state: `logs={"messages": 15}` reads the last 15 entries of that log. If only one of the two is given,
+        nothing of the other kind is read. The state is then `partial`.
+
+        If the thread or the branch does not exist, the state is empty and has version 0. With `must_exist` the call
+        raises ThreadNotFound or VersionNotFound instead.
         """
         return self._run(
             reading.hydrate(
@@ -119,50 +122,57 @@ class Thread:
         )
 
     def save(self, state: State, *, windows: Sequence[Window] = (), **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Writes what changed in `state` as a new version, if its version is still the branch's head.
+        """Saves what changed in `state` as a new version, if the state was read from the head of the branch.
 
-        The state then continues from the new version. VersionMismatch leaves it as it was. NotArchivedYet says that
-        the version is saved, but less durably than asked.
-
-        The save trims the logs of `windows` first. What a summariser raises is raised after the save.
+        The state then continues from the new version. `windows` trim their logs first; an error of a summariser is
+        raised after the save. Raises VersionMismatch if somebody else saved in between, and leaves the state unchanged.
+        Raises NotArchivedYet if the version is saved, but less durably than `durability` asks.
         """
         return self._run(sliding.save(self._ref, state, windows, options))
 
     def prepare(self, state: State, **options: Unpack[SaveOptions]) -> PreparedSave:
-        """The same as `save`, to be made together with others by the client's `save_all`."""
+        """Returns a save that `client.save_all` makes together with saves of other threads.
+
+        Takes the options of `save`.
+        """
         return PreparedSave(self._ref, state, options)
 
     def update(self, fn: Callable[[State], Any], *, attempts: int = 10, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Hydrates, calls `fn(state)` to change it, and saves; from the start again when somebody saved in between.
+        """Hydrates, calls `fn(state)` to change the state, and saves it.
 
-        `fn` may so be called several times. VersionMismatch after `attempts` tries.
+        Starts again if somebody else saved in between, so `fn` may be called several times. Raises VersionMismatch
+        after `attempts` attempts.
         """
         return self._run(saving.update(self._ref, fn, attempts, options))
 
     def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Adds entries to a log on top of whatever is the head, without reading it: never a VersionMismatch.
+        """Adds entries to a log without reading the thread. Never raises VersionMismatch.
 
-        The thread's status and the question that it may ask stay as they are, unless `status` says otherwise or `ack`
-        names signals; so it is with `increment`, `set_slot` and boards.
+        The status of the thread and its open question stay as they are, unless `status` says otherwise or `ack` names
+        signals. The same holds for `increment`, `set_slot` and boards.
         """
         return self._run(saving.append(self._ref, log, entries, options))
 
     def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
-        """Writes bytes that are too large for the state, and returns what names them: put it into a slot or a log.
+        """Writes bytes that are too large for the state, and returns the Blob that names them.
 
-        `source` is bytes, a path, a file opened for reading bytes, or an iterator of bytes. A thread that does not
-        exist is made. The same bytes are kept once. What no saved version names goes after a day.
+        Put the Blob into a slot or a log. `source` is bytes, a path, a file opened for reading bytes, or an iterator of
+        bytes. Creates the thread if it does not exist. The daemon keeps equal bytes once, and removes bytes that no
+        saved version names after a day.
         """
         return self._run(uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
 
     def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a blob (or of what has this SHA-256), from `offset` on; `length` None = to the end."""
+        """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
         request = uploads.read_request(self._ref, uploads.digest_of(blob), offset, length)
         data: bytes = self._run(uploads.read_blob(request))
         return data
 
     def branch(self, name: str, at: int | None = None) -> Thread:
-        """A handle on another branch. One that does not exist yet starts from version `at` with its first save."""
+        """Returns a handle on another branch.
+
+        If the branch does not exist, the first save creates it from version `at` (None = the empty state).
+        """
         return Thread(self._session, replace(self._ref, branch=name, at=at))
 
     def history(
@@ -174,9 +184,10 @@ class Thread:
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
     ) -> Stream[HistoryEntry]:
-        """`version` (None = the head) and its ancestors back to `from_version`: (checkpoint, state, changes) of each.
+        """Streams `version` (None = the head) and its ancestors back to `from_version`.
 
-        Only the first has its state, the others what they changed against their parent.
+        Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
+        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`.
         """
         reader = HistoryReader(
             self._ref,
@@ -190,8 +201,10 @@ class Thread:
     def checkpoints(
         self, *, branch: str = "", before: int | None = None, **filters: Unpack[CheckpointFilters]
     ) -> Iterator[Checkpoint]:
-        """Versions of the thread (below `before`), newest first, read page by page; of all branches unless one is
-        named."""
+        """Lists versions of the thread, newest first, page by page.
+
+        Lists all branches unless `branch` names one, and only versions below `before` if it is given.
+        """
         request = reading.list_checkpoints(
             self._ref.namespace, self._ref.thread, branch=branch, before=before, **filters
         )
@@ -204,26 +217,29 @@ class Thread:
     def checkpoint(
         self, version: int | None = None, *, tag: str | None = None, checkpoint_id: str | None = None
     ) -> Checkpoint:
-        """What is known about a version, without its state; without arguments about the branch's head."""
+        """Returns a version without its state: the head of the branch unless one argument chooses another version."""
         return self._run(reading.get_checkpoint(self._ref, version, tag, checkpoint_id))
 
     def diff(self, a: int, b: int | None = None) -> list[Change]:
-        """The edits that lead from version `a` (0 = the empty state) to `b` (None = the head)."""
+        """Returns the edits between version `a` (0 = the empty state) and version `b` (None = the head)."""
         return self._run(reading.diff(self._ref, a, b))
 
     def fork(
         self, new_thread: str, version: int | None = None, *, whole: bool = False, create: ThreadOptions | None = None
     ) -> Thread:
-        """Copies one version (None = the head), or the whole thread, to a new one; returns a handle on that."""
+        """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it."""
         info = self._run(threads.fork(self._ref, new_thread, version, whole, create))
         return Thread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
 
     def tag(self, name: str, version: int | None = None, *, expected: int | None = None) -> Tag:
-        """Makes or moves a tag (None = to the head). `expected` is what it must name now, 0 = must not exist."""
+        """Creates a tag, or moves it, to `version` (None = the head).
+
+        `expected` is the version that the tag must name now; 0 = the tag must not exist.
+        """
         return self._run(threads.set_tag(self._ref, name, version, expected))
 
     def delete_tag(self, name: str) -> Tag:
-        """Removes a tag and returns what it named."""
+        """Removes a tag and returns it."""
         return self._run(threads.delete_tag(self._ref, name))
 
     def prune(
@@ -234,11 +250,15 @@ class Thread:
         keep_latest_per_branch: int | None = None,
         dry_run: bool = False,
     ) -> PruneResult:
-        """Removes versions now: these, those older, or all but the newest of each branch. Give exactly one."""
+        """Removes versions now.
+
+        Exactly one argument says which: `versions` names them, `older_than` is their least age, and
+        `keep_latest_per_branch` is how many of each branch stay. `dry_run` only returns what would be removed.
+        """
         return self._run(threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run))
 
     def update_options(self, **changes: Unpack[OptionChanges]) -> ThreadInfo:
-        """Changes what is given; None clears it."""
+        """Changes the given options of the thread. None clears an option."""
         return self._run(threads.update_options(self._ref, changes))
 
     def delete(
@@ -249,10 +269,11 @@ class Thread:
         durability: Durability | str | None = None,
         local_only: bool = False,
     ) -> bool:
-        """Removes the thread for good. False if there was none, which without `missing_ok` is ThreadNotFound.
+        """Removes the thread for good. Returns False if it did not exist.
 
-        With an archive it goes there too, which must be reached; `local_only` removes what is on this disk and leaves
-        the archive alone, so that the thread can be had again from there.
+        Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. With an archive the thread is removed
+        there too, so the call needs the archive; `local_only` removes the copy on this disk only, and the thread can be
+        fetched from the archive again.
         """
         return self._run(threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
 
@@ -265,13 +286,15 @@ class Thread:
         slots: Iterable[str] = (),
         logs: Iterable[str] = (),
     ) -> Stream[Event]:
-        """Events of the thread: from now on, after a sequence (0 = from the beginning) or after a cursor.
+        """Streams the events of the thread: from now on, after a sequence (0 = from the beginning), or after a cursor.
 
-        ThreadNotFound if there is no such thread; its deletion is the last event. `slots` and `logs` choose: only
-        versions that change one of them, and with `include_diff` only those changes; what else happens is told as well.
+        `slots` and `logs` select the versions that change one of them; `include_diff` then gives only those changes.
+        Events of other kinds are always included. The deletion of the thread is the last event. Raises ThreadNotFound
+        if the thread does not exist.
 
-        The blocking watch has begun when this returns, the asyncio one with `async with` (or the first step of `async
-        for`). It goes on after a restart of the daemon without gap or duplicate. Close it, or use it with `with`.
+        A blocking watch begins when this method returns, an asyncio watch when the stream is entered or first read. It
+        continues after a restart of the daemon without gap or duplicate. Close the stream, or use it as a context
+        manager.
         """
         reader = WatchReader(
             self._ref,
@@ -294,84 +317,89 @@ class Thread:
         return self._run(merging.increment(self._ref, slot, delta, options))
 
     def set_slot(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Sets one slot on top of whatever is the head, without reading it.
+        """Sets one slot without reading the thread.
 
-        `expected` is the value that it must have now, or ABSENT; EditConflict where it has another one. Values are
-        compared as they are stored: for what another kind of client wrote, give `state.slots.raw(slot)`. ValueError for
-        a slot that the client keeps to itself (`ephemeral`).
+        `expected` is the value that the slot must have now; ABSENT = the slot must not exist. Raises EditConflict if
+        the slot has another value. Stored bytes are compared, so take `state.slots.raw(slot)` for a value that a client
+        in another language wrote. Raises ValueError if the slot is `ephemeral`.
         """
         return self._run(merging.set_slot(self._ref, slot, value, expected, options))
 
     def log(self, name: str) -> ThreadLog:
-        """A handle on one log, which need not exist: reads it page by page, follows it, or folds its entries."""
+        """Returns a handle on one log, which need not exist. It reads and follows the log, and folds its entries."""
         return ThreadLog(self._session, self._ref, name)
 
     # -- the archive --------------------------------------------------------------------------------------------------
 
     def wait_durable(self, what: Checkpoint | int, durability: Durability | str | None = None) -> DurableResult:
-        """Waits until a version, or a place in the journal, has reached a level, for up to the client's deadline.
+        """Waits until a version, or a sequence of the journal, has reached a level, for at most the client's
+        `call_timeout`.
 
-        Fenced where another sidecar took the thread, and this version is kept in an orphan only. A place alone cannot
-        tell that: another entry may stand there now.
+        The result has the level that was reached; it can be lower than ARCHIVED if ARCHIVED took too long. Raises
+        Fenced if another sidecar took the thread and the version is only in an orphan. That is not detected for a
+        sequence: after a takeover another entry may have it.
         """
         return self._run(threads.wait_durable(self._ref, what, durability))
 
     def wait_archived(self, what: Checkpoint | int, *, timeout: Duration | None = None) -> DurableResult:
-        """Waits until a version, or a place in the journal, is in the archive, with all before it.
+        """Waits until a version, or a sequence of the journal, is in the archive with everything before it.
 
-        Fenced as for `wait_durable`. NotArchivedYet after `timeout` seconds; None = the client's deadline. Then wait
-        again.
+        Raises NotArchivedYet, a TimeoutError, after `timeout` (None = the client's `call_timeout`); the call can then
+        be repeated. Raises Fenced as `wait_durable` does.
         """
         return self._run(threads.wait_archived(self._ref, what, timeout))
 
     def attach(self, *, take_over: bool = False, read_only: bool = False, wait: Duration = 0.0) -> ThreadInfo:
-        """Makes this sidecar the owner of a thread that is in the archive; NotOwner where another one holds it.
+        """Makes this sidecar the owner of a thread in the archive.
 
-        Writes do that by themselves where the thread is free: detached, or not changed for the lease time. `wait` waits
-        so many seconds for that, at most an hour. `take_over` does not ask: for who knows that the other machine is
-        dead. `read_only` takes a copy of what is archived, whoever holds it. NoArchive where the daemon has none.
+        A write attaches the thread by itself if it is free: detached, or unchanged for the lease time of the archive.
+        `wait` is how long to wait until it is free, at most an hour. `take_over` takes the thread from its owner; use
+        it only if the owner's machine is known to be dead. `read_only` copies what is archived and leaves the owner
+        alone. Raises NotOwner if another sidecar holds the thread, and NoArchive if there is no archive.
         """
         wait_s = seconds(wait, "wait", most=WAIT_MAX_S)
         return self._run(ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait_s))
 
     def detach(self) -> ThreadInfo:
-        """Archives what is committed, then gives the thread up, so that any sidecar may take it at once."""
+        """Archives what is committed, then gives the thread up. Any sidecar may take it at once."""
         return self._run(ownership.detach(self._ref))
 
     # -- tools --------------------------------------------------------------------------------------------------------
 
     def effect(self, key: str, fn: Tool[R], **options: Unpack[EffectOptions]) -> R:
-        """Calls `fn` and keeps its result; whoever asks for this key again gets that, after any crash too.
+        """Calls `fn` under a claim on `key`, and keeps its result: later calls with the key return the kept result.
 
-        `fn` is given the idempotency key, the same for all attempts, where it has a parameter `idempotency_key`, or one
-        required parameter of any name; otherwise it is called without arguments.
+        `fn` gets the idempotency key, which is the same for all attempts, if it has a parameter `idempotency_key` or
+        exactly one required parameter. Otherwise it is called without arguments.
 
-        If it raises, that is recorded: later calls raise EffectFailed. If nobody saw its call end, `check` finds out
-        what happened, else it is called again where it is `idempotent`, else EffectUncertain is raised. While somebody
-        else is at it this waits, at most `wait` seconds; then EffectInProgress. ClaimLost where the claim was taken
-        while `fn` worked: its result is in the error.
+        Raises what `fn` raises; later calls then raise EffectFailed. If a process died during the call, `check` finds
+        out what happened. Without `check` the function is called again if it is `idempotent`; otherwise the call raises
+        EffectUncertain. Raises EffectInProgress if another caller holds the claim for longer than `wait`. Raises
+        ClaimLost if another caller took the claim; the error has the result if `fn` was called.
 
-        After KeyboardInterrupt and SystemExit nobody knows what `fn` did: the claim stays until its term ends, or this
-        agent is started again under the same `holder`.
+        After KeyboardInterrupt and SystemExit nobody knows what `fn` did. The claim then stays until its term ends, or
+        until this agent starts again with the same `holder`.
         """
         plan = effects.plan(key, fn, options)
         result: R = self._run(self._effect(plan, tools_of(self._session)))
         return result
 
     def cached(self, tool: str, args: Any, fn: Tool[R], **options: Unpack[CacheOptions]) -> R:
-        """The result of a tool that only reads, kept under its name and the hash of `args`: `fn` is called once.
+        """Returns the result of a tool that only reads, kept under the tool's name and the hash of `args`.
 
-        `args` is whatever JSON can say: a mapping is given to `fn` by name, a list by position, anything else alone; a
-        `fn` without parameters is called without. Errors are not kept. Concurrent calls read once.
+        Calls `fn` if no result is kept, and keeps its result, but not its errors. Concurrent calls read once. `args` is
+        any JSON value: `fn` gets a mapping as keyword arguments, a list as positional arguments, and anything else as
+        its only argument. A `fn` without parameters gets nothing.
         """
         plan = caching.plan_read(tool, args, fn, options)
         result: R = self._run(self._cached(plan, tools_of(self._session)))
         return result
 
     def effectful(self, key: Callable[..., str], **options: Unpack[EffectOptions]) -> Decorator:
-        """`effect` as a decorator: `@thread.effectful(lambda order: f"pay:{order}")`; `key` gets what the call gets.
+        """Returns `effect` as a decorator: `@thread.effectful(lambda order: f"pay:{order}")`.
 
-        The function is given the idempotency key where it has a parameter of that name.
+        `key` gets the arguments of each call and returns the key of the effect. The function gets the idempotency key
+        if it has a parameter `idempotency_key`.
         """
 
         def start(fn: Callable[..., Any], args: Any, kwargs: Any, tools: Tools) -> Operation[Any]:
@@ -380,7 +408,8 @@ class Thread:
         return Decorator(self._session, start)
 
     def memoized(self, tool: str = "", **options: Unpack[CacheOptions]) -> Decorator:
-        """`cached` as a decorator; `tool` is the function's name unless it is given. Defaults count as given."""
+        """Returns `cached` as a decorator. `tool` is the function's name by default. Default arguments are part of the
+        hash."""
 
         def start(fn: Callable[..., Any], args: Any, kwargs: Any, tools: Tools) -> Operation[Any]:
             call, bound = bind_arguments(fn, args, kwargs)
@@ -391,7 +420,10 @@ class Thread:
     def effects(
         self, anchor: str | None = None, *, names: Iterable[str] = (), key: str = "", values: bool = True
     ) -> Iterator[RecordedEffect]:
-        """What tools did, in the order of sort keys; None = of all anchors. Read page by page."""
+        """Lists recorded effects in the order of their sort keys, page by page; `anchor` None = those of all anchors.
+
+        `names` and `key` select effects. `values=False` leaves the results out.
+        """
         request = recording.list_effects(self._ref, anchor, names, key, values)
         found: Iterator[RecordedEffect] = self._session.read_list(recording.read_effects, request)
         return found
@@ -403,9 +435,10 @@ class Thread:
         durability: Durability | str | None = None,
         create: ThreadOptions | None = None,
     ) -> int:
-        """Records results without claims, all or none, at most 1,000; how many were not there before.
+        """Records at most 1,000 results without claims, all or none. Returns how many were not recorded before.
 
-        ClaimLost where somebody is at one of them. `save(state, effects=…)` records them together with a version.
+        Raises ClaimLost if another caller holds the claim on one of them. `save(state, effects=…)` records results
+        together with a version.
         """
         return self._run(recording.put_effects(self._ref, effects, durability, create))
 
@@ -426,12 +459,13 @@ class Thread:
         reason: str = "",
         **options: Unpack[SaveOptions],
     ) -> str:
-        """Saves the state as WAITING for the answer to a question; returns its `wait_id`, which is random unless given.
+        """Saves the state as WAITING for the answer to a question. Returns the `wait_id`, which is random unless it is
+        given.
 
-        The agent may end then: with an archive the thread is given up, and any machine may go on. `schema` is a JSON
-        schema that the answer must fit. The other options are those of `save`; with `durability="archived"` the
-        question is where others find it when this returns. Once the answer is there, `hydrate` gives it as
-        `state.answer`, and the next save of that state acknowledges it.
+        The agent may exit then. With an archive the daemon gives the thread up, and the agent may continue on any
+        machine. `schema` is a JSON schema that the answer must fit. The other options are those of `save`. With
+        `durability="archived"` other machines find the question when this call returns. Once the answer is there,
+        `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
         """
         asked: str = self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
         return asked
@@ -475,12 +509,14 @@ class Thread:
         timeout: Duration | None = None,
         every: Duration = LOOK_AGAIN_S,
     ) -> Signal:
-        """Waits for the answer to a question (None = the one that the thread asks now): for agents that stay.
+        """Waits for the answer to a question; None = the open question of the thread.
 
-        Then hydrate, or acknowledge the answer with `save(state, ack=[answer])`: a state that was read before does not
-        have it. Raises TimeoutError after `timeout`, and StaleAnswer if the thread does not wait for the answer any
-        more. A watch tells of the answer; if the answer reached the archive through another sidecar, the next look
-        finds it, `every` so often.
+        It is for agents that do not exit meanwhile. Then hydrate, or acknowledge the answer with `save(state,
+        ack=[answer])`: a state that was read before does not have it.
+
+        Raises TimeoutError after `timeout` (None = waits for ever). Raises StaleAnswer if the thread no longer waits
+        for this answer. A watch brings the answer at once. An answer that reached the archive through another sidecar
+        is found at the next look at the thread; `every` is how often the client looks.
         """
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
         every_s = seconds(every, "every", least=EVERY_MIN_S)
@@ -521,7 +557,7 @@ class Thread:
             stream.close()
 
     def _until(self, end: float, operation: Operation[T]) -> Operation[T]:
-        """The same operation, with calls that end about at some time of the monotonic clock."""
+        """Limits the calls of an operation, so that they end at about `end`, a time of the monotonic clock."""
         deadline_s = self._session.settings.call_timeout_s
         return limited(operation, lambda: min(deadline_s, max(end - time.monotonic(), signals.LOOK_S_MIN)))
 
@@ -535,13 +571,16 @@ class Thread:
         take_over: bool = False,
         create: ThreadOptions | None = None,
     ) -> HeldLease:
-        """The right to write the thread, to be used with `with`. Nobody else can save to it meanwhile (LeaseHeld).
+        """Returns a lease on the thread, to be used as a context manager. Only its holder can save; others get
+        LeaseHeld.
 
-        Saves through this handle, and handles on other branches made from it, carry its token; with any other handle
-        say `save(…, lease=lease)`. `wait` waits so many seconds for it, at most an hour, also where the thread is on
-        another machine (else NotOwner); `take_over` takes it from a holder that is known to be dead. It is renewed in
-        the background, and free `term` seconds after the last renewal, or at once for a client of the same `holder`
-        name in a new process.
+        This handle, and handles on other branches made from it, save with the lease's token. For another handle give
+        `save(…, lease=lease)`. The lease is renewed in the background. It ends `term` after the last renewal, or at
+        once for a new process with the same `holder`.
+
+        `wait` is how long to wait until the lease is free and the thread is on this machine, at most an hour. After it
+        the call raises LeaseHeld, or NotOwner if the thread is on another machine. `take_over` takes the lease from a
+        holder that is known to be dead.
         """
         return HeldLease(self._session, self._ref, term=term, wait=wait, take_over=take_over, create=create, binds=True)
 
@@ -553,16 +592,17 @@ class Thread:
         take_over: bool = False,
         create: ThreadOptions | None = None,
     ) -> Writer:
-        """A writer, to be used with `with`: it takes the thread's lease and saves over one stream.
+        """Returns a writer, to be used as a context manager: it takes the thread's lease and saves over one stream.
 
-        While it lives, nobody else can save to the thread (LeaseHeld). Saves of this handle by other means are made
-        under its lease, and refused once it is lost: `autosave`, `before` with a state, `window.save`, `ask`,
-        `hand_over`, which gives the lease back, and others, also on other branches. So are `effect` and `put_effects`.
-        Before a save by other means, `flush` what was sent. Another handle has no token: give its saves `lease=writer`.
+        Meanwhile nobody else can save to the thread (LeaseHeld). Other saves, effects and appends through this handle,
+        or through handles on other branches made from it, use the writer's lease, and fail once it is lost. `hand_over`
+        gives the lease back. Call `flush` before you save by other means. For another handle give `save(…,
+        lease=writer)`.
 
-        `wait` waits so many seconds for the lease, at most an hour, also where the thread is on another machine (else
-        NotOwner); `take_over` takes it from a holder that is known to be dead. `term` is for how long, in seconds, the
-        lease outlives a stream that broke: a client of the same `holder` name in a new process takes it at once.
+        `term` is how long the lease outlives a stream that broke; a new process with the same `holder` takes it at
+        once. `wait` is how long to wait until the lease is free and the thread is on this machine, at most an hour.
+        After it the call raises LeaseHeld, or NotOwner if the thread is on another machine. `take_over` takes the lease
+        from a holder that is known to be dead.
         """
         return Writer(self._session, self._ref, term=term, wait=wait, take_over=take_over, create=create)
 
@@ -582,19 +622,22 @@ class Thread:
     ) -> Autosave:
         """Saves a state while an agent works on it: `with thread.autosave(state) as auto: …; auto.step(step=7)`.
 
-        `auto.step()` says that the state is whole; it saves, or with `after_each_step=False` only where `every`
-        has passed since the last save. Between steps nobody but the agent knows when the state is whole: a
-        timer saves there once changes are made `with auto.changing():` (read what you edit inside of it). Nothing is
-        saved where nothing changed. At the end of the block what is left is saved; after an exception only what the
-        last step had left whole. A save in the background that fails is tried again, and raised at the next step if
-        that does not help; VersionMismatch is never tried again.
+        `auto.step()` says that the state is whole, and saves it; with `after_each_step=False` it saves only if the last
+        save was `every` ago. Between steps a timer saves too, but only if the agent makes its changes in `with
+        auto.changing():` blocks, because the state is known to be whole outside of these. Read what you edit inside the
+        block. A state that did not change is not saved.
 
-        `on_sigterm` (main thread only) makes the final save after SIGTERM, with `sigterm_status`, at the next step, at
-        the end of the block, or between two changes; then the former handler gets the signal. A second SIGTERM reaches
-        that handler at once. A final save that fails is logged to `stateward`, or to stderr if logging is not set up.
+        The end of the block saves the rest. After an exception it saves only a state that is as the last step left it.
+        A save in the background that fails is retried, and the next step raises its error if that does not help.
+        VersionMismatch is never retried.
 
-        `windows` trim logs before each save; `options` are those of every save. Where others must be kept from the
-        thread meanwhile, use `thread.lease()` with autosave: a `thread.writer()` of one's own holds it off too
+        `on_sigterm` (main thread only) makes the final save after SIGTERM, with `sigterm_status`: at the next step, at
+        the end of the block, or between two changes. Then the former handler gets the signal. A second SIGTERM reaches
+        that handler at once. A final save that fails is logged to `stateward`, or written to stderr if logging is not
+        set up.
+
+        `windows` trim logs before each save, and `options` are those of every save. To keep others from saving to the
+        thread, use `thread.lease()` with autosave. A separate `thread.writer()` keeps autosave from saving, too
         (LeaseHeld).
         """
         check_sigterm(sigterm_status)
@@ -620,16 +663,20 @@ class Thread:
         lock: Any = None,
         **options: Unpack[SaveOptions],
     ) -> BeforeStep:
-        """Saves the state (if given) and claims a risky step, which is recorded as done at the end of the block:
+        """Saves the state, if it is given, and claims a risky step. The end of the block records the step as done:
         `with thread.before("charge card", state) as risky: risky.result = risky.result if risky.done else charge()`.
 
-        The version has the label `before` with the step's name. A step that was done before has `risky.done`, and its
-        result: leave it out then. One that was begun and not seen to end is EffectUncertain, unless `check(idempotency
-        key)` finds out: it returns the result, or NOT_HAPPENED. Somebody else at it is EffectInProgress. An exception
-        in the block leaves it uncertain, unless `risky.nothing_happened` is set; so does a result that cannot be
-        recorded, which is raised. `key` (empty = the name) names this occurrence in the thread: a step that comes again
-        needs one of its own, such as f"charge {order}". The claim of a process that died is free after `term` seconds,
-        and at once for a client with the same `holder`.
+        `risky.done` is true if the step was done before; `risky.result` then has its result, so skip the step. If a
+        process died during the step, `check(idempotency_key)` finds out what happened: it returns the result, or
+        NOT_HAPPENED. Raises EffectUncertain if there is no `check`, and EffectInProgress if another caller holds the
+        claim.
+
+        An exception in the block leaves the step uncertain, unless `risky.nothing_happened` is set. A result that
+        cannot be stored also leaves it uncertain, and the error is raised.
+
+        `key` names this step in the thread; by default it is `name`. A step that is repeated needs a key for each time,
+        such as f"charge {order}". The saved version has the label `before` with the step's name. The claim of a process
+        that died is free after `term`, and at once for a client with the same `holder`.
         """
         save = partial(before.save_before, self._ref, state, name, options)
         return BeforeStep(self._session, self._ref, (name, key, term), save, check, lock or Lock())
@@ -650,10 +697,11 @@ class Thread:
     ) -> Handoff:
         """Leaves the thread to another agent, which gets it from `client.take_handoff`.
 
-        One save as WAITING, with what the other agent must know in the slot "handoff". With `state` the save also holds
-        what changed in the state, compare-and-swap; without, the slot goes on top of whatever is the head. Then gives
-        back the lease of this handle, if it holds one. `sender` is the client's `holder` unless it is given. If an
-        agent on another machine is to take the thread, say `durability="archived"`: this then returns when it can.
+        Saves the thread as WAITING, with what the other agent must know in the slot "handoff". With `state` the save
+        includes what changed in it, and can raise VersionMismatch. Without it the slot is set on top of the head. The
+        lease of this handle is then given back, if it holds one. `sender` is the client's `holder` by default. If an
+        agent on another machine is to take the thread, give `durability="archived"`: the call then returns when the
+        thread can be taken there.
         """
         name = sender if sender is not None else self._session.identity.name or ""
         return self._run(
@@ -663,15 +711,16 @@ class Thread:
     # -- schemas ------------------------------------------------------------------------------------------------------
 
     def migrate(self) -> Checkpoint | None:
-        """Saves the head as a new version of the current schema; None if it has that already.
+        """Saves the head as a new version of the current schema. Returns None if the head has that schema already.
 
-        Status, step, metrics, metadata and labels stay, and so does the old version. The label
-        "stateward/migrated-from" is added; on a head with 64 labels it takes the place of the last one in alphabetical
-        order. "trimmed:…" is left out. Needs the handle's `migrations`, as hydrate does, which migrates in memory only.
+        The new version keeps status, step, metrics, metadata and labels. It gets the label "stateward/migrated-from",
+        which replaces the alphabetically last label of a head with 64 labels; labels that begin with "trimmed:" are
+        left out. The old version stays. The TTL of a finished thread starts again. The handle needs `migrations`; with
+        them `hydrate` migrates too, but only in memory.
 
-        Where others save all the time it takes the thread's lease for a moment: what is only added waits for that.
-        LeaseHeld where somebody else holds it. NoMigrationPath or MigrationFailed leave the thread as it was. It is a
-        new version like any other: the TTL of a finished thread begins anew.
+        If others save all the time, the call takes the thread's lease for a moment; appends wait for that. Raises
+        LeaseHeld if another holder has the lease. Raises NoMigrationPath or MigrationFailed, and leaves the thread
+        unchanged, if the state cannot be migrated.
         """
         made: Checkpoint | None = self._run(migrating.migrate_here(self._ref))
         return made
@@ -679,11 +728,11 @@ class Thread:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, state: State, *, ttl: Duration | None = None, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Saves the last version of a run, as COMPLETED unless `status` says otherwise, and gives the thread a TTL.
+        """Saves the last version of a run, as COMPLETED unless `status` is given, and sets the TTL of the thread.
 
-        Step and metrics are those of the version before, unless they are given. The thread is deleted `ttl` after this
-        save; None leaves its TTL as it is. Finishing again, after a crash in between, saves no second version where
-        nothing changed.
+        Step and metrics are those of the version before, unless they are given. The daemon deletes the thread `ttl`
+        after this save; None leaves the TTL unchanged. If nothing changed since, calling `finish` again, for example
+        after a crash, saves no second version.
         """
         checkpoint: Checkpoint = self._run(saving.finish(self._ref, state, ttl, options))
         return checkpoint
