@@ -1,8 +1,8 @@
-"""Sealed blobs as files: ``<data_dir>/blobs/<uid hex>/<blob id hex>``. Knows names and durability, and no content.
+"""Sealed blobs as files: ``<data_dir>/blobs/<uid hex>/<blob id hex>``. This module knows only names and durability.
 
-A file is written under another name, synced, renamed, and its directories are synced; only then may a row name it. So a
-file without a row is what a crash left, and goes at the next start; a row without a file is damage, or in the archive.
-The directory of a deleted thread gets another name at once, and is emptied at leisure.
+A file is written under a temporary name, synced and renamed, and its directories are synced. Only then may a row name
+it. So a file without a row was left by a crash, and the next start removes it. A row without a file is damage, or its
+blob is in the archive. The directory of a deleted thread is renamed at once and emptied later.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ _GONE = ".gone-"
 ID_BYTES = 16
 MODE_FILE, MODE_DIRECTORY = 0o600, 0o700
 T = TypeVar("T")
-# After their sizes were added up, that is not done again for so many times as long.
+# After the sizes were added up, they are not added up again for this many times as long as it took.
 SIZE_PAUSE = 100
 
 
 class BlobFiles:
-    """The files of all threads. Safe to share between threads."""
+    """The blob files of all threads. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self.directory = engine.directory / DIRECTORY
         self._room = engine.disk_room_bytes
         self._lock = threading.Lock()
         self._synced: set[bytes] = set()
-        # Of earlier processes: only what is listed here may be cleared away.
+        # Directories of earlier processes: only these may be cleared.
         self.found_at_start = [bytes.fromhex(name) for name in self._list(self.directory) if _is_id(name)]
-        # Made by this process, which a clearing must not take for what a crash left. None = the clearing is over.
+        # Blobs of this process, which ``clear`` must not mistake for files that a crash left. None = ``clear`` is over.
         self._fresh: set[bytes] | None = set()
         self._size_bytes, self._size_until = 0, float("-inf")
 
     def path(self, uid: bytes, blob_id: bytes) -> Path:
-        """Where a blob lies, or would."""
+        """Path of a blob's file, whether it exists or not."""
         return self.directory / uid.hex() / blob_id.hex()
 
     def size_bytes(self) -> int:
-        """Bytes of all files. Looks at each, for at most a hundredth of the time; meanwhile it is as it was."""
+        """Bytes of all files. Adding them up takes at most a hundredth of the time; in between the last sum is
+        returned."""
         begun = time.monotonic()
         if begun >= self._size_until:
             self._size_bytes = sum(self._sizes())
@@ -70,7 +71,7 @@ class BlobFiles:
         return self.path(uid, blob_id).exists()
 
     def create(self, uid: bytes, blob_id: bytes) -> NewBlobFile:
-        """Begins a file. Raises DiskFull."""
+        """Begins a new file. Raises DiskFull."""
         with self._lock:
             if self._fresh is not None:
                 self._fresh.add(blob_id)
@@ -78,24 +79,25 @@ class BlobFiles:
         return guarded(lambda: NewBlobFile(self, uid, path))
 
     def remove(self, uid: bytes, blob_id: bytes) -> None:
-        """Removes a file that no row names any more. What is not there is fine."""
+        """Removes a file that no row names any more, if it exists."""
         with suppress(FileNotFoundError):
             self.path(uid, blob_id).unlink()
 
     def set_aside(self, uid: bytes) -> Path | None:
-        """Gives the directory of a deleted thread another name, for ``empty``; None where there is none. Quick."""
+        """Renames the directory of a deleted thread, so that ``empty`` can remove it. Returns None if there is none.
+        Quick."""
         gone = self.directory / f"{_GONE}{uid.hex()}-{os.urandom(4).hex()}"
         with self._lock:
             self._synced.discard(uid)
             try:
                 (self.directory / uid.hex()).rename(gone)
-            except OSError:  # there is none; or the disk fails, and the next start finds it
+            except OSError:  # there is none, or the disk failed and the next start finds it
                 return None
         return gone
 
     @staticmethod
     def empty(gone: Path) -> None:
-        """Removes what was set aside. May take long."""
+        """Removes a directory that was set aside. May take long."""
         shutil.rmtree(gone, ignore_errors=True)
 
     def clear(
@@ -104,9 +106,9 @@ class BlobFiles:
         set_aside: Callable[[bytes], Path | None],
         named: Callable[[bytes], set[bytes] | None],
     ) -> None:
-        """Removes what a crash left: directories of threads that are not among ``uids``, unfinished files, and files
-        that no row names. ``set_aside`` does what its namesake here does, unless the thread has come back. ``named``
-        tells the blobs that a thread's rows name now; None = leave them alone."""
+        """Removes what a crash left: directories of threads that are not in ``uids``, unfinished files, and files that
+        no row names. ``set_aside`` does what the method of that name does, unless the thread has come back. ``named``
+        returns the blobs that a thread's rows name now, or None if its files must stay."""
         for name in self._list(self.directory):
             if name.startswith(_GONE):
                 self.empty(self.directory / name)
@@ -116,7 +118,7 @@ class BlobFiles:
                 if gone is not None:
                     self.empty(gone)
                 continue
-            files = self._list(self.directory / uid.hex())  # before the rows: what comes in later is not looked at
+            files = self._list(self.directory / uid.hex())  # before the rows: later files stay
             kept = named(uid)
             if kept is not None:
                 self._clear_thread(uid, files, kept)
@@ -147,7 +149,7 @@ class BlobFiles:
         directory.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
 
     def sync(self, uid: bytes, directory: Path) -> None:
-        """Makes the names durable that lead to a thread's files; those above it once for each process."""
+        """Makes the names of a thread's files durable; those of the directories above only once in each process."""
         sync_directory(directory)
         if uid not in self._synced:
             sync_directory(self.directory)
@@ -155,8 +157,8 @@ class BlobFiles:
             self._synced.add(uid)
 
     def write(self, file: FileIO, data: bytes) -> None:
-        """Writes where there is room beside the reserve, which is for deletions. Raises DiskFull."""
-        with self._lock:  # else several writers would share the same last bytes
+        """Writes if there is room besides the reserve, which is kept for deletions. Raises DiskFull."""
+        with self._lock:  # otherwise several writers would count on the same last bytes
             room = self._room()
             if len(data) > room:
                 raise no_room(len(data), room)
@@ -164,7 +166,7 @@ class BlobFiles:
 
 
 class NewBlobFile:
-    """A file on its way: ``publish`` makes it durable under its name, ``discard`` leaves nothing."""
+    """A file that is being written: ``publish`` makes it durable under its name, ``discard`` removes it."""
 
     def __init__(self, files: BlobFiles, uid: bytes, path: Path) -> None:
         self._files = files
@@ -173,7 +175,7 @@ class NewBlobFile:
         self._unfinished = path.with_name(f"{_UNFINISHED}{os.urandom(4).hex()}-{path.name}")
         self.size_bytes = 0
         files.make_directory(path.parent)
-        # Without a buffer, so that the check of the room sees every byte.
+        # Unbuffered, so that the check for room sees every byte.
         self._file = FileIO(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE_FILE), "w")
 
     def write(self, data: bytes) -> None:
@@ -182,8 +184,8 @@ class NewBlobFile:
         self.size_bytes += len(data)
 
     def publish(self) -> None:
-        """File, name, directories: all durable when this returns. Raises DiskFull; FileNotFoundError where the thread
-        was deleted meanwhile."""
+        """Makes the file, its name and its directories durable. Raises DiskFull, or FileNotFoundError if the thread was
+        deleted meanwhile."""
         guarded(self._publish)
 
     def _publish(self) -> None:
@@ -193,14 +195,14 @@ class NewBlobFile:
         self._files.sync(self._uid, self._path.parent)
 
     def discard(self) -> None:
-        """Removes it, also after ``publish``. Must not be called once a row may name it."""
+        """Removes the file, even after ``publish``. Must not be called once a row may name it."""
         self._file.close()
         for path in (self._unfinished, self._path):
             path.unlink(missing_ok=True)
 
 
 def guarded(action: Callable[[], T]) -> T:
-    """Runs something that writes; a full disk is DiskFull."""
+    """Runs an action that writes. Raises DiskFull if the disk is full."""
     try:
         return action()
     except OSError as error:

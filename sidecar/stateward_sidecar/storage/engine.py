@@ -1,7 +1,7 @@
 """The LMDB environment of a data directory: opening it, its format gate, and how full it is.
 
-Every commit is synced (data and meta page) before it returns. The map is large and sparse and is never resized while
-open. Format gates are checked before anything else is read.
+Every commit syncs the data and the meta page before it returns. The map is large and sparse, and is never resized while
+it is open. The format is checked before anything else is read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DATA_FILE = "data.mdb"
 # Deletions and pruning need a few pages to free many.
 RESERVE_BYTES = 4 << 20
 RESERVE_SHARE = 1 / 16
-# With less than this a commit may have met the end of the disk.
+# If less than this is free after a commit failed, the disk may have been full.
 CUT_SHORT_BYTES = 1 << 20
-# More than is ever written in a tenth of a second.
+# More than the daemon can write in a tenth of a second.
 PLENTY_BYTES = 1 << 30
 
 
 class Engine:
-    """One open data directory. Transactions belong to the thread that began them."""
+    """One open data directory. A transaction belongs to the thread that began it."""
 
     def __init__(self, directory: Path, map_bytes: int) -> None:
         make_directory(directory)
@@ -47,7 +47,7 @@ class Engine:
             self._check_format(is_new)
         except lmdb.Error as error:
             raise StartError(f"cannot open {directory / DATA_FILE}: {error}") from None
-        # Always: whoever made them may have died before.
+        # At every start: the process that made the files may have been killed before it synced their names.
         sync_path(directory)
         self.env.reader_check()
         self.page_bytes = int(self.env.stat()["psize"])
@@ -77,7 +77,7 @@ class Engine:
 
     @contextmanager
     def read(self) -> Iterator[lmdb.Transaction]:
-        """A read transaction for one synchronous step; an open one keeps every freed page from being used again."""
+        """A read transaction for one synchronous step. While one is open, LMDB reuses no freed page."""
         txn = self.env.begin(buffers=True)
         try:
             yield txn
@@ -89,9 +89,9 @@ class Engine:
         return int(self.env.info()["last_txnid"])
 
     def room_bytes(self) -> int:
-        """Bytes that may still be written before only deletions are taken.
+        """Bytes that may still be written; beyond these the daemon accepts only deletions.
 
-        Asked for every batch: while there is plenty, the answer is up to 0.1 s old.
+        Every batch asks. While there is plenty of room, the answer may be 0.1 s old.
         """
         now = time.monotonic()
         if self._room_bytes < PLENTY_BYTES or now > self._room_until:
@@ -102,12 +102,12 @@ class Engine:
         stat = self.env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         in_map = self.map_bytes - used * self.page_bytes - self._reserve(self.map_bytes)
-        # Pages that were freed inside the file are on the disk already.
+        # Pages that were freed inside the file already have their place on the disk.
         inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
         return int(min(in_map, self.disk_room_bytes() + inside))
 
     def disk_room_bytes(self) -> int:
-        """The same for files beside the map."""
+        """The same for files outside of the map."""
         disk = os.statvfs(self.directory)
         return disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
 
@@ -122,15 +122,15 @@ class Engine:
         return used, (self.directory / DATA_FILE).stat().st_size
 
     def close(self) -> None:
-        """Closes the environment, then lets go of the directory."""
+        """Closes the environment, then releases the lock of the directory."""
         self.env.close()
         self._lock.close()
 
     def is_cut_short(self, error: BaseException) -> bool:
-        """True where a write that the full disk took only a part of failed a commit.
+        """True if a commit failed because the full disk accepted only a part of a write.
 
-        LMDB calls that EIO. It happens before the meta page is written, so nothing was applied; and if it was a real
-        disk error after all, the next commit says so.
+        LMDB reports that as EIO. It happens before the meta page is written, so nothing was applied. If it was a real
+        disk error, the next commit reports it.
         """
         if not isinstance(error, lmdb.Error) or os.strerror(errno.EIO) not in str(error):
             return False
@@ -139,7 +139,7 @@ class Engine:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True for the failures LMDB leaves nothing behind of: a full map, and no space on the device."""
+    """True for the failures after which LMDB has applied nothing: a full map, and no space on the device."""
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return True
     text = str(error)

@@ -1,4 +1,4 @@
-"""Small file operations that survive a power cut, and the lock that keeps a second daemon out."""
+"""File operations that survive a power cut, and the lock against a second daemon on a data directory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Makes the names durable that lead to a directory and stand in it, up to where its file system is mounted.
+    """Makes the names in a directory durable, and the names of its parents up to the mount point of its file system.
 
-    Also those that an earlier start made and did not live to sync: without them, all that is synced in it is lost.
-    Raises StartError.
+    That includes names that an earlier process made and had not synced when it was killed. Without them, a power cut
+    loses everything that was synced in the directory. Raises StartError.
     """
     for directory in (path, *path.parents):
         try:
@@ -36,7 +36,7 @@ def sync_path(path: Path) -> None:
 
 
 def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Writes a new file: whole and durable, or not at all. Raises FileExistsError."""
+    """Writes a new file, completely and durably, or not at all. Raises FileExistsError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -44,7 +44,7 @@ def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)  # unlike a rename, this never replaces what another process made meanwhile
+        os.link(temporary, path)  # unlike a rename, a link never replaces a file that another process made meanwhile
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
@@ -59,7 +59,7 @@ def make_directory(path: Path) -> None:
 
 
 class DirectoryLock:
-    """Holds a data directory for one process. The kernel lets go when the process ends, however it ends."""
+    """Locks a data directory for one process. The kernel releases the lock when the process ends for any reason."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / "LOCK"
@@ -74,11 +74,11 @@ class DirectoryLock:
             os.close(self._fd)
             raise StartError(
                 f"the data directory {directory} is in use by another stateward-sidecar (pid {owner or 'unknown'}); "
-                "stop it, or give this one a --data-dir of its own"
+                "stop that process, or give this one another --data-dir"
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Lets go."""
+        """Releases the lock."""
         os.close(self._fd)

@@ -15,7 +15,7 @@ KEY_BYTES = 32
 
 
 def read_key_file(path: Path) -> bytes:
-    """Returns the key. Raises StartError with what to do."""
+    """Returns the key. Raises StartError, which says what to do."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -44,8 +44,10 @@ def create_key_file(path: Path) -> bytes:
 
 
 def find_exposure(path: Path) -> str:
-    """What is wrong with who may use the key file; empty if nothing is. A group may read it: an orchestrator's secret
-    reaches a process that is not root in no other way."""
+    """Returns a warning if too many users may read or change the key file, else an empty text.
+
+    The group may read it: an orchestrator has no other way to give a secret to a process that is not root.
+    """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:  # gone since it was read
@@ -56,9 +58,9 @@ def find_exposure(path: Path) -> str:
         who = "its group can change it"
     else:
         return ""
-    return f"the key file {path} has mode {mode:04o}: {who}, and whoever has key and disk reads everything; chmod 600"
+    return f"the key file {path} has mode {mode:04o}: {who}. Key and disk together open all data. Run chmod 600"
 
 
 def fingerprint(key: bytes) -> str:
-    """Names a key without giving it away: 16 hex digits."""
+    """Identifies a key without revealing it: 16 hex digits."""
     return hashlib.sha256(b"stateward key fingerprint" + key).hexdigest()[:16]

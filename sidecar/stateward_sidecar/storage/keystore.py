@@ -9,10 +9,11 @@ or the new one.
     slot 2...   namespaces (name key and namespace key, wrapped by the root key) and threads (data key, wrapped by the
                 namespace key)
     a slot      kind ‖ format ‖ zeros(2) ‖ id(16) ‖ id of the wrapping key(16) ‖ nonce ‖ wrapped ‖ tag ‖ zeros
-                ‖ mark (1 = leaving: goes at the next start unless a name leads to the thread)
+                ‖ mark (1 = leaving: the next start frees the slot unless a name leads to the thread)
 
-A deletion overwrites the wrapped key but keeps kind ERASED and the uid until the thread's rows are gone as well: who
-finds such a slot at start finishes the deletion. Only the writer thread changes the file; anybody may read.
+A deletion overwrites the wrapped key, but keeps the kind ERASED and the uid until the thread's rows are removed as
+well. A start that finds such a slot finishes the deletion. Only the writer thread changes the file; any thread may read
+it.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class KeyStore:
     """Finds, makes and destroys keys."""
 
     def __init__(self, path: Path, key: bytes, root: bytes = b"") -> None:
-        """``root``: the slot of a root that others use already, for a file that is made now.
+        """Opens the file, or makes it. A new file takes ``root``, the slot of a root that other sidecars already use.
 
-        Raises StartError, and makes no file, where the key does not open it.
+        Raises StartError, and makes no file, if the key does not open the root.
         """
         self._path = path
         self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
@@ -84,13 +85,13 @@ class KeyStore:
         if opened is None:
             raise StartError(
                 f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the data in {path.parent}; "
-                "start with the --key-file it was made with"
+                "start with the --key-file that the data was made with"
             )
         self._root_key = opened[:KEY_BYTES]
         self._root_names = NameKey(opened[KEY_BYTES:])
 
     def _new_file(self, key: bytes, root: bytes) -> bytes:
-        if root and _open(root, ROOT, b"\0" * 16, key) is None:  # a directory must not be tied to it
+        if root and _open(root, ROOT, b"\0" * 16, key) is None:  # else the directory would get a wrong root
             raise StartError(
                 f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; start with the --key-file "
                 "that the archive was made with, or give another --archive"
@@ -101,7 +102,7 @@ class KeyStore:
     def _read_slots(self) -> None:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         if data[: len(_MAGIC)] != _MAGIC or len(data) < 2 * SLOT_BYTES:
-            raise StartError(f"{self._path} is not a key store, or was cut off")
+            raise StartError(f"{self._path} is not a key store, or is truncated")
         if data[len(_MAGIC)] != FORMAT:
             raise StartError(f"{self._path} has format {data[len(_MAGIC)]}; this version reads format {FORMAT}")
         for slot in range(2, len(data) // SLOT_BYTES):
@@ -110,7 +111,7 @@ class KeyStore:
                 self._needed.add(wrapping_id)
                 if data[(slot + 1) * SLOT_BYTES - 1]:
                     self._leaving.add(owner)
-            if not any(data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]):  # a damaged slot is not a free one
+            if not any(data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]):  # a damaged slot is not free
                 self._free.append(slot)
             else:
                 self._slots[kind, owner] = slot
@@ -119,12 +120,12 @@ class KeyStore:
 
     @property
     def unfinished(self) -> frozenset[bytes]:
-        """Uids that the last process left marked or erased, and that nobody has touched since the start."""
+        """Uids that the last process left marked or erased, and that no write has touched since the start."""
         return frozenset(self._unfinished)
 
     @property
     def has_settled_threads(self) -> bool:
-        """True when there is a key of a thread that was committed."""
+        """True if there is a key of a thread that was committed."""
         return any(kind == THREAD and owner not in self._leaving for kind, owner in self._slots)
 
     def settled_threads(self) -> set[bytes]:
@@ -132,11 +133,12 @@ class KeyStore:
         return {owner for kind, owner in list(self._slots) if kind == THREAD} - self._leaving
 
     def is_leaving(self, uid: bytes) -> bool:
-        """Whether a key is marked: at a start it goes unless a name leads to it."""
+        """Whether a key is marked: the next start removes it unless a name leads to its thread."""
         return uid in self._leaving
 
     def mark_leaving(self, uid: bytes, *, is_leaving: bool) -> None:
-        """Says that a thread is being deleted, or is a copy without a name yet. Durable after ``sync``. Writer only."""
+        """Marks a thread that is being deleted or has no name yet, or removes the mark. Durable after ``sync``. Writer
+        thread only."""
         self._unfinished.discard(uid)
         slot = self._slots.get((THREAD, uid))
         if slot is not None:
@@ -156,7 +158,7 @@ class KeyStore:
         return found
 
     def namespace(self, name: str) -> NamespaceKeys | None:
-        """Keys of a namespace; None where it has none yet. Raises KeyUnavailable."""
+        """Keys of a namespace; None if it has none yet. Raises KeyUnavailable if they are missing or damaged."""
         return self.namespace_by_id(self.namespace_id(name))
 
     def namespace_by_id(self, identity: bytes) -> NamespaceKeys | None:
@@ -175,7 +177,7 @@ class KeyStore:
         return found
 
     def create_namespace(self, name: str) -> NamespaceKeys:
-        """Makes the keys of a namespace. Durable after ``sync``. Writer only."""
+        """Makes the keys of a namespace. Durable after ``sync``. Writer thread only."""
         identity, keys = self.namespace_id(name), os.urandom(2 * KEY_BYTES)
         self._put(NAMESPACE, identity, _wrap(NAMESPACE, identity, b"\0" * 16, self._root_key, keys))
         found = self._namespaces[identity] = NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
@@ -184,8 +186,8 @@ class KeyStore:
     def add_thread(self, uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> None:
         """Wraps and writes a thread's data key, marked as leaving until a name leads to it.
 
-        A uid that was erased is alive again: a thread that was deleted on this disk only comes back under it, from the
-        archive or by a save. Durable after ``sync``. Writer only. Raises DiskFull.
+        An erased uid becomes valid again: a thread that was deleted only on this disk comes back under its uid, from
+        the archive or by a save. Durable after ``sync``. Writer thread only. Raises DiskFull.
         """
         self.revive(uid)
         slot = self.wrap_thread(uid, namespace, data_key)
@@ -195,25 +197,25 @@ class KeyStore:
         self._leaving.add(uid)
 
     def give_up(self, uid: bytes) -> None:
-        """Frees the slot of a creation that failed. A key that has a thread stays: with an archive a claim fixes the
-        uid, and what was set aside of that thread has the same key. Writer only."""
+        """Frees the slot of a creation that failed. The key of an existing thread stays: with an archive, a claim fixes
+        the uid, and an orphan of that thread has the same key. Writer thread only."""
         if self.is_leaving(uid):
             self.release(uid)
 
-    # -- slots that travel: the archive holds the same wrapped keys ------------------------------------------------
+    # -- slots that are copied: the archive holds the same wrapped keys ------------------------------------------------
 
     def root_slot(self) -> bytes:
-        """The root as it is wrapped."""
+        """The slot of the root, wrapped."""
         return os.pread(self._fd, SLOT_BYTES, SLOT_BYTES)
 
     def is_root(self, slot: bytes, key: bytes) -> bool:
-        """Whether a root slot from elsewhere holds this store's root. False where the key does not open it."""
+        """Whether a root slot from elsewhere holds this store's root. False if the key does not open the slot."""
         root = _open(slot, ROOT, b"\0" * 16, key)
         return root is not None and hmac.compare_digest(root[:KEY_BYTES], self._root_key)
 
     def adopt_root(self, slot: bytes, key: bytes) -> bool:
-        """Takes a root that others use in place of this store's own, durably, before anybody uses the store. False, and
-        nothing is changed, if keys lie under the own one, or the key does not open the other."""
+        """Replaces this store's root by one that other sidecars use, durably, before the store is used. Returns False,
+        and changes nothing, if this root has wrapped keys already, or if the key does not open the other root."""
         root = _open(slot, ROOT, b"\0" * 16, key)
         if root is None or self._slots:
             return False
@@ -225,7 +227,7 @@ class KeyStore:
         return True
 
     def new_namespace_slot(self, name: str) -> bytes:
-        """Keys for a namespace, wrapped, and stored nowhere yet."""
+        """Returns new keys for a namespace, wrapped. Stores nothing."""
         return _wrap(NAMESPACE, self.namespace_id(name), b"\0" * 16, self._root_key, os.urandom(2 * KEY_BYTES))
 
     def open_namespace(self, identity: bytes, slot: bytes) -> NamespaceKeys:
@@ -236,18 +238,19 @@ class KeyStore:
         return NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
 
     def namespace_slot(self, identity: bytes) -> bytes | None:
-        """A namespace's keys as they are wrapped; None where it has none here."""
+        """The slot of a namespace's keys, wrapped; None if it has none here."""
         slot = self._slots.get((NAMESPACE, identity))
         return os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES) if slot is not None else None
 
     def adopt_namespace(self, identity: bytes, slot: bytes) -> None:
-        """Stores the keys that others use for a namespace. Durable after ``sync``. Writer only. Raises DiskFull."""
+        """Stores the keys that other sidecars use for a namespace. Durable after ``sync``. Writer thread only. Raises
+        DiskFull."""
         if (NAMESPACE, identity) not in self._slots:
             self._put(NAMESPACE, identity, slot)
 
     @staticmethod
     def wrap_thread(uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> bytes:
-        """A thread's data key, wrapped, and stored nowhere yet."""
+        """Returns the slot of a thread's data key, wrapped. Stores nothing."""
         return _wrap(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
 
     @staticmethod
@@ -260,7 +263,7 @@ class KeyStore:
         return uid, key
 
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
-        """A thread's data key; None where there is none or it was erased. Raises KeyUnavailable where damaged."""
+        """A thread's data key; None if there is none or it was erased. Raises KeyUnavailable if it is damaged."""
         slot = self._slots.get((THREAD, uid))
         if slot is None:
             return None
@@ -270,18 +273,18 @@ class KeyStore:
         return key
 
     def namespace_of(self, uid: bytes) -> bytes | None:
-        """Id of the namespace a thread's key is wrapped for."""
+        """Id of the namespace whose key wraps a thread's key."""
         slot = self._slots.get((THREAD, uid))
         if slot is None:
             return None
         return bytes(_HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
 
     def is_erased(self, uid: bytes) -> bool:
-        """True for a thread whose deletion was begun and not finished."""
+        """True if the thread's deletion was begun and is not finished."""
         return (ERASED, uid) in self._slots
 
     def erase_thread(self, uid: bytes) -> None:
-        """Destroys a thread's data key, durably, before it returns. Writer only."""
+        """Destroys a thread's data key. Durable when it returns. Writer thread only."""
         slot = self._slots.pop((THREAD, uid), None)
         if slot is None:
             return
@@ -292,12 +295,14 @@ class KeyStore:
         self._unfinished.discard(uid)
 
     def revive(self, uid: bytes) -> None:
-        """Frees the slot of an erased thread only: the archive may have brought the thread back. Writer only."""
+        """Frees the slot of an erased thread only, because the archive may have brought the thread back. Writer thread
+        only."""
         self._unfinished.discard(uid)
         self._free_slots(uid, (ERASED,))
 
     def release(self, uid: bytes) -> None:
-        """Frees a slot: of an erased thread whose rows are gone, or of a creation that failed. Writer only."""
+        """Frees the slot of an erased thread whose rows are removed, or of a creation that failed. Writer thread
+        only."""
         self._leaving.discard(uid)
         self._unfinished.discard(uid)
         self._free_slots(uid, (ERASED, THREAD))
@@ -311,7 +316,7 @@ class KeyStore:
                 self._free.append(slot)
 
     def sync(self) -> None:
-        """Makes what was written durable; costs nothing when nothing was."""
+        """Makes the changes durable. Does nothing if there are none."""
         if self._dirty:
             os.fdatasync(self._fd)
             self._dirty = False
@@ -345,7 +350,7 @@ class KeyStore:
 
 
 def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
-    """The keys in a slot; None where it is another one's, damaged, or wrapped by another key."""
+    """The keys in a slot; None if the slot belongs to another owner, is damaged, or is wrapped by another key."""
     if len(data) != SLOT_BYTES or data[0] != kind or _HEAD.unpack_from(data)[2] != owner:
         return None
     head, rest = data[: _HEAD.size], data[_HEAD.size :]

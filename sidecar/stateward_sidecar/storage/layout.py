@@ -14,24 +14,25 @@
         Q blob_hash(16)                        blob
         R request_hash(8)                      request id → sequence, second
         S version(8) index(4)                  pieces of a snapshot
-        V version(8)                           sequence - version, where it changes
+        V version(8)                           sequence - version, for versions at which it changes
         X                                      pruned versions
-        Z                                      what is known of the thread in the archive
+        Z                                      what this daemon knows about the thread in the archive
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
-    S namespace(8) status_hash(8) ~second(8) ~number(4)   the same, those of one status side by side
+    S namespace(8) status_hash(8) ~second(8) ~number(4)   threads by status, then by time of change
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
     F number(4)                              orphans
     H number(4) version(8)                   snapshots whose pieces are being written
-    O number(4)                              outbox: threads with entries that are not archived
-    P number(4)                              pruned versions whose rows are not cleared away yet
+    O number(4)                              outbox: threads with entries that are not archived yet
+    P number(4)                              pruned versions whose rows are not removed yet
     Q number(4)                              threads with blobs
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
     W cursor(8)                              every entry of the store in the order of commit → number, sequence
-    D cursor(8)                              what was deleted
+    D cursor(8)                              deletions
 
-Numbers are big-endian, so that keys sort as they count. A thread's number is local to this store and never reused; its
-identity is the uid, to which all ciphertext is bound, so rows could move to another number without being sealed anew.
+Numbers are big-endian, so that keys sort by number. A thread's number is local to this store and is never reused. The
+thread's identity is its uid. All ciphertext is bound to the uid, so rows can move to another number without being
+sealed again.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ NEXT_THREAD_KEY = b"Mthread"
 ARCHIVE_KEY = b"Marchive"
 BOOTS_KEY = b"Mboots"
 PLACE_KEY = b"Mplace"
-# A row that says nothing by its value still begins with the format.
+# Value of a row that only exists: a value always begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 
 
 def u64(number: int) -> bytes:
-    """Eight bytes that sort as the number counts."""
+    """Eight bytes that sort like the number."""
     return _U64.pack(number)
 
 
@@ -83,7 +84,7 @@ def number_of(data: bytes | memoryview) -> int:
 
 
 def leading_number(data: bytes | memoryview) -> int:
-    """The sequence in a row of checkpoint ids or of request ids. Raises Corrupt."""
+    """The sequence in the row of a checkpoint id or a request id. Raises Corrupt if the row has another length."""
     if len(data) not in (_U64.size, _REQUEST.size):
         raise Corrupt(f"an index row has {len(data)} bytes")
     return int(_U64.unpack_from(data)[0])
@@ -91,12 +92,12 @@ def leading_number(data: bytes | memoryview) -> int:
 
 def _unpack(form: struct.Struct, data: bytes | memoryview) -> tuple[Any, ...]:
     if len(data) != form.size:
-        raise Corrupt(f"an index row has {len(data)} bytes where {form.size} were stored")
+        raise Corrupt(f"an index row has {len(data)} bytes instead of {form.size}")
     return form.unpack(data)
 
 
 def name_key(name_hash: bytes) -> bytes:
-    """Where a thread's name leads to its number."""
+    """The row that leads from a thread's name to its number."""
     return b"N" + name_hash
 
 
@@ -109,12 +110,12 @@ def unpack_name(value: bytes | memoryview) -> tuple[int, bytes]:
     """Thread number and uid of a name row."""
     form, thread, uid = _unpack(_NAME, value)
     if form != ROW_FORMAT:
-        raise Corrupt(f"a name row has format {form}, where this version reads {ROW_FORMAT}")
+        raise Corrupt(f"a name row has format {form}; this version reads {ROW_FORMAT}")
     return thread, uid
 
 
 def thread_prefix(thread: int, tag: bytes = b"") -> bytes:
-    """Begins all rows of a thread, or all of one tag."""
+    """Prefix of all rows of a thread, or of those with one tag."""
     return b"T" + _U32.pack(thread) + tag
 
 
@@ -145,7 +146,7 @@ class ThreadKeys:
         return self.prefix + b"C" + id_hash
 
     def effects(self, anchor_hash: bytes) -> bytes:
-        """Begins the effects of an anchor."""
+        """Prefix of the effects of an anchor."""
         return self.prefix + b"E" + anchor_hash
 
     def signal(self, sequence: int) -> bytes:
@@ -185,11 +186,11 @@ class ThreadKeys:
         return self.prefix + b"Z"
 
     def all_of(self, tag: bytes) -> bytes:
-        """Begins all rows of one tag."""
+        """Prefix of all rows with one tag."""
         return self.prefix + tag
 
     def row(self, key: bytes) -> bytes:
-        """What ciphertext is bound to: the key without the store's own number."""
+        """The part of a key that ciphertext is bound to: all but the number that is local to this store."""
         return key[THREAD_PREFIX_BYTES:]
 
 
@@ -215,27 +216,27 @@ def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
 
 
 def updated_key(namespace: bytes, second: int, thread: int) -> bytes:
-    """Where a thread stands among the threads of its namespace, the newest first."""
+    """Place of a thread in the list of its namespace, newest first."""
     return updated_prefix(namespace) + updated_tail(second, thread)
 
 
 def updated_prefix(namespace: bytes) -> bytes:
-    """Begins the list of a namespace's threads."""
+    """Prefix of the list of a namespace's threads."""
     return b"U" + namespace
 
 
 def status_key(namespace: bytes, status_hash: bytes, second: int, thread: int) -> bytes:
-    """Where a thread stands among the threads of its status, the newest first."""
+    """Place of a thread in the list of its status, newest first."""
     return status_prefix(namespace, status_hash) + updated_tail(second, thread)
 
 
 def status_prefix(namespace: bytes, status_hash: bytes) -> bytes:
-    """Begins the list of a namespace's threads of one status."""
+    """Prefix of the list of a namespace's threads with one status."""
     return b"S" + namespace + status_hash
 
 
 def updated_tail(second: int, thread: int) -> bytes:
-    """The end of such keys, by which the lists of several statuses are one order."""
+    """The end of such keys. It merges the lists of several statuses into one order."""
     return _UPDATED.pack(_FUTURE - second, NUMBER_MAX - thread)
 
 
@@ -249,7 +250,7 @@ def unpack_updated(key: bytes | memoryview) -> tuple[int, int]:
 
 
 def expiry_key(second: int, thread: int) -> bytes:
-    """Where a thread stands among those that expire."""
+    """Place of a thread in the list of those that expire."""
     return b"E" + _U64.pack(second) + _U32.pack(thread)
 
 
@@ -279,7 +280,7 @@ def blobs_of(key: bytes | memoryview) -> int:
 
 
 def uncleared_key(thread: int) -> bytes:
-    """Where a thread's versions stand that were pruned and are not cleared away yet."""
+    """The row of a thread's pruned versions whose rows are not removed yet."""
     return b"P" + _U32.pack(thread)
 
 
@@ -302,12 +303,12 @@ def orphan_thread(key: bytes | memoryview) -> int:
 
 
 def half_key(thread: int, version: int) -> bytes:
-    """Marks a snapshot whose pieces are being written in several transactions."""
+    """Marks a snapshot whose pieces are written in several transactions and are not complete."""
     return half_prefix(thread) + _U64.pack(version)
 
 
 def half_prefix(thread: int) -> bytes:
-    """Begins those marks of a thread."""
+    """Prefix of those marks of a thread."""
     return b"H" + _U32.pack(thread)
 
 
@@ -330,7 +331,7 @@ def outbox_thread(key: bytes | memoryview) -> int:
 
 
 def label_prefix(namespace: bytes, label_hash: bytes) -> bytes:
-    """Begins all checkpoints with a label."""
+    """Prefix of all checkpoints with a label."""
     return b"L" + namespace + label_hash
 
 
@@ -346,12 +347,12 @@ def unpack_label(key: bytes | memoryview) -> tuple[int, int]:
 
 
 def feed_key(cursor: int) -> bytes:
-    """The place of an entry among all entries of the store."""
+    """Place of an entry in the order of all commits of the store."""
     return b"W" + _U64.pack(cursor)
 
 
 def pack_feed(thread: int, sequence: int) -> bytes:
-    """Value of such a row; thread 0 = a deletion, under the same cursor in table D."""
+    """Value of such a row. Thread 0 stands for a deletion, whose row in table D has the same cursor."""
     return _FEED.pack(thread, sequence)
 
 
@@ -385,6 +386,6 @@ def unpack_deletion(value: bytes | memoryview) -> tuple[bytes, bytes]:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key that is greater than every key with this prefix. A prefix never ends in 0xFF throughout."""
+    """The first key that is greater than every key with this prefix, which must not consist of 0xFF alone."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))

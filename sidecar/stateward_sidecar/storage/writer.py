@@ -1,19 +1,20 @@
 """The only way to write: one at a time, group commit.
 
-Whoever wants to write hands in a ``Write``. The writer's thread takes whatever waits, runs each in a child transaction
-of ONE transaction, and commits once: two syncs for the whole batch. Where nobody waits, a caller that has gathered a
-batch may run it on its own thread (``apply``), and only the commit is left to the writer's: LMDB begins and ends a
-transaction on one thread, and takes puts from any that has been handed it. So the writer's thread begins each
-transaction ahead, and nobody but it ever waits for the disk. A write that fails leaves nothing behind and takes nobody
-with it. Nothing is answered before the commit returned.
+A caller submits a ``Write``. The writer thread takes all writes that wait, runs each in a child transaction of ONE
+transaction, and commits once: two syncs for the whole batch. If no write waits, a caller that has gathered a batch may
+run it on its own thread (``apply``) and leave only the commit to the writer thread. LMDB requires that one thread
+begins and ends a transaction, and accepts puts from any thread that holds it. So the writer thread begins each
+transaction in advance, and no other thread waits for the disk. A write that fails changes nothing, and does not affect
+the other writes of its batch. No write is answered before its commit has returned.
 
 What a failure means:
-* an exception of a write: its child transaction is dropped, the others go on;
-* the map or disk is full at commit: LMDB has applied nothing; the batch is run again one by one;
-* anything else at commit: it is not known whether the batch is kept. Everybody waiting gets OUTCOME_UNKNOWN, no more
-  is acknowledged, and ``on_fatal`` ends the process, which starts again from the file. An fsync is never retried.
+* A write raises: its child transaction is dropped, and the other writes continue.
+* The map or the disk is full at commit: LMDB has applied nothing. The writes of the batch are run again one by one.
+* Any other error at commit: nobody knows whether the batch is durable. Every waiting write gets OUTCOME_UNKNOWN, no
+  further write is acknowledged, and ``on_fatal`` ends the process. The next process starts from the file. An fsync is
+  never retried.
 
-Deadline and cancellation are looked at once, when the writer takes the write; from then on it happens or fails.
+Deadline and cancellation are checked once, when the writer thread takes the write. After that, it is made or it fails.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
 BATCH_WRITES_MAX = 256
 BATCH_BYTES_MAX = 16 << 20
-# So long after the last write the open transaction is given back.
+# The open transaction is ended this long after the last write.
 IDLE_S = 0.1
 
 
 class Batch:
-    """What the writes of one batch share. ``drafts`` holds, by whatever key they choose, what is to become visible
-    with the commit; a later write of the batch sees what an earlier one left there."""
+    """What the writes of one batch share. ``drafts`` holds what becomes visible with the commit, under keys that the
+    writes choose. A later write of the batch sees the drafts of the earlier ones."""
 
     def __init__(self) -> None:
         self.drafts: dict[Any, Any] = {}
@@ -62,16 +63,16 @@ class Batch:
 class Write:
     """One item of the queue."""
 
-    # Checks, then puts, then leaves its draft in the batch. Raises StatewardError; must change nothing but ``txn``
-    # before its last statement that can fail.
+    # Checks, then puts, then leaves its draft in the batch. Raises StatewardError. Must change nothing but ``txn``
+    # before the last statement that can fail.
     run: Callable[[lmdb.Transaction, Batch], Any]
     size_bytes: int = 0
     deadline: float = float("inf")  # by time.monotonic()
-    frees_space: bool = False  # deletions go on when the disk is full
-    # Whether it was answered before, and so takes no room: a retry is answered on a full disk too.
+    frees_space: bool = False  # deletions continue when the disk is full
+    # Whether the write was answered before and needs no room: a retry is answered even if the disk is full.
     is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
-    background: bool = False  # waits until nobody else does
-    is_alone: bool = False  # has a transaction of its own: it leaves drafts before it may fail
+    background: bool = False  # waits until no other write waits
+    is_alone: bool = False  # needs its own transaction, because it leaves drafts before a statement that may fail
     cancelled: bool = False
     result: Any = None
     error: BaseException | None = None
@@ -79,7 +80,7 @@ class Write:
     _done: threading.Event | None = field(default=None, repr=False)
 
     def wait(self) -> Any:
-        """For callers that are not on an event loop: waits, returns the result or raises."""
+        """Waits, then returns the result or raises its error. For callers that are not on an event loop."""
         assert self._done is not None
         self._done.wait()
         if self.error is not None:
@@ -89,17 +90,17 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class _Applied:
-    """Writes that were run in a transaction and wait for its commit."""
+    """Writes that have run in a transaction whose commit is still to come."""
 
     writes: list[Write]
-    taken: list[Write]  # of those, the ones that were not too late
+    taken: list[Write]  # those of them that were not too late
     batch: Batch = field(default_factory=Batch)
-    is_empty: bool = True  # every one failed
-    error: BaseException | None = None  # of the whole
+    is_empty: bool = True  # all of them failed
+    error: BaseException | None = None  # of the batch as a whole
 
 
 class Writer:
-    """Runs the queue. ``deliver`` gets each finished batch, in order, on the writer's thread."""
+    """Runs the queue. Calls ``deliver`` with each finished batch, in order, on the writer thread."""
 
     def __init__(
         self, engine: Engine, deliver: Callable[[list[Write]], None], on_fatal: Callable[[BaseException], None]
@@ -114,14 +115,14 @@ class Writer:
         self._stopping = False
         self._failed: BaseException | None = None
         self.commits = 0
-        # Held from before a commit until memory says the same as the disk.
+        # Held from before a commit until memory agrees with the disk.
         self.publishing = threading.Lock()
         self.changes = Changes()
-        # The open transaction belongs to whoever is busy with it; else to whoever comes next.
+        # The open transaction belongs to the thread that set ``_is_busy``; otherwise to the next thread that takes it.
         self._txn: lmdb.Transaction
         self._is_busy = True
         self._is_asleep = True
-        self._applied: _Applied | None = None  # on another thread: the next to be committed
+        self._applied: _Applied | None = None  # run on another thread; committed next
         self._ending: list[Write] = []  # being committed
         self._on_free: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
@@ -136,19 +137,19 @@ class Writer:
         return len(self._queue) + len(self._background)
 
     def submit(self, write: Write, *, wait: bool = False) -> Write:
-        """Queues a write. Raises QueueFull or ShuttingDown, and then nothing was queued."""
+        """Queues a write. Raises QueueFull or ShuttingDown; then the write was not queued."""
         if wait:
             write._done = threading.Event()
         with self._condition:
             if self._failed is not None or self._stopping:
-                raise ShuttingDown("the daemon is stopping and takes no more writes")
+                raise ShuttingDown("the daemon is stopping and accepts no more writes")
             if (
                 not write.background
                 and not write.frees_space
                 and (len(self._queue) >= QUEUE_WRITES_MAX or self._queued_bytes + write.size_bytes > QUEUE_BYTES_MAX)
             ):
                 raise QueueFull(
-                    f"{len(self._queue)} writes with {self._queued_bytes} bytes wait already", queued=len(self._queue)
+                    f"{len(self._queue)} writes with {self._queued_bytes} bytes are waiting", queued=len(self._queue)
                 )
             (self._background if write.background else self._queue).append(write)
             self._queued_bytes += write.size_bytes
@@ -157,11 +158,12 @@ class Writer:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody writes or waits at this moment."""
+        """Whether no write runs or waits at this moment."""
         return not self._is_busy and not self._queue and not self._stopping
 
     def call_when_free(self, call: Callable[[], None]) -> bool:
-        """Calls once, from any thread, as soon as nobody writes or waits. False: no more writes are taken."""
+        """Calls ``call`` once, on any thread, as soon as no write runs or waits. Returns False if no more writes are
+        accepted."""
         with self._condition:
             if self._failed is not None or self._stopping:
                 return False
@@ -173,16 +175,16 @@ class Writer:
         return True
 
     def wake(self) -> None:
-        """Somebody is about to write: a transaction is begun meanwhile."""
+        """Says that a write will come soon, so that the writer thread begins a transaction."""
         if self._is_asleep:
             with self._condition:
                 self._is_asleep = False
                 self._condition.notify()
 
     def apply(self, writes: list[Write]) -> bool:
-        """Runs writes as one batch on the calling thread, and leaves their commit to the writer's.
+        """Runs writes as one batch on the calling thread, and leaves their commit to the writer thread.
 
-        False: somebody else writes or waits; nothing was done.
+        Returns False, and does nothing, if another write runs or waits.
         """
         with self._condition:
             if not self.is_free:
@@ -195,7 +197,7 @@ class Writer:
         return True
 
     def stop(self) -> None:
-        """Takes no more, finishes what was taken, and ends the thread."""
+        """Accepts no more writes, finishes those that were accepted, and ends the thread."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -210,11 +212,14 @@ class Writer:
                 while self._run_next():
                     pass
                 self._txn.abort()
-        except BaseException as error:  # noqa: BLE001  (whatever it is, nothing may be acknowledged after it)
+        except BaseException as error:  # noqa: BLE001  (after any error here, nothing may be acknowledged)
             self._fail(self._ending, error)
 
     def _run_next(self) -> bool:
-        """Commits what is next; False: nothing came. A function of its own: what waits holds no batch."""
+        """Commits the next batch. Returns False if there was none.
+
+        A function of its own, so that no local variable of the loop keeps a batch alive while the loop waits.
+        """
         applied = self._next()
         if applied is None:
             return False
@@ -224,15 +229,15 @@ class Writer:
         return True
 
     def _begin(self) -> None:
-        """The next transaction, ahead of the writes that will use it."""
+        """Begins the next transaction, before the writes that will use it come."""
         self._txn = self._engine.env.begin(write=True, buffers=True)
         with self._condition:
             self._is_busy = False
 
     def _sleep(self) -> bool:
-        """Waits until somebody is about to write. False: nobody will any more.
+        """Waits until a write is about to come. Returns False if none will come any more.
 
-        No transaction is open meanwhile: who copies the file takes LMDB's lock for a moment.
+        No transaction is open meanwhile, because a process that copies the file takes LMDB's lock for a moment.
         """
         with self._condition:
             self._is_asleep = True
@@ -242,7 +247,7 @@ class Writer:
             return bool(self.queued) or not self._stopping
 
     def _next(self) -> _Applied | None:
-        """What is to be committed next; None when nobody has written for a while, or will any more."""
+        """Returns what to commit next; None if no write has come for a while, or none will come any more."""
         with self._condition:
             is_idle = False
             while self._applied is None and (self._is_busy or not self.queued):
@@ -274,7 +279,7 @@ class Writer:
         return batch
 
     def _run_all(self, writes: list[Write]) -> _Applied:
-        """Runs writes in the open transaction. What goes wrong with the whole is raised where it would be committed."""
+        """Runs writes in the open transaction. An error of the batch as a whole is kept, and raised at its commit."""
         now = time.monotonic()
         taken = []
         for write in writes:
@@ -301,7 +306,7 @@ class Writer:
     def _end(self, applied: _Applied) -> None:
         """Commits, begins the next transaction, and answers."""
         if not self._commit(applied):
-            # A full disk in the middle of a batch: small or space-freeing writes may still fit.
+            # The disk is full, but some writes of the batch may still fit: small ones, and those that free space.
             for write in applied.taken:
                 write.result = None
                 self._txn = self._engine.env.begin(write=True, buffers=True)
@@ -320,7 +325,7 @@ class Writer:
             call()
 
     def _commit(self, applied: _Applied) -> bool:
-        """Commits the open transaction. False: the disk is full and nothing of it was applied."""
+        """Commits the open transaction. Returns False if the disk is full; then nothing of it was applied."""
         txn, batch = self._txn, applied.batch
         try:
             if applied.error is not None:
@@ -354,7 +359,7 @@ class Writer:
         child = self._engine.env.begin(write=True, parent=parent, buffers=True)
         try:
             write.result = write.run(child, batch)
-        except Exception as error:  # noqa: BLE001  (one write's fault is its own)
+        except Exception as error:  # noqa: BLE001  (an error of one write concerns only that write)
             child.abort()
             full = not isinstance(error, StatewardError) and is_disk_full(error)
             write.error = DiskFull("the store is full; nothing was written") if full else error
@@ -375,7 +380,7 @@ class Writer:
             self._queue.clear()
             self._background.clear()
         for write in waiting:
-            write.error = OutcomeUnknown("the disk failed in the middle of a commit; it is not known what is kept")
+            write.error = OutcomeUnknown("the disk failed during a commit; whether the write is durable is unknown")
         self._finish(waiting)
         self._on_fatal(error)
 
@@ -384,7 +389,7 @@ def _is_retry(write: Write, txn: lmdb.Transaction, batch: Batch) -> bool:
     try:
         return write.is_retry is not None and write.is_retry(txn, batch)
     except StatewardError:
-        return True  # running it raises the same, and writes nothing
+        return True  # running the write raises the same error, and writes nothing
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:
