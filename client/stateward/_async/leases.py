@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from stateward._io.aio.background import Alarm, Background
+from stateward._io.aio.background import Alarm, Background, keep_up
 from stateward._io.aio.session import AsyncSession
 from stateward._operations import leases
 from stateward._operations.steps import ThreadRef
-from stateward.errors import LeaseHeld, StatewardError
+from stateward.errors import LeaseHeld
 from stateward.lock import LeaseShell
 from stateward.models import Lease
 
@@ -54,13 +54,11 @@ class AsyncHeldLease(LeaseShell):
         return bool(token) and await self._session.run(leases.release(self._ref, token))
 
     async def _keep(self, ended: Alarm) -> None:
-        while not await ended.wait(self._claim.term_s * leases.RENEWAL_SHARE):
-            try:
-                await self._session.run(leases.renew(self._ref, self.token, self._claim.term_s))
-            except LeaseHeld as error:
-                self.lost = error
-                return
-            except StatewardError:
-                continue
-            except (RuntimeError, ValueError):  # the client was closed
-                return
+        term_s = self._claim.term_s
+        lost = await keep_up(
+            ended,
+            term_s * leases.RENEWAL_SHARE,
+            lambda: self._session.run(leases.renew(self._ref, self.token, term_s)),
+            LeaseHeld,
+        )
+        self.lost = lost or self.lost

@@ -456,10 +456,12 @@ class AsyncThread:
         return await self._run(recording.put_effects(self._ref, effects, durability, create))
 
     def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
-        return effects.effect(self._ref, self._session.identity.to_proto(), plan, tools)
+        session = self._session
+        return effects.effect(self._ref, session.identity.to_proto(), plan, tools, session.settings.target)
 
     def _cached(self, plan: CachePlan, tools: Tools) -> Operation[Any]:
-        return caching.cached(self._ref, self._session.identity.to_proto(), plan, tools)
+        session = self._session
+        return caching.cached(self._ref, session.identity.to_proto(), plan, tools, session.settings.target)
 
     # -- questions and signals ----------------------------------------------------------------------------------------
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypedDict
 
 from stateward import values
-from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan, begin
-from stateward._operations.steps import Call, Operation, ThreadRef
+from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan
+from stateward._operations.steps import Operation, ThreadRef
 from stateward._operations.tools import ToolCall, Tools, spread
 from stateward.durations import Duration, span
-from stateward.effects import EffectState, RecordedEffect
-from stateward.errors import ClaimLost, InvalidRequest
+from stateward.effects import EffectState
+from stateward.errors import ClaimLost
 from stateward.v1.lease_pb2 import Holder
 
 CACHE_ANCHOR = "cache/"
@@ -68,27 +69,20 @@ def hash_arguments(tool: str, args: Any) -> str:
     return hashlib.sha256(b"\0".join([tool.encode(), encoded.media_type.encode(), data])).hexdigest()
 
 
-def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools) -> Operation[Any]:
+def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools, target: str = "") -> Operation[Any]:
     """What was read before, or what is read now."""
-    begun = yield from begin(plan.plan.request(ref, holder, plan.max_age), plan.plan.wait_s)
-    if EffectState(begun.state) == EffectState.DONE:
-        return RecordedEffect.from_proto(begun.effect).value
-    claim = Claim(ref, plan.plan.anchor, plan.plan.key, begun.claim_token, plan.plan.term_s)
+    claim = Claim(ref, holder, plan.plan, target)
+    if (yield from claim.begin(plan.max_age)) is EffectState.DONE:
+        return claim.recorded.value
     if not claim.token:  # whoever reads it takes too long
         outcome = yield from tools.call(plan.call, _nothing, plan.plan.term_s)
     else:
         outcome = yield from claim.call(tools, plan.call)
-        try:
-            if outcome.error is None:
-                value = values.encode(outcome.value, f"the result of {plan.plan.name}")
-                yield Call("CompleteEffect", claim.request(state=EffectState.DONE, value=value))
-        except ClaimLost:
-            pass  # somebody else has read it since
-        except (TypeError, ValueError, InvalidRequest):
-            yield from claim.give_back(EffectState.NEW)
-            raise
         if outcome.error is not None:
             yield from claim.give_back(EffectState.NEW)
+        else:
+            with suppress(ClaimLost):  # somebody else has read it since
+                yield from claim.record(outcome.value, otherwise=EffectState.NEW)
     if outcome.error is not None:
         raise outcome.error
     return outcome.value

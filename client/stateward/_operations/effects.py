@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
 from stateward import values
 from stateward._operations import threads
+from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.durations import Duration, seconds
@@ -21,7 +19,6 @@ from stateward.errors import (
     EffectFailed,
     EffectInProgress,
     EffectUncertain,
-    InvalidRequest,
     StatewardError,
 )
 from stateward.models import Durability, choice_number
@@ -33,6 +30,10 @@ FIRST_POLL_S, MAX_POLL_S = 0.02, 0.5
 DETAIL_BYTES_MAX = 4096
 FRESH_SHARE = 0.1
 """For this part of its term a claim is taken to be held without asking."""
+GIVE_BACK_S = 5.0
+"""For how long to try to give a claim back before whatever went wrong is raised."""
+LEFT_MAX = 1000
+UNSEEN = "nobody saw it end. Find out and come again with check=, which returns its result or NOT_HAPPENED"
 
 
 class EffectOptions(TypedDict, total=False):
@@ -58,41 +59,6 @@ class EffectOptions(TypedDict, total=False):
     durability: Durability | str | None
     """What the claim has reached before the tool is called. None = all there is: with an archive, it is archived, so
     that no other machine calls the tool again when this one is lost. "committed" saves a request to the bucket."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a call of a tool is made under."""
-
-    ref: ThreadRef
-    anchor: str
-    key: str
-    token: int
-    term_s: float
-
-    def request(self, **fields: Any) -> service.CompleteEffectRequest:
-        ref = self.ref
-        return service.CompleteEffectRequest(
-            namespace=ref.namespace,
-            thread=ref.thread,
-            anchor=self.anchor,
-            key=self.key,
-            claim_token=self.token,
-            **fields,
-        )
-
-    def renew(self) -> Operation[None]:
-        """Begins its term anew."""
-        yield Call("CompleteEffect", self.request(renew=True), waits_for_owner=False)
-
-    def give_back(self, state: EffectState) -> Operation[None]:
-        """Ends it without a result. If that fails it runs out."""
-        with suppress(StatewardError):
-            yield Call("CompleteEffect", self.request(state=state))
-
-    def call(self, tools: Tools, tool: ToolCall) -> Operation[Outcome]:
-        """Calls a function while it lives."""
-        return tools.call(tool, self.renew, self.term_s / RENEWALS_PER_TERM)
 
 
 class Plan:
@@ -126,9 +92,157 @@ class Plan:
             term=timedelta(seconds=self.term_s),
             max_age=max_age,
             retry_failed=self.retry_failed,
-            lease_token=ref.held.token,
+            lease_token=ref.held.for_call(),
             durability=self.durability,  # type: ignore[arg-type]
         )
+
+
+class Claim:
+    """One effect, from its begin to its end: walks what `stateward.effects` draws, for every way to perform one."""
+
+    def __init__(self, ref: ThreadRef, holder: Holder, plan: Plan, target: str = "") -> None:
+        self.token = 0
+        self.idempotency_key = ""
+        self.what = f"effect {plan.key!r} of thread {ref.thread!r}"
+        """What errors call it."""
+        self._ref, self._holder, self._plan = ref, holder, plan
+        self._place = (target, ref.namespace, ref.thread, plan.anchor, plan.key)
+        self._asked_at = 0.0
+
+    def begin(self, max_age: timedelta | None = None) -> Operation[EffectState]:
+        """Claims it, or finds out how far it has come. Waits while somebody else is at it, as the plan says."""
+        request = self._plan.request(self._ref, self._holder, max_age)
+        state = yield from self._ask(request)
+        left = _left.pop(self._place, None) if state is EffectState.IN_PROGRESS else None
+        if left is not None:
+            claim, became = left
+            yield from claim.give_back(became)
+            state = yield from self._ask(request)
+        polls = Backoff(FIRST_POLL_S, MAX_POLL_S, self._plan.wait_s)
+        while state is EffectState.IN_PROGRESS and (pause_s := polls.next_s()) is not None:
+            yield Pause(max(min(pause_s, self.begun.retry_after.ToMicroseconds() / 1e6), 0.001))
+            state = yield from self._ask(request)
+        return state
+
+    def take(self) -> Operation[EffectState]:
+        """The same for what is done at most once. DONE: `value` is its result. NEW, UNCERTAIN: it is claimed.
+
+        Raises EffectFailed if it failed before, EffectInProgress if somebody else is at it.
+        """
+        state = yield from self.begin()
+        if state is EffectState.FAILED:
+            raise EffectFailed(f"{self.what} failed before: {self.recorded.detail}", metadata=self.facts)
+        if state is not EffectState.DONE:
+            if not self.token:
+                raise EffectInProgress(f"{self.what} has been begun by {self.recorded.holder!r}", metadata=self.facts)
+            yield from await_archived(self, self.begun)
+        return state
+
+    def _ask(self, request: service.BeginEffectRequest) -> Operation[EffectState]:
+        """Each attempt has an id of its own."""
+        request.request_id, self._asked_at = new_request_id(), time.monotonic()
+        self.begun: service.BeginEffectResponse = yield Call("BeginEffect", request)
+        self.token, self.idempotency_key = self.begun.claim_token, self.begun.idempotency_key
+        return EffectState(self.begun.state)
+
+    @property
+    def recorded(self) -> RecordedEffect:
+        """What is recorded of it."""
+        return RecordedEffect.from_proto(self.begun.effect)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What an error about it tells."""
+        return {**self.recorded.facts, "idempotency_key": self.idempotency_key}
+
+    def judge(self, found: Any) -> Operation[Happened | None]:
+        """What a check found: None = it has not happened. Raises EffectUncertain if the check could not tell."""
+        if found is NOT_HAPPENED:
+            return None
+        if found is None:
+            yield from self.leave_uncertain("its check cannot tell: it returned None, where NOT_HAPPENED says no")
+        return found if isinstance(found, Happened) else Happened(found)
+
+    def leave_uncertain(self, why: str) -> Operation[NoReturn]:
+        """Whoever comes next has to find out what happened."""
+        yield from self.give_back(EffectState.UNCERTAIN)
+        raise EffectUncertain(f"{self.what} may have happened: {why}", metadata=self.facts)
+
+    def record(self, value: Any, otherwise: EffectState = EffectState.UNCERTAIN) -> Operation[None]:
+        """Ends it with a result. What cannot be recorded leaves it as `otherwise` says."""
+        try:
+            encoded = values.encode(value, f"the result of {self._plan.key}")
+            yield Call("CompleteEffect", self.request(state=EffectState.DONE, value=encoded))
+        except ClaimLost:
+            raise
+        except Exception:
+            yield from self.give_back(otherwise)
+            raise
+        except GeneratorExit:  # interrupted: nothing can be asked here any more
+            self._leave_behind(otherwise)
+            raise
+
+    def request(self, **fields: Any) -> service.CompleteEffectRequest:
+        """The request that ends it, or says that it goes on."""
+        return service.CompleteEffectRequest(
+            namespace=self._ref.namespace,
+            thread=self._ref.thread,
+            anchor=self._plan.anchor,
+            key=self._plan.key,
+            claim_token=self.token,
+            **fields,
+        )
+
+    def renew(self) -> Operation[None]:
+        """Begins its term anew."""
+        yield Call("CompleteEffect", self.request(renew=True), waits_for_owner=False)
+
+    def hold_on(self) -> Operation[None]:
+        """Renews a claim that may have run out since it was made: ClaimLost before the tool is called, not after."""
+        if time.monotonic() - self._asked_at <= self._plan.term_s * FRESH_SHARE:
+            return
+        try:
+            yield from self.renew()
+        except ClaimLost:
+            raise
+        except StatewardError:
+            yield from self.give_back(EffectState(self.begun.state))
+            raise
+
+    def give_back(self, state: EffectState) -> Operation[None]:
+        """Ends it without a result; if the daemon is away, whoever comes next here does it, or the claim runs out."""
+        self._leave_behind(state)
+        try:
+            yield Call("CompleteEffect", self.request(state=state), deadline_s=GIVE_BACK_S)
+        except StatewardError as error:
+            if error.retryable:
+                return
+        _left.pop(self._place, None)
+
+    def _leave_behind(self, state: EffectState) -> None:
+        if len(_left) >= LEFT_MAX:
+            _left.pop(next(iter(_left)), None)
+        _left[self._place] = self, state
+
+    def call(self, tools: Tools, tool: ToolCall) -> Operation[Outcome]:
+        """Calls a function while it lives."""
+        return tools.call(tool, self.renew, self._plan.term_s / RENEWALS_PER_TERM)
+
+
+_left: dict[tuple[str, ...], tuple[Claim, EffectState]] = {}
+"""Claims of this process that nobody is at any more and that could not be given back, since the daemon was away. By the
+daemon, thread and key; whoever comes to such an effect next gives its claim back first. At most LEFT_MAX."""
+
+
+def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
+    """Waits until a claim is as durable as it has to be; else gives it back and raises NotArchivedYet."""
+    if begun.durability >= begun.wanted:
+        return
+    try:
+        yield from threads.await_archived(claim._ref, threads.entry_of(claim._ref, begun, begun.effect.sequence))
+    except StatewardError:
+        yield from claim.give_back(EffectState(begun.state))
+        raise
 
 
 def plan(key: str, fn: Callable[..., Any], options: EffectOptions) -> Plan:
@@ -143,123 +257,47 @@ def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs
     return Plan(key(*args, **kwargs), ToolCall(fn, args, kwargs).with_key, named)
 
 
-def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools) -> Operation[Any]:
+def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools, target: str = "") -> Operation[Any]:
     """The result of a tool that is called at most once."""
-    asked_at = time.monotonic()
-    begun = yield from begin(plan.request(ref, holder), plan.wait_s)
-    recorded, state = RecordedEffect.from_proto(begun.effect), EffectState(begun.state)
-    what = f"effect {plan.key!r} of thread {ref.thread!r}"
-    facts = {**recorded.facts, "idempotency_key": begun.idempotency_key}
-    if state == EffectState.DONE:
-        return recorded.value
-    if state == EffectState.FAILED:
-        raise EffectFailed(f"{what} failed before: {recorded.detail}", metadata=facts)
-    if not begun.claim_token:
-        raise EffectInProgress(f"{what} has been begun by {recorded.holder!r}, and not ended", metadata=facts)
-    claim = Claim(ref, plan.anchor, plan.key, begun.claim_token, plan.term_s)
-    is_new = state == EffectState.NEW
-    yield from await_archived(claim, begun)
-    if not is_new:
-        if plan.check is not None:
-            found = yield from _check(claim, tools, plan.check(begun.idempotency_key), what, facts)
-            if found is not None:
-                return (yield from _complete(claim, Outcome(EffectState.DONE, found.result)))
-        elif not plan.is_idempotent:
+    claim = Claim(ref, holder, plan, target)
+    state = yield from claim.take()
+    if state is EffectState.DONE:
+        return claim.recorded.value
+    if state is EffectState.UNCERTAIN and plan.check is not None:
+        checked = yield from claim.call(tools, plan.check(claim.idempotency_key))
+        if checked.error is not None:
             yield from claim.give_back(EffectState.UNCERTAIN)
-            raise EffectUncertain(
-                f"{what} was begun and nobody saw it end: it may have happened. Find out and call again with check=, "
-                "which returns its result or NOT_HAPPENED",
-                metadata=facts,
-            )
-    if time.monotonic() - asked_at > plan.term_s * FRESH_SHARE:
-        yield from _hold_on(claim, begun)
-    outcome = yield from claim.call(tools, plan.call(begun.idempotency_key))
-    return (yield from _complete(claim, outcome))
-
-
-def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
-    """Waits until a claim is as durable as it has to be; else gives it back and raises NotArchivedYet."""
-    if begun.durability >= begun.wanted:
-        return
-    try:
-        yield from threads.await_archived(claim.ref, threads.entry_of(claim.ref, begun, begun.effect.sequence))
-    except StatewardError:
-        yield from claim.give_back(EffectState(begun.state))
-        raise
-
-
-def _hold_on(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
-    """Renews a claim that may have run out since it was made: ClaimLost before the tool is called, not after."""
-    try:
-        yield from claim.renew()
-    except ClaimLost:
-        raise
-    except StatewardError:
-        yield from claim.give_back(EffectState(begun.state))
-        raise
-
-
-def begin(request: service.BeginEffectRequest, wait_s: float) -> Operation[service.BeginEffectResponse]:
-    """The answer that is not IN_PROGRESS, or the last one. Each attempt has an id of its own."""
-    end, delay_s = time.monotonic() + wait_s, FIRST_POLL_S
-    while True:
-        request.request_id = new_request_id()
-        answer: service.BeginEffectResponse = yield Call("BeginEffect", request)
-        left_s = end - time.monotonic()
-        if EffectState(answer.state) != EffectState.IN_PROGRESS or left_s <= 0:
-            return answer
-        until_free_s = answer.retry_after.ToMicroseconds() / 1e6
-        jittered_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311  spreads, hides nothing
-        yield Pause(max(min(jittered_s, until_free_s, left_s), 0.001))
-        delay_s = min(delay_s * 2, MAX_POLL_S)
-
-
-def _check(claim: Claim, tools: Tools, check: ToolCall, what: str, facts: dict[str, str]) -> Operation[Happened | None]:
-    """What has happened; None = nothing. Raises what the check raises, and EffectUncertain where it cannot tell."""
-    outcome = yield from claim.call(tools, check)
-    if outcome.value is NOT_HAPPENED:
-        return None
-    if outcome.error is None and outcome.value is not None:
-        return outcome.value if isinstance(outcome.value, Happened) else Happened(outcome.value)
-    yield from claim.give_back(EffectState.UNCERTAIN)
-    raise outcome.error or EffectUncertain(
-        f"{what} may have happened, and its check cannot tell: it returned None, where NOT_HAPPENED says no",
-        metadata=facts,
-    )
+            raise checked.error
+        found = yield from claim.judge(checked.value)
+        if found is not None:
+            return (yield from _complete(claim, Outcome(EffectState.DONE, found.result)))
+    elif state is EffectState.UNCERTAIN and not plan.is_idempotent:
+        yield from claim.leave_uncertain(UNSEEN)
+    yield from claim.hold_on()
+    return (yield from _complete(claim, (yield from claim.call(tools, plan.call(claim.idempotency_key)))))
 
 
 def _complete(claim: Claim, outcome: Outcome) -> Operation[Any]:
     """Records what became of a tool's call; returns its result or raises its error."""
-    value = None
-    if outcome.state == EffectState.DONE:
+    failure = outcome.error
+    if failure is None:
         try:
-            value = values.encode(outcome.value, f"the result of {claim.key}")
-        except (TypeError, ValueError) as error:
-            yield from _unrecorded(claim, outcome, error)
-    detail = "" if outcome.error is None else describe(outcome.error)
-    try:
-        yield Call("CompleteEffect", claim.request(state=outcome.state, value=value, detail=detail))
-    except ClaimLost as lost:
-        if outcome.error is None:
+            yield from claim.record(outcome.value)
+        except ClaimLost as lost:
             lost.result, lost.has_result = outcome.value, True
             raise
-        outcome.error.add_note("the claim on the effect was lost meanwhile, so this is not recorded")
+        except Exception as error:
+            error.add_note(f"the tool was called, and its result is not recorded: {outcome.value!r:.500}")
+            raise
+        return outcome.value
+    try:
+        yield Call("CompleteEffect", claim.request(state=outcome.state, detail=describe(failure)))
+    except ClaimLost:
+        failure.add_note("the claim on the effect was lost meanwhile, so this is not recorded")
     except StatewardError as error:
-        if outcome.error is None:
-            yield from _unrecorded(claim, outcome, error)
-        elif not isinstance(outcome.error, StatewardError):
-            outcome.error.add_note(f"this is not recorded: {error}")
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.value
-
-
-def _unrecorded(claim: Claim, outcome: Outcome, error: Exception) -> Operation[NoReturn]:
-    """The tool has done its work, and its result cannot be kept: nothing but a check will find that out."""
-    if isinstance(error, (TypeError, ValueError, InvalidRequest)):
-        yield from claim.give_back(EffectState.UNCERTAIN)
-    error.add_note(f"the tool was called, and its result is not recorded: {outcome.value!r:.500}")
-    raise error
+        if not isinstance(failure, StatewardError):
+            failure.add_note(f"this is not recorded: {error}")
+    raise failure
 
 
 def describe(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from stateward import values
 from stateward._operations import leases, threads
 from stateward._operations.reading import hydrate_stored
+from stateward._operations.retry import Backoff
 from stateward._operations.saving import SaveOptions, begin_merge, merge, save, store_values
 from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id
 from stateward.durations import Duration, seconds
@@ -110,23 +110,6 @@ def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:
         pass  # somebody has it already
 
 
-class _Patience:
-    """Pauses that grow, until a time."""
-
-    def __init__(self, wait_s: float) -> None:
-        self._end = time.monotonic() + wait_s
-        self._pause_s = FIRST_POLL_S
-
-    def pause(self) -> Operation[bool]:
-        """False = the time is over."""
-        left_s = self._end - time.monotonic()
-        if left_s <= 0:
-            return False
-        yield Pause(min(self._pause_s, left_s))
-        self._pause_s = min(self._pause_s * 2, MAX_POLL_S)
-        return True
-
-
 @dataclass(frozen=True)
 class Taking:
     """How handoffs are taken."""
@@ -144,7 +127,7 @@ class Taking:
 
 def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:
     """Marks the handoff of a thread as taken. What this taker has already, it gets again."""
-    taker, patience = taking.taker, _Patience(taking.wait_s)
+    taker, backoff = taking.taker, Backoff(FIRST_POLL_S, MAX_POLL_S, taking.wait_s)
     for _ in range(ATTEMPTS_MAX):
         state, checkpoint, found = yield from _read(ref)
         if found.taken_by:
@@ -175,8 +158,10 @@ def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:
             except VersionMismatch:
                 break
             except (LeaseHeld, NotOwner):
-                if not (yield from patience.pause()):
+                pause_s = backoff.next_s()
+                if pause_s is None:
                     raise
+                yield Pause(pause_s)
             except NotArchivedYet as late:
                 yield from _give_back(ref, found, state, options, late)
                 raise
@@ -236,7 +221,7 @@ def take_any(
 ) -> Operation[Handoff | None]:
     """The handoff to `to` that has waited longest; None where none is open. What somebody still holds is passed over
     for the others; where there are none, this waits for it."""
-    unwaiting, patience = replace(taking, wait_s=0), _Patience(taking.wait_s)
+    unwaiting, backoff = replace(taking, wait_s=0), Backoff(FIRST_POLL_S, MAX_POLL_S, taking.wait_s)
     while True:
         infos: list[ThreadInfo] = []
         while True:
@@ -254,8 +239,10 @@ def take_any(
                 held = held or error
         if held is None:
             return None
-        if not (yield from patience.pause()):
+        pause_s = backoff.next_s()
+        if pause_s is None:
             raise held
+        yield Pause(pause_s)
 
 
 def _waits_since(info: ThreadInfo) -> tuple[bool, Any]:

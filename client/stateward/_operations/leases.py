@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 
 from stateward._operations.holder import Holder
+from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward.durations import Duration, seconds
 from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
@@ -44,20 +44,9 @@ class Claim:
         return cls(holder, term_s, seconds(wait, "wait", most=WAIT_MAX_S), take_over, create)
 
 
-class Deadline:
-    """When a wait for a lease is over. The daemon waits for who holds the lease, but not for a thread that is on
-    another machine: that is asked for again and again, until it is free."""
-
-    def __init__(self, wait_s: float) -> None:
-        self._end = time.monotonic() + wait_s
-
-    def left_s(self) -> float:
-        """0 = it is over."""
-        return max(self._end - time.monotonic(), 0)
-
-    def pause_s(self) -> float:
-        """Until the next question."""
-        return min(OWNER_POLL_S, self.left_s())
+def owner_polls(claim: Claim) -> Backoff:
+    """When a thread that is on another machine is asked for again. The daemon itself waits for who holds the lease."""
+    return Backoff(OWNER_POLL_S, OWNER_POLL_S, claim.wait_s)
 
 
 def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
@@ -72,9 +61,9 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         request_id=new_request_id(),
         create=claim.create.to_proto() if claim.create else None,
     )
-    deadline = Deadline(claim.wait_s)
+    polls = owner_polls(claim)
     while True:
-        left_s = deadline.left_s()
+        left_s = polls.left_s()
         if left_s:
             request.wait.FromTimedelta(timedelta(seconds=left_s))
         else:
@@ -83,9 +72,10 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
             deadline_s = left_s + ANSWER_S if left_s else None
             return Lease.from_proto((yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)).lease)
         except NotOwner:
-            if not left_s:
+            pause_s = polls.next_s()
+            if pause_s is None:
                 raise
-        yield Pause(deadline.pause_s())
+        yield Pause(pause_s)
 
 
 def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operation[Lease]:

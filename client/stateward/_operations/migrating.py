@@ -9,7 +9,6 @@ A migration is saved on top of what it read, or made again. After a few lost rac
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 from stateward import values
 from stateward._operations.migration_lease import Patience, hold
 from stateward._operations.reading import get_checkpoint, hydrate_stored
+from stateward._operations.retry import race_backoff
 from stateward._operations.saving import SaveOptions, save
 from stateward._operations.steps import Call, Migrating, Operation, Pause, ThreadRef
 from stateward._operations.windows import LABEL as TRIMMED
@@ -109,7 +109,7 @@ def migrate(migrations: Migrating, ref: ThreadRef, *, dry_run: bool = False) -> 
     """Saves a branch's head in the current schema, on top of what it was made from; again from the start when
     somebody saved in between, and under the thread's lease when that happened too often. Waits for another migration;
     LeaseHeld where anybody else holds the lease."""
-    patience, races = Patience(), 0
+    patience, races, backoff = Patience(), 0, race_backoff()
     while True:
         try:
             if races < RACES_MAX or ref.held.token or dry_run:
@@ -121,7 +121,7 @@ def migrate(migrations: Migrating, ref: ThreadRef, *, dry_run: bool = False) -> 
             races += 1
             if races == ATTEMPTS:
                 raise
-            yield Pause(random.uniform(0, min(0.01 * 2**races, 1.0)))  # noqa: S311  spreads, hides nothing
+            yield Pause(backoff.next_s() or 0)
 
 
 def _migrate_once(migrations: Migrating, ref: ThreadRef, lease: Lease | None, dry_run: bool) -> Operation[Migrated]:

@@ -6,13 +6,12 @@ loses every race. With the lease it loses none, and they wait once.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from stateward._operations.holder import Holder
 from stateward._operations.leases import Claim, acquire, release
+from stateward._operations.retry import Backoff
 from stateward._operations.steps import Operation, Pause, ThreadRef, new_request_id
 from stateward.errors import LeaseHeld
 from stateward.models import Lease
@@ -22,7 +21,7 @@ HOLDER = "stateward-migration"
 TERM_S = 20.0
 """Shorter than the patience of those who wait, who so outlast a migration that was killed."""
 PATIENCE_S = 30.0
-PAUSE_MAX_S = 0.25
+PAUSE_MIN_S, PAUSE_MAX_S = 0.01, 0.25
 
 T = TypeVar("T")
 
@@ -43,16 +42,13 @@ class Patience:
     """Waits as long as migrations hold the lease, but not for ever."""
 
     def __init__(self) -> None:
-        self._end_s: float | None = None
-        self._pause_s = 0.01
+        self._backoff: Backoff | None = None
 
     def wait(self, error: LeaseHeld) -> Operation[None]:
-        """Waits a moment; raises the error where no migration holds the lease, or where it took too long."""
-        now_s = time.monotonic()
-        if self._end_s is None:
-            self._end_s = now_s + PATIENCE_S
+        """Waits a moment; raises the error if no migration holds the lease, or if that took too long."""
+        self._backoff = self._backoff or Backoff(PAUSE_MIN_S, PAUSE_MAX_S, PATIENCE_S)
         is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error._span("remaining_s"))
-        if not is_migrated or now_s >= self._end_s:
+        pause_s = self._backoff.next_s() if is_migrated else None
+        if pause_s is None:
             raise error
-        yield Pause(random.uniform(self._pause_s / 2, self._pause_s))  # noqa: S311  spreads, hides nothing
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        yield Pause(pause_s)

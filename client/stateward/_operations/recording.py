@@ -24,7 +24,7 @@ def put_effects(
         effects=[each.to_proto() for each in effects],
         request_id=new_request_id(),
         durability=choice_number(Durability, durability),  # type: ignore[arg-type]
-        lease_token=ref.held.token,
+        lease_token=ref.held.for_call(),
         create=None if create is None else create.to_proto(),
     )
     response: service.PutEffectsResponse = yield Call("PutEffects", request)

@@ -14,32 +14,58 @@ ALIVE_MARGIN_S = 2.0
 """An owner is alive if the time at which its thread is free moves by more than this; less may be a slow answer."""
 
 
+class Backoff:
+    """Pauses that double up to a limit, until a time is over. They are jittered, so that those who wait for the same
+    thing do not all come back at the same instant."""
+
+    def __init__(
+        self,
+        first_s: float,
+        max_s: float,
+        patience_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._delay_s, self._max_s, self._clock = first_s, max_s, clock
+        self._end = clock() + patience_s
+
+    def left_s(self) -> float:
+        """0 = the time is over."""
+        return max(self._end - self._clock(), 0)
+
+    def next_s(self) -> float | None:
+        """The next pause; None = the time is over."""
+        left_s = self.left_s()
+        if not left_s:
+            return None
+        delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311  spreads, hides nothing
+        self._delay_s = min(self._delay_s * 2, self._max_s)
+        return min(delay_s, left_s)
+
+
 class Retry:
     """Decides how long to wait before what failed is tried again, for at most `patience_s()` seconds altogether."""
 
-    def __init__(self, patience_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, patience_s: Callable[[], float]) -> None:
         self._patience_s = patience_s
-        self._clock = clock
-        self.reset()
+        self._backoff: Backoff | None = None
 
     def reset(self) -> None:
         """Starts anew, after a success."""
-        self._first_failure: float | None = None
-        self._delay_s = FIRST_RETRY_DELAY_S
+        self._backoff = None
 
     def delay_after(self, error: StatewardError) -> float | None:
         """Seconds to wait before the next attempt; None = give up."""
-        now = self._clock()
-        if self._first_failure is None:
-            self._first_failure = now
-        left_s = self._first_failure + self._patience_s() - now
-        if not error.retryable or left_s <= 0:
-            return None
-        # Jitter, so that the agents of one machine do not all come back at the same instant.
-        told = error.retry_delay
-        delay_s = told.total_seconds() if told else self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311
-        self._delay_s = min(self._delay_s * 2, MAX_RETRY_DELAY_S)
-        return min(delay_s, left_s)
+        if self._backoff is None:
+            self._backoff = Backoff(FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S, self._patience_s())
+        delay_s = self._backoff.next_s() if error.retryable else None
+        if delay_s is None or not error.retry_delay:
+            return delay_s
+        return min(error.retry_delay.total_seconds(), self._backoff.left_s())
+
+
+def race_backoff() -> Backoff:
+    """Pauses for writers that collided: they must not meet again."""
+    return Backoff(0.02, 1.0)
 
 
 class UntilFree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from stateward import values
 from stateward._operations import threads
 from stateward._operations.migration_lease import Patience
 from stateward._operations.reading import hydrate, hydrate_stored
+from stateward._operations.retry import race_backoff
 from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.collected import Collected
@@ -245,8 +245,8 @@ def _bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReque
     if "ack" in fields:
         fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in fields.pop("ack")]
     fields["request_id"] = fields.get("request_id") or new_request_id()
-    lease = fields.pop("lease", ref.held)
-    fields["lease_token"] = lease.token
+    lease = fields.pop("lease", None)
+    fields["lease_token"] = ref.held.for_call() if lease is None else lease.token
     return checkpoints.SaveRequest(namespace=ref.namespace, thread=ref.thread, branch=ref.branch, **fields)
 
 
@@ -296,7 +296,7 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
     """Hydrate, change, save; again from the start as long as somebody else saves in between, or migrates the thread."""
     if attempts < 1:
         raise ValueError("attempts is below 1")
-    attempt, patience = 1, Patience()
+    attempt, patience, backoff = 1, Patience(), race_backoff()
     while True:
         state = yield from hydrate(ref)
         result = fn(state)
@@ -310,8 +310,7 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
         except VersionMismatch:
             if attempt == attempts:
                 raise
-        # Full jitter over a doubling range: writers that collided once must not meet again.
-        yield Pause(random.uniform(0, min(0.01 * 2**attempt, 1.0)))  # noqa: S311  spreads, hides nothing
+        yield Pause(backoff.next_s() or 0)
         attempt += 1
 
 

@@ -143,13 +143,17 @@ class Held:
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self.calls = 0
-        """How many calls asked for the token: a writer sees by it that others may have saved meanwhile."""
+        """How many calls were made under a token: a writer sees by it that others may have saved meanwhile."""
 
     @property
     def token(self) -> int:
-        """That of the one that was taken last, for a call; 0 = none."""
-        self.calls += 1
+        """That of the one that was taken last; 0 = none."""
         return self._tokens[-1] if self._tokens else 0
+
+    def for_call(self) -> int:
+        """The token for a call that may save. Counts it."""
+        self.calls += 1
+        return self.token
 
     def take(self, token: int) -> None:
         """From now on the handle writes under this one."""

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Any
 
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
-from stateward._operations.leases import Claim, Deadline, release
+from stateward._operations.leases import Claim, owner_polls, release
 from stateward._operations.numbering import Numbering, Resetting, last_version
 from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
@@ -95,9 +95,9 @@ class Writing:
 
     def open(self) -> Steps:
         """Takes the lease. Raises LeaseHeld, or what else is in the way."""
-        may_attach, deadline = self.takes_over, Deadline(self.claim.wait_s)
+        may_attach, polls = self.takes_over, owner_polls(self.claim)
         while True:
-            left_s = deadline.left_s()
+            left_s = polls.left_s()
             try:
                 yield from self._dial(replace(self.claim, wait_s=left_s))
             except StatewardError as error:
@@ -105,10 +105,8 @@ class Writing:
                     may_attach = False
                     yield Run(attach(self.ref, take_over=True, read_only=False, wait_s=0.0))
                     continue
-                if isinstance(error, NotOwner) and left_s:
-                    yield Pause(deadline.pause_s())
-                    continue
-                delay_s = self._retry.delay_after(error)
+                is_elsewhere = isinstance(error, NotOwner) and left_s
+                delay_s = polls.next_s() if is_elsewhere else self._retry.delay_after(error)
                 if delay_s is None:
                     raise
                 yield Pause(delay_s)

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
+from stateward._io.aio.background import Alarm, keep_up
 from stateward._io.aio.session import AsyncSession
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState
-from stateward.errors import ClaimLost, StatewardError
+from stateward.errors import ClaimLost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,18 +65,8 @@ class AwaitedTools:
         return outcome
 
     async def _settled(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Outcome:
-        async def keep() -> None:
-            with suppress(Exception):  # the client was closed
-                while True:
-                    await asyncio.sleep(interval_s)
-                    try:
-                        await self._run(renew())
-                    except ClaimLost:
-                        return
-                    except StatewardError:
-                        continue
-
-        renewal, working = asyncio.create_task(keep()), _OnThread(tool)
+        keeping = keep_up(Alarm(), interval_s, lambda: self._run(renew()), ClaimLost)
+        renewal, working = asyncio.create_task(keeping), _OnThread(tool)
         try:
             result = tool() if tool.is_async else await asyncio.to_thread(working)
             return Outcome(EffectState.DONE, await result if inspect.isawaitable(result) else result)

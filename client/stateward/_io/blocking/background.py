@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stateward.errors import StatewardError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+E = TypeVar("E", bound=StatewardError)
 T = TypeVar("T")
 
 
@@ -45,7 +48,7 @@ class Alarm:
 class Background:
     """Something that runs beside the agent, until it returns."""
 
-    def __init__(self, name: str, run: Callable[[], None]) -> None:
+    def __init__(self, name: str, run: Callable[[], Any]) -> None:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()
 
@@ -56,6 +59,21 @@ class Background:
 
 def running_loop() -> AbstractEventLoop | None:
     """The event loop of the caller: there is none."""
+    return None
+
+
+def keep_up(ended: Alarm, interval_s: float, renew: Callable[[], Any], lost: type[E]) -> E | None:
+    """Renews something until the alarm is set, or the error says that it is lost: returns that error. A renewal that
+    fails otherwise is followed by the next one, so it outlives a daemon that is away for a moment."""
+    while not ended.wait(interval_s):
+        try:
+            renew()
+        except lost as error:
+            return error
+        except StatewardError:
+            continue
+        except (RuntimeError, ValueError):  # the client was closed
+            break
     return None
 
 

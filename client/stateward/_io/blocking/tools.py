@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
+from stateward._io.blocking.background import Alarm, Background, keep_up
 from stateward._io.blocking.session import Session
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState
-from stateward.errors import ClaimLost, StatewardError
+from stateward.errors import ClaimLost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,19 +77,8 @@ class BlockingTools:
     def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
         """Calls it."""
         yield from ()
-        ended = threading.Event()
-
-        def keep() -> None:
-            with suppress(Exception):  # the client was closed
-                while not ended.wait(interval_s):
-                    try:
-                        self._run(renew())
-                    except ClaimLost:
-                        return
-                    except StatewardError:
-                        continue
-
-        threading.Thread(target=keep, name="stateward-renewal", daemon=True).start()
+        ended = Alarm()
+        Background("stateward-renewal", lambda: keep_up(ended, interval_s, lambda: self._run(renew()), ClaimLost))
         try:
             result = tool()
             if inspect.iscoroutine(result):
