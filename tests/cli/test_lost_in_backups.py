@@ -90,12 +90,17 @@ def test_retries_are_answered_as_the_first_time(stores):
     save.checkpoint_id = "c"
     plain = c.SaveRequest(namespace="space", thread="kept", diff=appends("y"), request_id="plain")
     original.save(save)
-    copied = save_and_copy(stores, plain)
+    original.save(plain)
+    count = c.SaveRequest(namespace="space", thread="kept", request_id="count")
+    edit = count.diff.edits.add().add_number
+    edit.slot, edit.delta = "hits", 7
+    copied = save_and_copy(stores, count)
     assert restored.save(save).replayed
     assert restored.save(plain).replayed
+    assert dict(restored.save(count).numbers) == dict(copied.numbers) == {"hits": 7}
     save.request_id = "another"
     assert restored.save(save).replayed
-    assert restored.thread("space", "kept").version == copied.version == 2
+    assert restored.thread("space", "kept").version == copied.version == 3
 
 
 def save_and_copy(stores, save):

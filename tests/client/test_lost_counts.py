@@ -57,9 +57,7 @@ class Sum:
 
 def test_increments_add_up(thread: Any) -> None:
     """A counter begins with 0, and counts in both directions."""
-    for delta in (1, 5, -2):
-        thread.increment("hits", delta)
-    thread.increment("hits")
+    assert [thread.increment("hits", delta) for delta in (1, 5, -2, 1)] == [1, 6, 4, 5]
     found = thread.hydrate().slots["hits"]
     assert (found, type(found), found + 1, type(found + 1)) == (5, Number, 6, int)
     assert thread.diff(3, 4) == [SlotSet("hits", Number(5))]
@@ -150,9 +148,11 @@ def test_counts_of_many_threads_and_a_retry(server: Daemon, name: str) -> None:
     with Client(server.target) as client:
         thread = client.thread(name)
 
+        sums: list[int] = []
+
         def count() -> None:
             for number in range(20):
-                thread.increment("hits")
+                sums.append(thread.increment("hits"))
                 thread.append("log", number)
 
         workers = [threading.Thread(target=count) for _ in range(8)]
@@ -160,10 +160,11 @@ def test_counts_of_many_threads_and_a_retry(server: Daemon, name: str) -> None:
             worker.start()
         for worker in workers:
             worker.join()
+        assert sorted(sums) == [*range(1, 161)]
         first = thread.increment("hits", 40, request_id="the same")
         again = thread.increment("hits", 40, request_id="the same")
-        assert (again.version, again.replayed) == (first.version, True)
         state = thread.hydrate()
+        assert (first, again, state.version) == (200, 200, 321)
         assert (state.slots["hits"], len(state.logs["log"])) == (200, 160)
 
 

@@ -44,8 +44,8 @@ class AsyncBoard:
         """Adds entries to a log, all or none."""
         return await self.thread.append(self._area.place(log), *entries, **options)
 
-    async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Counts a number up, or down; it begins with 0. ValueError for a slot that is `ephemeral`."""
+    async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
+        """Counts a number up, or down, and returns the sum right after that, as `Thread.increment`."""
         return await self.thread.increment(self._area.place(slot), delta, **options)
 
     async def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:

@@ -309,11 +309,12 @@ class AsyncThread:
 
     # -- writing beside others, and logs ------------------------------------------------------------------------------
 
-    async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Adds to the number in a slot, on top of whatever is the head: no increment of anybody is ever lost.
+    async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
+        """Adds to the number in a slot, on top of whatever is the head, and returns the sum right after that.
 
-        A missing slot is made with 0. EditConflict where it holds something else than a number (`Number(3)` is one, an
-        int is JSON), or would leave 64 bits. ValueError for a slot that is `ephemeral`. To know the sum, hydrate.
+        No increment of anybody is lost, and each gets a sum of its own: with `delta=1`, numbers without gap. A missing
+        slot begins at 0. Raises EditConflict if the slot holds something else than a number (`Number(3)` is one, an int
+        is JSON), or if the sum does not fit into 64 bits. Raises ValueError for a slot that is `ephemeral`.
         """
         return await self._run(merging.increment(self._ref, slot, delta, options))
 

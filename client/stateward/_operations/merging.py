@@ -8,7 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._operations.saving import SaveOptions, begin_merge, merge, store_values
+from stateward._operations.reading import hydrate_stored
+from stateward._operations.saving import SaveOptions, accept_merge, begin_merge, merge, send_merge, store_values
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._state.slots import Slots
 from stateward.models import Checkpoint
@@ -26,8 +27,8 @@ class Expected(Enum):
 ANY, ABSENT = Expected.ANY, Expected.ABSENT
 
 
-def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[Checkpoint]:
-    """Adds to the number in a slot, which is made with 0 if missing."""
+def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[int]:
+    """Adds to the number in a slot, which is made with 0 if missing. Returns the sum in the version that this made."""
     _require_kept(ref, slot)
     try:
         delta = operator.index(delta)
@@ -38,7 +39,13 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
     request = yield from begin_merge("increment", ref, options)
     edit = request.diff.edits.add().add_number
     edit.slot, edit.delta = slot, delta
-    return (yield from merge(ref, request))
+    response = yield from send_merge(ref, request)
+    accept_merge(request, response)
+    if slot in response.numbers:
+        return response.numbers[slot]
+    # An older daemon answered, now or at the first attempt. The version has the sum, whatever came after it.
+    state = yield from hydrate_stored(ref, response.version, slots=[slot])
+    return int(state.slots[slot])
 
 
 def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions) -> Operation[Checkpoint]:

@@ -372,12 +372,17 @@ def store_values(
 
 
 def merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[Checkpoint]:
-    """Saves such edits. NotArchivedYet where they are saved, but less durably than asked."""
+    """Saves such edits. Raises NotArchivedYet if they are saved, but less durably than asked."""
+    return accept_merge(request, (yield from send_merge(ref, request)))
+
+
+def send_merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[checkpoints.SaveResponse]:
+    """The answer to such edits."""
     patience, attempts = Patience(), 0
     while True:
         try:
-            response = yield Call("Save", request)
-            break
+            response: checkpoints.SaveResponse = yield Call("Save", request)
+            return response
         except LeaseHeld as error:  # perhaps of a migration, for a moment
             yield from patience.wait(error)
         except SchemaMismatch:  # migrated to, or saved in, another schema since it was looked at
@@ -385,6 +390,10 @@ def merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[Checkpo
             if ref.migrations is None or request.schema_version != ref.migrations.current or attempts == MERGES_MAX:
                 raise
             yield from ref.migrations._prepare_append(ref)
+
+
+def accept_merge(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
+    """The version that such edits made. Raises NotArchivedYet if it is less durable than asked."""
     checkpoint = _read_checkpoint(request, response)
     if response.durability < request.durability:
         raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])

@@ -45,8 +45,8 @@ class Board:
         """Adds entries to a log, all or none."""
         return self.thread.append(self._area.place(log), *entries, **options)
 
-    def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> Checkpoint:
-        """Counts a number up, or down; it begins with 0. ValueError for a slot that is `ephemeral`."""
+    def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
+        """Counts a number up, or down, and returns the sum right after that, as `Thread.increment`."""
         return self.thread.increment(self._area.place(slot), delta, **options)
 
     def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:

@@ -8,11 +8,16 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.diff_pb2 import Diff
+from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.pieces import encode_pieces
+from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.store.thread import Draft
 
 FINGERPRINT_BYTES = 8
+# Metadata outlives pruning, so it must stay small however many numbers a diff adds to.
+NUMBERS_MAX = 64
 
 
 def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
@@ -37,6 +42,19 @@ def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
         body.metrics.update(request.metrics)
     if request.HasField("metadata"):
         body.metadata.CopyFrom(request.metadata)
+
+
+def describe_numbers(body: CheckpointBody, diff: Diff, tree: StateTree) -> None:
+    """Notes the numbers that the edits added to, as they are in the new state: a retry gets the same sums."""
+    for edit in diff.edits:
+        if not edit.HasField("add_number"):
+            continue
+        slot = edit.add_number.slot
+        value = Value.FromString(tree.slots.get(slot, b""))
+        if value.WhichOneof("content") == "number":
+            body.numbers[slot] = value.number
+        if len(body.numbers) == NUMBERS_MAX:
+            return
 
 
 def is_merge(request: SaveRequest) -> bool:
@@ -101,6 +119,8 @@ def response(
         answer.schema_version = body.schema_version
     if body.status and not request.status:
         answer.status, answer.wait_id = body.status, body.wait_id
+    if body.numbers:
+        answer.numbers.update(body.numbers)
     if replayed:
         answer.replayed = True
         if header.sequence <= archived_sequence:

@@ -20,6 +20,7 @@ from stateward_sidecar.errors import EditConflict, InvalidField, StateTooLarge
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobwrite import Sealing
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.describe import describe_numbers
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.ranges import Rising
 from stateward_sidecar.store.snapshots import WEIGHT_MIN_BYTES
@@ -178,10 +179,12 @@ class IncomingVersions:
         number, parent, name = shown.version, shown.parent_version, shown.branch or MAIN
         self._blobs.check(self._named, number)
         tree, edits = self._apply(version, content)
+        body = _body(version)
+        if isinstance(content, Diff):
+            describe_numbers(body, content, tree)
         del content
         if tree.size_bytes > self._context.limits.state_bytes:
             raise StateTooLarge(tree.size_bytes, self._context.limits.state_bytes)
-        body = _body(version)
         if shown.edit_bytes != len(edits):
             body.sent_bytes = shown.edit_bytes
         metadata = EntryMetadata(

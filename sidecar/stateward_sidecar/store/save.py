@@ -48,6 +48,7 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_main,
+    describe_numbers,
     describe_version,
     fingerprint,
     keep_status,
@@ -320,6 +321,7 @@ class SaveWrite:
         body.schema_version = request.schema_version or schema
         if said is not None and keeps_status(request):
             keep_status(body, said)
+        describe_numbers(body, request.diff, changed.tree)
         line = thread.identity.number if thread is not None else 0
         return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)
 

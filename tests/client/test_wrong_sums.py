@@ -1,0 +1,64 @@
+"""The danger: a sum that belongs to the increment of another writer, so that two agents have the same number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from stateward import AsyncClient, Client
+from stateward._operations import merging
+from stateward._operations.steps import ThreadRef
+from stateward.errors import VersionPruned
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Daemon]:
+    """A daemon that may be killed."""
+    with run_daemon() as daemon:
+        yield daemon
+
+
+async def test_each_increment_has_a_sum_of_its_own(server: Daemon, name: str) -> None:
+    """The same of the asyncio client, in steps of many sizes: each sum lies its own step above another one."""
+    async with AsyncClient(server.target) as client:
+        board = client.board(name)
+        deltas = [1, 5, 70] * 30
+        sums = await asyncio.gather(*(board.increment("hits", delta) for delta in deltas))
+    befores = [after - delta for after, delta in zip(sums, deltas, strict=True)]
+    assert len(set(sums)) == len(deltas)
+    assert sorted([*befores, sum(deltas)]) == sorted([0, *sums])
+
+
+def test_a_retry_gets_the_old_sum(server: Daemon, name: str) -> None:
+    """Whatever was added since, restarted or pruned: who lost the answer learns the sum right after its increment."""
+    with Client(server.target) as client:
+        thread = client.thread(name)
+        assert thread.increment("hits", 3, request_id="lost") == 3
+        assert thread.branch("side", at=1).save(thread.hydrate(version=1)).version == 2
+        assert thread.increment("hits", 4) == 7
+        server.kill()
+        server.start()
+        assert thread.increment("hits", 3, request_id="lost") == 3
+        thread.prune(keep_latest_per_branch=1)
+        thread.prune(versions=[1])
+        with pytest.raises(VersionPruned):
+            thread.hydrate(version=1)
+        assert thread.increment("hits", 3, request_id="lost") == 3
+        assert thread.hydrate().slots["hits"] == 7
+
+
+def test_the_sum_of_an_older_daemon() -> None:
+    """An answer without numbers is made up for by one read of the version that the increment made, not of the head."""
+    steps = merging.increment(ThreadRef("ns", "t", "main"), "hits", 1, {})
+    assert next(steps).method == "Save"
+    read = steps.send(checkpoints.SaveResponse(version=5))
+    assert (read.method, read.request.version.version, list(read.request.projection.slots)) == ("Hydrate", 5, ["hits"])
+    page = checkpoints.HydrateResponse()
+    page.state.slots["hits"].number = 41
+    with pytest.raises(StopIteration) as ended:
+        steps.send(page)
+    assert ended.value.value == 41
