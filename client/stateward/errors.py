@@ -332,11 +332,11 @@ class NoArchive(StatewardError):
 
 
 class NotArchivedYet(StatewardError, TimeoutError):
-    """The version IS saved on this disk, and was not in the archive when the deadline came near.
+    """The version IS saved on this disk, but was not archived in time. It is a TimeoutError, too.
 
-    Do not save again: the state continues from the version, and `thread.wait_archived(checkpoint)` waits on. Raised
-    only where ARCHIVED was asked for. `checkpoints` are all versions that the call made, `checkpoint` the first that is
-    not archived (None after `wait_archived(sequence)`), `sequence` its place in the journal.
+    Do not save again: the state continues from the version, and `thread.wait_archived(checkpoint)` waits further.
+    Raised only if ARCHIVED was asked for. `checkpoints` are all versions that the call made, `checkpoint` is the first
+    one that is not archived (None after `wait_archived(sequence)`), and `sequence` is its place in the journal.
     """
 
     def __init__(
@@ -421,7 +421,8 @@ class ArchiveUnavailable(Unavailable):
 
 
 class DeadlineExceeded(StatewardError, TimeoutError):
-    """No answer came before the deadline. A write may have happened: retry it with the same request id."""
+    """No answer came within `call_timeout`. It is a TimeoutError, too. A write may have happened: retry it with the
+    same request id."""
 
 
 class Unauthenticated(StatewardError):

@@ -1,6 +1,6 @@
-"""Versions, threads and what they are given: frozen dataclasses, each read from its message by `from_proto`.
+"""Versions, threads and their options: frozen dataclasses, each read from its message by `from_proto`.
 
-Times are timezone-aware UTC, durations timedelta, digests bytes, labels plain dicts (treat them as read-only).
+Times are timezone-aware UTC, lengths of time timedelta, digests bytes, labels plain dicts (do not change them).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, threa
 
 
 class Status(IntEnum):
-    """Where the agent's work stands."""
+    """The state of the agent's work."""
 
     RUNNING = 1
     WAITING = 2
@@ -32,21 +32,21 @@ class Status(IntEnum):
 
 
 class Durability(IntEnum):
-    """What a write survives: COMMITTED the crash of process and machine, ARCHIVED the loss of the machine."""
+    """What a write survives: COMMITTED a crash of process or machine, ARCHIVED also the loss of the machine."""
 
     COMMITTED = 1
     ARCHIVED = 2
 
 
 class Access(IntEnum):
-    """How this sidecar stands to a thread of the archive."""
+    """How this sidecar may use a thread of the archive."""
 
     OWNED = 1
-    """It writes it."""
+    """This sidecar owns the thread and writes it."""
     REMOTE = 2
-    """Another sidecar wrote it last, or this one gave it up. What is here is a copy, and the first write attaches."""
+    """Another sidecar wrote the thread last, or this one gave it up. The first write here attaches the thread."""
     ORPHAN = 3
-    """Was committed here and never became history: another sidecar had taken the thread. Can be read and forked."""
+    """Entries that were committed here after another sidecar had taken the thread. They can be read and forked."""
 
 
 _Choice = TypeVar("_Choice", Status, Durability, Access)
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> int:
-    """Number of an enum's member given as member, number or name in any case; None = 0, unspecified."""
+    """Returns the number of an enum's member, given as member, number or name in any case; None = 0, unspecified."""
     if choice is None:
         return 0
     if isinstance(choice, str):
@@ -67,12 +67,12 @@ def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> in
 
 
 def status_numbers(statuses: Iterable[Status | str | int]) -> list[int]:
-    """Numbers for a list of statuses."""
+    """Returns the numbers of a list of statuses."""
     return [choice_number(Status, status) for status in statuses]
 
 
 def read_member(kind: type[_Choice], number: int) -> _Choice | int | None:
-    """The member; None for unspecified, the bare number for one that is newer than this client."""
+    """Returns the member; None if unspecified, and the number itself if this client does not know it."""
     try:
         return kind(number) if number else None
     except ValueError:
@@ -80,12 +80,12 @@ def read_member(kind: type[_Choice], number: int) -> _Choice | int | None:
 
 
 def read_time(stamp: Timestamp) -> datetime:
-    """A time, in UTC. Five Python calls less than `ToDatetime`, on the path of every save."""
+    """Returns a time in UTC. It saves five Python calls of `ToDatetime`, on the path of every save."""
     return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
 
 
 def read_map(field: Mapping[str, T]) -> dict[str, T]:
-    """A map field as a dict. Most are empty, and to copy one goes through four Python calls."""
+    """Returns a map field as a dict. Most are empty, and copying one takes four Python calls."""
     return dict(field) if field else {}
 
 
@@ -109,14 +109,14 @@ class Checkpoint:
     metrics: Mapping[str, float]
     create_time: datetime
     edit_bytes: int
-    """Bytes of the edits that made it, uncompressed."""
+    """Size of the edits that made the version, uncompressed."""
     stored_bytes: int
-    """Bytes at rest: compressed and sealed, without snapshots."""
+    """Size at rest, compressed and sealed, without snapshots."""
     sequence: int
     durability: Durability | int | None
     wait_id: str
     replayed: bool = False
-    """Only in the answer to a save: nothing was written, because this request was answered before."""
+    """Only in the answer to a save: the daemon had answered this request before, and wrote nothing."""
     metadata_value: state_pb2.Value | None = field(default=None, repr=False)
     question: Question | None = None
     """What a waiting agent asks; None = nothing."""
@@ -128,7 +128,7 @@ class Checkpoint:
 
     @classmethod
     def from_proto(cls, message: checkpoint_pb2.Checkpoint, *, replayed: bool = False) -> Checkpoint:
-        """From its message; `replayed` as the answer to a save says it."""
+        """Reads the message; `replayed` is taken from the answer to a save."""
         return cls(
             namespace=message.namespace,
             thread=message.thread,
@@ -244,7 +244,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class ForkSource:
-    """Where a fork came from."""
+    """The version that a fork was made from."""
 
     thread: str
     uid: str
@@ -258,14 +258,14 @@ class ForkSource:
 
 @dataclass(frozen=True)
 class Orphan:
-    """Where an orphan comes from."""
+    """The thread that an orphan comes from."""
 
     thread: str
     """The thread that another sidecar took."""
     common_sequence: int
-    """The newest place in the journal that both histories share."""
+    """The newest sequence of the journal that both histories share."""
     epoch: int
-    """The owner epoch in which its own entries were written."""
+    """The owner epoch in which the orphan's own entries were written."""
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Orphan) -> Orphan:
@@ -275,29 +275,29 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to write a thread, as it was at the time it was asked for."""
+    """The right to write a thread, at the time of the call."""
 
     holder: str
-    """The name of who has it."""
+    """The name of its holder."""
     token: int
-    """Its fencing token: those of a thread only grow, also across machines."""
+    """The fencing token. Tokens of a thread only grow, also across machines."""
     term: timedelta
-    """For how long it lives after the grant and each renewal."""
+    """How long the lease lives after the grant and after each renewal."""
     remaining: timedelta
-    """How much of that was left."""
+    """How much of the term is left."""
     grant_time: datetime
-    """By the daemon's clock."""
+    """When the lease was granted, by the daemon's clock."""
 
     @classmethod
     def from_proto(cls, message: lease_pb2.Lease) -> Lease:
-        """From its message; `remaining` as it was when the daemon sent it."""
+        """Reads the message; `remaining` is as it was when the daemon sent the message."""
         term, remaining = message.term.ToTimedelta(), message.remaining.ToTimedelta()
         return cls(message.holder.name, message.token, term, remaining, read_time(message.grant_time))
 
 
 @dataclass(frozen=True)
 class ThreadInfo:
-    """What is known about a thread. Version, status, step and metrics are those of the head of branch `main`."""
+    """A thread without its state. Version, status, step and metrics are those of the head of the branch `main`."""
 
     namespace: str
     name: str
@@ -326,14 +326,14 @@ class ThreadInfo:
     access: Access | int | None
     """None = there is no archive, or the thread was never claimed in it."""
     owner_id: str
-    """The --owner-id of the sidecar that wrote it last; empty = nobody, or no archive."""
+    """The --owner-id of the sidecar that wrote the thread last; empty = none did, or there is no archive."""
     owner_epoch: int
     orphan: Orphan | None
-    """None = it is no orphan."""
+    """None = the thread is no orphan."""
     question: Question | None = None
-    """What its waiting head asks; None = nothing."""
+    """What the waiting head asks; None = nothing."""
     lease: Lease | None = None
-    """Who has the right to write it; None = nobody."""
+    """Who has the right to write the thread; None = nobody."""
     pending_signals: int = 0
     """How many signals wait for the agent."""
 
@@ -344,8 +344,7 @@ class ThreadInfo:
 
     @property
     def unarchived_entries(self) -> int:
-        """How many journal entries only this disk has; 0 too where they are to stay here: without archive, of an
-        orphan."""
+        """Number of journal entries that are still to be archived; 0 without an archive, and for an orphan."""
         return max(self.sequence - self.archived_sequence, 0) if self.access == Access.OWNED else 0
 
     @classmethod
@@ -386,16 +385,16 @@ class ThreadInfo:
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What a prune removed, or would remove."""
+    """The versions that a prune removed, or would remove."""
 
     pruned_versions: tuple[int, ...]
     retained_versions: int
-    """How many are left."""
+    """How many versions are left."""
 
 
 @dataclass(frozen=True)
 class DurableResult:
-    """What `wait_durable` or `wait_archived` reached."""
+    """The level that `wait_durable` or `wait_archived` reached."""
 
     durability: Durability | int | None
     sequence: int
@@ -403,5 +402,5 @@ class DurableResult:
 
     @classmethod
     def from_proto(cls, message: thread_service_pb2.WaitDurableResponse) -> DurableResult:
-        """From the answer that has it."""
+        """Reads the answer."""
         return cls(read_member(Durability, message.durability), message.sequence, message.archived_sequence)

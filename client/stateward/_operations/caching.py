@@ -21,14 +21,14 @@ CACHE_ANCHOR = "cache/"
 
 
 class CacheOptions(TypedDict, total=False):
-    """How a read is kept. Everything is optional."""
+    """How a read is kept. Every option has a default."""
 
     max_age: Duration | None
-    """A result that is older is read anew. None = results never grow old."""
+    """How old a kept result may be. None = any age."""
     term: Duration
-    """After how many seconds somebody else reads in place of a process that died."""
+    """How long the claim lives unless it is renewed: then another caller may read. The default is 60 s."""
     wait: Duration
-    """For how many seconds to wait where somebody else reads it; then it is read here too."""
+    """How long to wait while another caller reads; then this caller reads, too. The default is 30 s."""
 
 
 class CachePlan:

@@ -37,28 +37,29 @@ UNSEEN = "nobody saw it end. Find out and come again with check=, which returns 
 
 
 class EffectOptions(TypedDict, total=False):
-    """How a tool is called. Everything is optional."""
+    """How a tool is called. Every option has a default."""
 
     check: Callable[..., Any] | None
-    """Finds out what became of a call that nobody saw end, given the idempotency key: it returns the result, or
-    NOT_HAPPENED, or None where it cannot tell. It must see what is on its way as well."""
+    """Finds out what became of a call whose process died. It gets the idempotency key, and returns the result,
+    NOT_HAPPENED, or None if it cannot tell. It must also see a call that is still on its way."""
     idempotent: bool
-    """Says that calling the tool again is safe: it honours the idempotency key, or does no harm twice. It is then
-    called again where nobody saw its call end and no `check` is given."""
+    """Says that a second call is safe, because the tool honours the idempotency key or does no harm twice. The tool is
+    then called again if a process died during its call and there is no `check`."""
     retry_failed: bool
-    """Calls a tool that failed before once more, under another idempotency key. Only for tools whose errors mean that
-    nothing happened; one that cannot tell raises EffectUncertain."""
+    """Calls a tool that failed before again, with another idempotency key. Use it only if every error of the tool means
+    that nothing happened; a tool that cannot tell raises EffectUncertain."""
     anchor: str
-    """What the effect belongs to, at most 1,024 bytes; the key is unique under it."""
+    """What the effect belongs to, at most 1,024 bytes. The key is unique under its anchor."""
     name: str
-    """A name to select by, such as the tool's; at most 256 bytes."""
+    """A name to select effects by, such as the tool's; at most 256 bytes."""
     term: Duration
-    """After how many seconds the claim of a process that died is free; it is renewed while the tool works."""
+    """How long the claim lives unless it is renewed. The client renews it while the tool works. The default is 60 s."""
     wait: Duration
-    """For how many seconds to wait where somebody else is at it."""
+    """How long to wait while another caller holds the claim; then EffectInProgress. The default is 30 s."""
     durability: Durability | str | None
-    """What the claim has reached before the tool is called. None = all there is: with an archive, it is archived, so
-    that no other machine calls the tool again when this one is lost. "committed" saves a request to the bucket."""
+    """The level that the claim must reach before the tool is called. None = the highest level of this daemon: with an
+    archive the claim is archived, so that no other machine calls the tool again if this machine is lost. "committed"
+    saves a request to the bucket."""
 
 
 class Plan:

@@ -19,14 +19,14 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 
 class CheckpointFilters(TypedDict, total=False):
-    """Which versions are listed. Everything is optional."""
+    """Which versions are listed. Every option has a default."""
 
     labels: Mapping[str, str] | None
-    """Only those with all of these labels."""
+    """Only versions that have all of these labels."""
     statuses: Iterable[Status | str | int]
-    """Only those with one of these; empty = any."""
+    """Only versions that have one of these statuses; empty = any status."""
     page_size: int
-    """How many the daemon sends at a time; 0 = its default. The whole list is read, page by page."""
+    """How many versions the daemon sends at a time; 0 = its default. The list is read to its end in any case."""
 
 
 def hydrate(

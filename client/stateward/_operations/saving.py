@@ -49,42 +49,42 @@ class HeldToken(Protocol):
 
 
 class SaveOptions(TypedDict, total=False):
-    """What a save can say besides the state. Everything is optional."""
+    """What a save records besides the state. Every option has a default."""
 
     step: int | None
     """The agent's own step number; may be negative."""
     status: Status | str | None
-    """Where the work stands; None = RUNNING (of an addition without a state: as it was). Names in any case, such as
-    "waiting"."""
+    """The status of the work, as a Status or its name in any case, such as "waiting". None = RUNNING; for a save
+    without a state, such as an append, None = unchanged."""
     status_detail: str
-    """A word on the status, at most 4 KiB."""
+    """A text about the status, at most 4 KiB."""
     checkpoint_id: str
     """A name for the version, unique in its branch."""
     labels: Mapping[str, str] | None
-    """At most 64; `checkpoints(labels=…)` finds by them."""
+    """At most 64 labels. `checkpoints(labels=…)` selects by them."""
     metadata: Any
     """One opaque value, at most 256 KiB."""
     metrics: Mapping[str, float] | None
-    """At most 64 numbers such as tokens or cost; cumulative by convention."""
+    """At most 64 numbers, such as tokens or cost; by convention cumulative."""
     schema_version: int
-    """The agent's number for the shape of its state; 0 = not said. Left out, it is that of the state."""
+    """The agent's number for the shape of its state; 0 = not given. The default is the number of the state."""
     durability: Durability | str | None
-    """What must be reached before the answer; None = the daemon's default. "archived" may raise NotArchivedYet: the
-    version is saved all the same."""
+    """The level that must be reached before the daemon answers; None = the daemon's default. "archived" can raise
+    NotArchivedYet, although the version is saved."""
     request_id: str | None
-    """Makes a save free to repeat even by another process; None = a new one for this call and all its retries."""
+    """Lets another process repeat this save safely. None = a new id for this call and all its retries."""
     create: ThreadOptions | None
-    """Used only if this call makes the thread."""
+    """The options of the thread, if this call creates it."""
     overwrite: bool
-    """Writes the whole state on top of whatever is there: the last writer wins."""
+    """Saves the whole state on top of any head: the last writer wins."""
     lease: HeldToken | None
-    """The lease under which this is written; None = the one that was taken through this handle, if there is one."""
+    """The lease under which to save; None = the lease that was taken through this handle, if there is one."""
     wait_id: str
-    """Names what a WAITING agent waits for."""
+    """The name of what a WAITING agent waits for."""
     effects: Iterable[Effect] | None
-    """Results that are recorded together with the version, or not at all; at most 1,000."""
+    """At most 1,000 results that are recorded with the version, all or none."""
     question: Question | None
-    """What it asks; needs `wait_id`. `thread.ask` says all three."""
+    """The question that the agent asks; needs `wait_id`. `thread.ask` sets status, `wait_id` and question."""
     ack: Iterable[Signal | str]
     """Signals that are done with, or their ids. Ids of signals that do not exist are ignored. Do not name
     `state.answer`: a save that goes on from the question acknowledges it by itself."""
@@ -92,7 +92,7 @@ class SaveOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class PreparedSave:
-    """A save that is to be made together with others by `save_all`."""
+    """A save that `save_all` makes together with others."""
 
     ref: ThreadRef
     state: State

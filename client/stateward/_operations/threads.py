@@ -32,34 +32,34 @@ from stateward.v1 import thread_service_pb2 as threads
 
 
 class ThreadFilters(TypedDict, total=False):
-    """Which threads are listed. Everything is optional."""
+    """Which threads are listed. Every option has a default."""
 
     statuses: Iterable[Status | str | int]
-    """Only those with one of these; empty = any."""
+    """Only threads that have one of these statuses; empty = any status."""
     status: Status | str | int | None
-    """Only those with this one: short for `statuses` with one name in it."""
+    """Only threads that have this status. Short for `statuses` with one element."""
     step: int | None
-    """Only those at this very step: short for `min_step` and `max_step`."""
+    """Only threads at this step. Short for equal `min_step` and `max_step`."""
     updated_within: Duration | None
-    """Only those changed within the last so long: short for `updated_after`."""
+    """Only threads that changed at most this long ago. Short for `updated_after`."""
     labels: Mapping[str, str] | None
-    """Only those with all of these labels."""
+    """Only threads that have all of these labels."""
     name_prefix: str
-    """Only those whose name begins so."""
+    """Only threads whose name begins with this text."""
     updated_after: datetime | None
-    """Only those changed at or after this time."""
+    """Only threads that changed at or after this time."""
     updated_before: datetime | None
-    """Only those changed before this time."""
+    """Only threads that changed before this time."""
     min_step: int | None
-    """Only those at this step or a later one."""
+    """Only threads at this step or a later one."""
     max_step: int | None
-    """Only those at this step or an earlier one."""
+    """Only threads at this step or an earlier one."""
     page_size: int
-    """How many the daemon sends at a time; 0 = its default. The whole list is read, page by page."""
+    """How many threads the daemon sends at a time; 0 = its default. The list is read to its end in any case."""
 
 
 class OptionChanges(TypedDict, total=False):
-    """What is changed of a thread's options. What is left out stays, None clears."""
+    """Which options of a thread change. Options that are not given stay as they are; None clears an option."""
 
     labels: Mapping[str, str] | None
     ttl: Duration | None
