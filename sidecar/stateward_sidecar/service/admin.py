@@ -29,13 +29,13 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WIND
 from stateward_sidecar.telemetry import failures
 
 FEATURES = ("blobs", "effects", "leases", "signals", "writer")
-# So long before its caller's deadline a drain answers with what it has done.
+# How long before its caller's deadline a drain answers.
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What does not change while the daemon runs."""
+    """Facts that do not change while the daemon runs."""
 
     version: str
     key_id: str
@@ -45,7 +45,7 @@ class ServerFacts:
 
 
 class AdminService:
-    """Looking at the server itself."""
+    """Shows the state of the server, verifies its data, and drains it."""
 
     def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int], drain: Drain) -> None:
         self._calls = calls
@@ -102,7 +102,7 @@ class AdminService:
         if request.HasField("grace"):
             grace_s = request.grace.seconds + request.grace.nanos / 1e9
             if not 0 <= grace_s <= GRACE_S_MAX:
-                raise InvalidField("grace", f"{grace_s:g} s does not lie between 0 and {GRACE_S_MAX:g}")
+                raise InvalidField("grace", f"{grace_s:g} s is not between 0 and {GRACE_S_MAX:g} s")
         remaining = context.time_remaining()
         if remaining is not None:
             grace_s = min(grace_s, max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0))

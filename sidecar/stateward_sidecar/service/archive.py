@@ -1,4 +1,4 @@
-"""ArchiveService: commands for people. What is long runs step by step on the archive's threads."""
+"""ArchiveService: commands for people. Long commands run step by step on the archive's threads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GRACE_S_MAX = 315_576_000_000
 
 
 class ArchiveService:
-    """Looking after the archive as a whole."""
+    """Lists, checks, restores and repairs the archive."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -129,9 +129,9 @@ def _check_place(request: VerifyArchiveRequest | RestoreArchiveRequest) -> None:
 
 
 async def _steps(archive: Archive, steps: Iterator[T | None]) -> AsyncIterator[T]:
-    """Takes one step after the other on the archive's threads; None is a step without an answer.
+    """Runs one step after the other on the archive's threads. None is a step without an answer.
 
-    Where the caller goes away, the step that runs is the last one.
+    If the caller leaves, the running step is the last one.
     """
     assert isinstance(steps, Generator)
     step: Future[object] = archive.lanes.calls.submit(next, steps, _OVER)
@@ -141,7 +141,7 @@ async def _steps(archive: Archive, steps: Iterator[T | None]) -> AsyncIterator[T
                 yield answer  # type: ignore[misc]
             step = archive.lanes.calls.submit(next, steps, _OVER)
     finally:
-        # A generator that runs cannot be closed, and closing one may take a while.
+        # A running generator cannot be closed, and closing one may take a while.
         step.add_done_callback(lambda _: _close(archive, steps))
 
 

@@ -26,20 +26,21 @@ from stateward_sidecar.service.method import BYTE_SHARE
 from stateward_sidecar.store.importing import Import
 
 T = TypeVar("T")
-# Each holds a version and what it is made from in memory, and a worker for a step at a time.
+# The most imports at once. Each holds a version and its parent in memory, and a worker for one step at a time.
 IMPORTS_MAX = 2
-# A client that stalls for so long between two messages loses its place.
+# A client that stalls for this long between two messages loses its place.
 IDLE_S = 60.0
-# Imports with larger versions come one after another: a version takes several times its bytes until it is written.
+# Imports with larger versions run one after another, because a version needs several times its size until it is
+# written.
 LARGE_BYTES = 4 << 20
 NAME_WAIT_S, NAME_POLL_S = 10.0, 0.05
 
 
 class BackupService:
-    """Threads out of the store, and into it."""
+    """Exports and imports threads."""
 
     def __init__(self, calls: Calls, memory: Budget) -> None:
-        """``memory``: what large requests may take together."""
+        """``memory``: the budget of large requests."""
         self._memory = memory
         self._large = asyncio.Lock()
         self._calls = calls
@@ -60,7 +61,7 @@ class BackupService:
         self, requests: AsyncIterator[ImportThreadRequest], context: grpc.aio.ServicerContext
     ) -> ImportThreadResponse:
         if self._imports >= IMPORTS_MAX:
-            raise QueueFull(f"{self._imports} threads are being restored already", queued=self._imports)
+            raise QueueFull(f"{self._imports} threads are being restored already; try again", queued=self._imports)
         self._imports += 1
         try:
             first = await _next(requests)
@@ -85,7 +86,7 @@ class BackupService:
             return ImportThreadResponse(thread=await self._work(made.finish))
         except ThreadExists:
             await self._discard(made)
-            known = await self._known(begin)  # the same request, made meanwhile by a retry
+            known = await self._known(begin)  # a retry may have made the thread meanwhile
             if known is None:
                 raise
             return ImportThreadResponse(thread=known, existed=True)
@@ -106,7 +107,7 @@ class BackupService:
                 is_large = made.held_bytes > LARGE_BYTES
                 if is_large and not is_alone:
                     is_alone = await self._large.acquire()
-                # Not more than half: the next messages of this very import need room as well.
+                # At most half, because the next messages of this import need room as well.
                 share.settle(min(BYTE_SHARE * made.held_bytes, self._memory.total_bytes // 2) if is_large else 0)
                 message = await _next(requests)
                 if message is not None and message.HasField("begin"):
@@ -117,13 +118,13 @@ class BackupService:
                 self._large.release()
 
     async def _begin(self, begin: ImportBegin) -> Import:
-        """Begins a thread, once an import of the name that was cut off is gone, or a copy is made."""
+        """Begins a thread. Waits if an import of the name that was cut off, or a copy, is still under way."""
         end = time.monotonic() + NAME_WAIT_S
         while True:
             made = self._step(self._store.importer.begin, begin)
             try:
                 return await asyncio.shield(made)
-            except asyncio.CancelledError:  # what was begun meanwhile is nobody's
+            except asyncio.CancelledError:  # nobody will use the begun thread
                 made.add_done_callback(self._give_up)
                 raise
             except QueueFull:
@@ -132,14 +133,14 @@ class BackupService:
                 await asyncio.sleep(NAME_POLL_S)
 
     async def _known(self, begin: ImportBegin) -> ThreadMessage | None:
-        """The thread that this request made before. Raises ThreadExists for another one of its name."""
+        """Returns the thread that this request made before. Raises ThreadExists if another thread has the name."""
 
         async def look() -> ThreadMessage | None:
             return await self._calls.read(self._store.importer.known, begin)
 
         try:
             return await self._calls.holding.read(begin.namespace, begin.thread, look)
-        except ThreadNotFound:  # the archive says so
+        except ThreadNotFound:  # the archive has no such thread
             return None
 
     def _give_up(self, made: asyncio.Future[Import]) -> None:
@@ -150,7 +151,7 @@ class BackupService:
         await asyncio.shield(self._step(made.discard))
 
     async def _work(self, verb: Callable[..., T], *arguments: Any) -> T:
-        """Runs a step to its end, also where the caller has gone: the next one must not meet it at work."""
+        """Runs a step to its end, even if the caller leaves, so that the next step does not meet it at work."""
         step = self._step(verb, *arguments)
         try:
             return await asyncio.shield(step)
@@ -159,7 +160,7 @@ class BackupService:
             raise
 
     def _step(self, verb: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        # Not among the copies: one that waits for this thread's name would be waited for by it.
+        # Not on the background workers: a copy there may wait for this thread's name, and this step would wait for it.
         return asyncio.get_running_loop().run_in_executor(self._store.workers, verb, *arguments)
 
 

@@ -28,16 +28,16 @@ from stateward_sidecar.store.blobwrite import BlobWrite
 from stateward_sidecar.store.thread import Thread
 
 T = TypeVar("T")
-# Each holds a segment or two in memory.
+# The most writes at once. Each holds one or two segments in memory.
 WRITES_MAX = 64
-# A client that stalls for so long between two messages loses its place.
+# A client that stalls for this long between two messages loses its place.
 IDLE_S = 60.0
-# About what the entry and the row take, with the pages they touch.
+# Approximate space of the entry and the row, with the pages that they touch.
 ENTRY_BYTES = 16384
 
 
 class BlobService:
-    """Bytes too large for a state."""
+    """Writes and reads bytes that are too large for a state."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -49,7 +49,7 @@ class BlobService:
         self, requests: AsyncIterator[WriteBlobRequest], context: grpc.aio.ServicerContext
     ) -> WriteBlobResponse:
         if self._writes >= WRITES_MAX:
-            raise QueueFull(f"{self._writes} blobs are being written already", queued=self._writes)
+            raise QueueFull(f"{self._writes} blobs are being written already; try again", queued=self._writes)
         self._writes += 1
         try:
             begin = await self._begin(requests)
@@ -89,13 +89,13 @@ class BlobService:
         return first.begin
 
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
-        """The thread that the blob is for, made if that was asked for."""
+        """Returns the thread of the blob. Makes the thread if the request says so."""
         blobs = self._store.blobs
         await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=not begin.HasField("create"))
         thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
-            begin.ClearField("create")  # if it is gone again, it was deleted
+            begin.ClearField("create")  # if it is missing now, it was deleted
             thread = await self._calls.read(blobs.find_thread, begin)
         assert thread is not None
         return thread
@@ -103,7 +103,7 @@ class BlobService:
     async def _known(
         self, begin: BlobBegin, thread: Thread, context: grpc.aio.ServicerContext
     ) -> WriteBlobResponse | None:
-        """The answer where the thread has the announced blob already."""
+        """Returns the answer if the thread has the announced blob already, else None."""
         found = await self._calls.read(self._store.blobs.find_written, thread, begin)
         renew = self._store.blobs.renew(thread, begin.sha256)
         if found is None or not await self._calls.write(renew, context, size_bytes=ENTRY_BYTES):
@@ -119,14 +119,15 @@ class BlobService:
         except BaseException:
             await asyncio.shield(self._work(write.discard))
             raise
-        # From here on only the writer knows whether the file is named: the caller's leaving must not stop the wait.
+        # From here on only the writer knows whether a row names the file. So the wait goes on even if the caller
+        # leaves.
         commit = asyncio.ensure_future(self._commit(write))
         self._commits.add(commit)
         commit.add_done_callback(self._commits.discard)
         return await asyncio.shield(commit)
 
     async def _take(self, write: BlobWrite, requests: AsyncIterator[WriteBlobRequest]) -> bytes:
-        """Passes the bytes on in segments. Returns what is left."""
+        """Passes the bytes on in segments. Returns the rest."""
         pending = bytearray()
         while (message := await _next(requests)) is not None:
             if message.WhichOneof("part") != "data":
@@ -146,7 +147,7 @@ class BlobService:
             is_kept = not answer.existed
             return answer
         except OutcomeUnknown:
-            is_kept = True  # for all that is known; the next start removes it if no row names it
+            is_kept = True  # perhaps; the next start removes the file if no row names it
             raise
         finally:
             if not is_kept:

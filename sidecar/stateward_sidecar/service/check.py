@@ -1,4 +1,4 @@
-"""Checking requests at the border: everything that is wrong whatever is stored, named by its field, before any work."""
+"""Checks requests at the border, before any work: every rule that needs no stored state. Errors name the field."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _UID = re.compile(r"[0-9a-f]{32}")
 def check_place(request: object, *, all_allowed: bool = False, is_known: bool = False) -> None:
     """Checks namespace, thread and branch, and fills in the default namespace.
 
-    ``is_known``: there is a thread of this name in this namespace, so both are names.
+    ``is_known``: this thread exists, so thread and namespace are valid names.
     """
     if not request.namespace:  # type: ignore[attr-defined]
         request.namespace = DEFAULT_NAMESPACE  # type: ignore[attr-defined]
@@ -99,16 +99,13 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
         raise InvalidField(field, "names no version: set version, checkpoint_id or tag")
     if kind == "version":
         if ref.version < 0 or (ref.version == 0 and not zero_allowed):
-            raise InvalidField(f"{field}.version", f"{ref.version} is no version; versions count from 1")
+            raise InvalidField(f"{field}.version", f"{ref.version} is not a version; versions count from 1")
     else:
         check_name(getattr(ref, kind), f"{field}.{kind}")
 
 
 def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:
-    """Checks a save, and returns the blobs it names; ``is_known`` as for ``check_place``.
-
-    Raises InvalidField.
-    """
+    """Checks a save. Returns the blobs that it names. ``is_known`` as in ``check_place``. Raises InvalidField."""
     try:
         return _check_save(request, is_known=is_known)
     except StatewardError as error:
@@ -116,12 +113,12 @@ def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False
 
 
 def in_item(error: StatewardError, prefix: str) -> StatewardError:
-    """The error of one item of a batch, with the item in message and field."""
+    """Returns the error of one item of a batch, with the item in message and field."""
     if not prefix:
         return error
     if isinstance(error, InvalidField):
         return InvalidField(f"{prefix}.{error.field}", error.description)
-    located = type(error).__new__(type(error), *error.args)  # others may be told the same one
+    located = type(error).__new__(type(error), *error.args)  # others may get the same error
     located.__dict__.update(error.__dict__, metadata={**error.metadata, "item": prefix})
     if "field" in error.metadata:
         located.metadata["field"] = f"{prefix}.{error.metadata['field']}"
@@ -149,9 +146,9 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
 
 
 def check_written(request: WaitDurableRequest) -> None:
-    """Checks what names an entry."""
+    """Checks the fields that identify an entry."""
     if request.sequence < 1:
-        raise InvalidField("sequence", f"{request.sequence} is no place in the journal; they count from 1")
+        raise InvalidField("sequence", f"{request.sequence} is not a sequence; sequences count from 1")
     if request.uid and not _UID.fullmatch(request.uid):
         raise InvalidField("uid", "is not 32 hex digits")
     if request.digest and len(request.digest) != DIGEST_BYTES:
@@ -160,13 +157,13 @@ def check_written(request: WaitDurableRequest) -> None:
 
 def _check_expectation(request: SaveRequest) -> None:
     if not request.HasField("expected_version") or request.expected_version == 0:
-        raise InvalidField("expected_digest", "goes only with a positive expected_version")
+        raise InvalidField("expected_digest", "is allowed only with a positive expected_version")
     if len(request.expected_digest) != DIGEST_BYTES:
         raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
-    """Checks state or diff, and returns the blobs it names; ``is_based``: the caller says what is built upon."""
+    """Checks state or diff. Returns the blobs that it names. ``is_based``: the save has an expectation or a parent."""
     content = request.WhichOneof("content")
     if content is None:
         raise InvalidField("content", "is required: set state or diff")
@@ -182,15 +179,15 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
         if index is not None:
             raise InvalidField(
                 f"diff.edits[{index}]",
-                f"needs expected_version or parent; without, only {', '.join(COMMUTATIVE.values())} are allowed",
+                f"needs expected_version or parent; without them only {', '.join(COMMUTATIVE.values())} are allowed",
             )
     if request.overwrite:
-        raise InvalidField("overwrite", "goes with a full state only")
+        raise InvalidField("overwrite", "is allowed only with a full state")
     return named
 
 
 def check_description(request: SaveRequest) -> None:
-    """Checks what a save says beside its content."""
+    """Checks all fields of a save except its content."""
     if request.status not in STATUSES:
         raise InvalidField("status", f"{request.status} is unknown")
     if request.status_detail:
@@ -227,7 +224,7 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
 
 
 def check_batch(request: BatchSaveRequest) -> list[list[Named]]:
-    """Checks a batch and each of its saves, and returns the blobs that each names."""
+    """Checks a batch and each of its saves. Returns the blobs that each save names."""
     named = []
     if not 1 <= len(request.saves) <= BATCH_MAX:
         raise InvalidField("saves", f"has {len(request.saves)} items; 1 to {BATCH_MAX} are allowed")
@@ -276,13 +273,13 @@ def check_options(options: ThreadOptions, field: str) -> None:
 
 
 def check_retention(retention: Retention, field: str) -> None:
-    """Checks a retention rule that is set: it must say something."""
+    """Checks a retention rule, which must not be empty."""
     if retention.keep_last < 0:
         raise InvalidField(f"{field}.keep_last", f"{retention.keep_last} is negative")
     if retention.HasField("keep_for"):
         check_duration(retention.keep_for, f"{field}.keep_for")
     elif not retention.keep_last:
-        raise InvalidField(field, "says nothing: set keep_last or keep_for, or leave it out to keep all versions")
+        raise InvalidField(field, "is empty: set keep_last or keep_for, or leave the rule out to keep all versions")
 
 
 def check_duration(duration: Duration, field: str) -> None:
@@ -293,7 +290,7 @@ def check_duration(duration: Duration, field: str) -> None:
 
 
 def check_page(page_size: int) -> int:
-    """Checks a page size; larger ones are brought down to the limit, as AIP-158 asks."""
+    """Checks a page size and returns it, at most the limit, as AIP-158 requires."""
     if page_size < 0:
         raise InvalidField("page_size", f"{page_size} is negative")
     return min(page_size, PAGE_SIZE_MAX)
@@ -332,7 +329,7 @@ def check_sha256(digest: bytes, field: str) -> None:
 
 
 def check_blob_begin(begin: BlobBegin) -> None:
-    """Checks what announces a blob."""
+    """Checks the first message of a blob."""
     try:
         check_place(begin)
         check_text(begin.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
@@ -350,16 +347,16 @@ def check_statuses(statuses: Iterable[int]) -> None:
     """Checks a filter by status."""
     for index, status in enumerate(statuses):
         if status not in STATUSES or not status:
-            raise InvalidField(f"statuses[{index}]", f"{status} is no status")
+            raise InvalidField(f"statuses[{index}]", f"{status} is not a status")
 
 
 def check_mask(paths: Iterable[str]) -> None:
-    """Checks which settings are to be changed."""
+    """Checks the mask of an update."""
     if not list(paths):
         raise InvalidField("update_mask", f"is required: name any of {', '.join(MASK_PATHS)}")
     for path in paths:
         if path not in MASK_PATHS:
-            raise InvalidField("update_mask", f"{path!r} cannot be changed; {', '.join(MASK_PATHS)} can")
+            raise InvalidField("update_mask", f"{path!r} cannot be changed; allowed are {', '.join(MASK_PATHS)}")
 
 
 def check_tag(tag: str) -> None:
@@ -369,10 +366,10 @@ def check_tag(tag: str) -> None:
 
 
 def check_time(time: Timestamp, field: str) -> None:
-    """Checks that a time lies between the years 1 and 9999."""
+    """Checks that a time is between the years 1 and 9999."""
     try:
         time.ToDatetime()
     except (ValueError, OverflowError):
-        raise InvalidField(field, "is no time") from None
+        raise InvalidField(field, "is not a valid time") from None
     if not 0 <= time.nanos < 1_000_000_000:
-        raise InvalidField(field, "is no time")
+        raise InvalidField(field, "is not a valid time")

@@ -1,6 +1,6 @@
-"""Checking the parts of a thread that is restored: as service/check.py does it, whatever came before them.
+"""Checks the parts of a thread that is restored, each on its own, like service/check.py.
 
-Contents of versions are checked where they are applied (store/incoming.py).
+store/incoming.py checks the contents of versions when it applies them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 
 
 def check_import(begin: ImportBegin) -> None:
-    """Checks what announces a thread."""
+    """Checks the first message of an import."""
     try:
         check.check_place(begin)
         checkwork.need_request_id(begin.request_id)
@@ -99,7 +99,7 @@ def _check_version(version: BackupVersion) -> None:
         check_name(name, "retired_logs")
         _check_number(index, f"retired_logs[{name!r}]")
     if version.retired_logs and not version.whole:
-        raise InvalidField("retired_logs", "go with a whole state only")
+        raise InvalidField("retired_logs", "is allowed only with a whole state")
     _check_mark(version.request)
 
 
@@ -110,7 +110,7 @@ def _check_effect(part: BackupEffect) -> None:
         raise InvalidField("effect.state", f"{shown.state} is unknown")
     if effect.HasField("value"):
         if shown.state not in OVER:
-            raise InvalidField("effect.effect.value", "goes with DONE and FAILED only")
+            raise InvalidField("effect.effect.value", "is allowed only with DONE and FAILED")
         checkwork.check_inline(effect.value, "effect.effect.value")
     elif shown.state == EFFECT_STATE_DONE:
         raise InvalidField("effect.effect.value", "is required with DONE")
@@ -118,7 +118,7 @@ def _check_effect(part: BackupEffect) -> None:
         checkwork.check_holder(shown.holder, "effect.holder")
     _check_number(shown.claim_token, "effect.claim_token")
     if not 0 <= shown.attempts < 1 << 30:
-        raise InvalidField("effect.attempts", f"{shown.attempts} is no count")
+        raise InvalidField("effect.attempts", f"{shown.attempts} is not between 0 and 2^30")
     checkwork.check_short(shown.detail, "effect.detail", checkwork.DETAIL_BYTES_MAX)
     checkwork.check_short(part.idempotency_key, "idempotency_key")
     _check_times(shown, "begin_time", "end_time", prefix="effect.")

@@ -1,4 +1,4 @@
-"""Checking requests that read logs, and watches that choose slots and logs."""
+"""Checks requests that read logs, and watches that choose slots and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WATCHED_NAMES_MAX = 1000
 
 
 def check_read_log(request: ReadLogRequest) -> None:
-    """Checks a read of a log; a larger number of entries is brought down to the limit, as page sizes are."""
+    """Checks a read of a log. Lowers ``max_entries`` to the limit, as for page sizes."""
     check.check_place(request)
     if request.HasField("version"):
         check.check_ref(request.version, "version")
@@ -28,15 +28,15 @@ def check_read_log(request: ReadLogRequest) -> None:
     if request.HasField("wait"):
         check.check_duration(request.wait, "wait")
         if request.wait.ToMicroseconds() > WAIT_S_MAX * 1e6:
-            raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s; read again to wait on")
+            raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s; read again to wait longer")
         if request.HasField("version"):
-            raise InvalidField("version", "never changes: nothing can be waited for")
+            raise InvalidField("version", "is not allowed with wait: a version never changes")
 
 
 def check_watched(request: WatchRequest) -> None:
     """Checks the slots and logs that a watch chooses."""
     if len(request.slots) + len(request.logs) > WATCHED_NAMES_MAX:
-        raise InvalidField("slots", f"with logs more than {WATCHED_NAMES_MAX:,} names")
+        raise InvalidField("slots", f"has, together with logs, more than {WATCHED_NAMES_MAX:,} names")
     for field in ("slots", "logs"):
         for index, name in enumerate(getattr(request, field)):
             check_name(name, f"{field}[{index}]")

@@ -42,7 +42,7 @@ from stateward_sidecar.store.save import SaveWrite
 
 
 class CheckpointService:
-    """Saving and reading versions."""
+    """Saves and reads versions."""
 
     def __init__(self, calls: Calls, feed: Feed) -> None:
         self._calls = calls
@@ -71,7 +71,7 @@ class CheckpointService:
         return answer
 
     async def _archive(self, answer: SaveResponse, request: SaveRequest, context: grpc.aio.ServicerContext) -> None:
-        """Waits until a save is archived, or as long as its caller can."""
+        """Waits until a save is archived, or until its caller's deadline is near."""
         answer.durability, answer.archived_sequence = await self._calls.holding.archived(
             written(request, answer, answer.sequence), context
         )
@@ -206,7 +206,7 @@ class CheckpointService:
             page = await await_page(self._calls, self._feed, request, context)
             if page.size_bytes <= FREE_ANSWER_BYTES:
                 return page.wire()
-            request.ClearField("wait")  # there is something: read again when there is memory for it
+            request.ClearField("wait")  # there is an answer: read it again when there is memory for it
 
         async def read(max_bytes: int) -> bytes:
             request.max_bytes = max_bytes or request.max_bytes
@@ -233,7 +233,7 @@ def _item(index: int) -> str:
 
 
 def _named(index: int, rule: Callable[[int], bool], value: int) -> bool:
-    """What a rule says of an item of a batch; its errors name the item."""
+    """Returns the result of a rule for an item of a batch. Errors name the item."""
     try:
         return rule(value)
     except StatewardError as error:

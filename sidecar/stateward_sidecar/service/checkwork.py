@@ -1,4 +1,4 @@
-"""Checking what agents say beside states: effects, leases, signals. As service/check.py does it."""
+"""Checks requests about effects, leases and signals, like service/check.py."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ def check_short(text: str, field: str, bytes_max: int = NAME_BYTES_MAX, *, requi
 def check_token(token: int, field: str, *, required: bool = False) -> None:
     """Checks a fencing token."""
     if token < 0 or (required and not token):
-        raise InvalidField(field, f"{token} is no token")
+        raise InvalidField(field, f"{token} is not a token")
 
 
 def check_inline(value: Value, field: str) -> None:
     """Checks a value that must not be a blob."""
     check_value(value, field)
     if value.WhichOneof("content") != "data":
-        raise InvalidField(field, "must hold its bytes itself")
+        raise InvalidField(field, "must hold its bytes; a blob or a number is not allowed here")
 
 
 def check_holder(holder: Holder, field: str) -> None:
-    """Checks who asks."""
+    """Checks the holder of a lease or claim."""
     check_short(holder.name, f"{field}.name", required=True)
     check_short(holder.incarnation, f"{field}.incarnation", INCARNATION_BYTES_MAX, required=True)
 
 
 def check_term(request: Message, field: str, max_us: int) -> None:
-    """Checks a term that may be absent: from a second on."""
+    """Checks a term that may be absent. It must be at least a second."""
     if request.HasField(field):
         check_span(getattr(request, field), field, SECOND_US, max_us)
 
 
 def check_wait(request: Message, max_us: int = HOUR_US) -> None:
-    """Checks for how long a caller is willing to wait."""
+    """Checks a wait that may be absent."""
     if request.HasField("wait"):
         check_span(request.wait, "wait", 0, max_us)  # type: ignore[attr-defined]
 
 
 def check_span(span: Duration, field: str, min_us: int, max_us: int) -> None:
-    """Checks a duration between two others, microseconds."""
+    """Checks that a duration is between two limits in microseconds."""
     in_range = abs(span.seconds) <= max_us and abs(span.nanos) < 1_000_000_000
     if not in_range or not min_us <= span.ToMicroseconds() <= max_us:
         raise InvalidField(field, f"is not between {min_us / SECOND_US:g} s and {max_us / SECOND_US:g} s")
 
 
 def check_effects(effects: Sequence[Effect]) -> None:
-    """Checks effects that are to be put."""
+    """Checks the effects of a put or a save."""
     if len(effects) > EFFECTS_MAX:
         raise InvalidField("effects", f"are {len(effects)}, more than {EFFECTS_MAX}")
     seen = set()
@@ -98,12 +98,12 @@ def check_effects(effects: Sequence[Effect]) -> None:
             raise InvalidField(f"{field}.value", "is required")
         check_inline(effect.value, f"{field}.value")
         if (effect.anchor, effect.key) in seen:
-            raise InvalidField(f"{field}.key", f"{effect.key!r} is there twice")
+            raise InvalidField(f"{field}.key", f"{effect.key!r} is in the request twice")
         seen.add((effect.anchor, effect.key))
 
 
 def check_effect(anchor: str, key: str, name: str, sort_key: bytes, prefix: str = "") -> None:
-    """Checks what names an effect."""
+    """Checks the fields that name an effect."""
     if anchor:
         check_name(anchor, f"{prefix}anchor")
     check_name(key, f"{prefix}key")
@@ -132,13 +132,13 @@ def check_complete(request: CompleteEffectRequest) -> None:
     ends = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED, EFFECT_STATE_UNCERTAIN, EFFECT_STATE_NEW)
     if request.renew:
         if request.state != EFFECT_STATE_UNSPECIFIED or request.HasField("value"):
-            raise InvalidField("renew", "goes without state and value")
+            raise InvalidField("renew", "is not allowed with a state or a value")
         return
     if request.state not in ends:
         raise InvalidField("state", "is required: DONE, FAILED, UNCERTAIN or NEW")
     if request.HasField("value"):
         if request.state not in (EFFECT_STATE_DONE, EFFECT_STATE_FAILED):
-            raise InvalidField("value", "goes with DONE and FAILED only")
+            raise InvalidField("value", "is allowed only with DONE and FAILED")
         check_inline(request.value, "value")
     elif request.state == EFFECT_STATE_DONE:
         raise InvalidField("value", "is required with DONE")
@@ -180,7 +180,7 @@ def check_signal(request: SendSignalRequest) -> None:
 
 
 def check_question(request: SaveRequest) -> None:
-    """Checks what a save asks."""
+    """Checks the question of a save."""
     if not request.wait_id:
         raise InvalidField("wait_id", "is required with a question: an answer must name it")
     check_short(request.question.prompt, "question.prompt", PAYLOAD_BYTES_MAX)
@@ -196,6 +196,6 @@ def check_acks(ids: Iterable[str]) -> None:
 
 
 def need_request_id(request_id: str) -> None:
-    """Checks that there is one: its form is checked with the place."""
+    """Checks that a request id is present. ``check_place`` checks its form."""
     if not request_id:
         raise InvalidField("request_id", "is required")

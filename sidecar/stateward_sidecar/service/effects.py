@@ -19,12 +19,12 @@ from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
 
-# About what an entry and its rows take, with the pages they touch.
+# Approximate space of an entry and its rows, with the pages that they touch.
 ENTRY_BYTES = 16384
 
 
 class EffectService:
-    """What tools did."""
+    """Claims and results of tool calls."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""LeaseService, and what it shares with the writers' streams: waiting for a lease."""
+"""LeaseService, and the wait for a lease, which it shares with the writers' streams."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stateward_sidecar.errors import LeaseHeld, ShuttingDown
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
 
-# About what an entry takes, with the pages it touches.
+# Approximate space of an entry, with the pages that it touches.
 ENTRY_BYTES = 16384
-# Who waits looks again after so long, whatever was promised: a holder may have been restarted.
+# A waiting call tries again after this time, because the holder may have been restarted.
 LOOK_S = 5.0
 
 
 class Leasing:
-    """Grants leases to who waits for them, in no promised order."""
+    """Grants leases to waiting calls, in no particular order."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -35,7 +35,7 @@ class Leasing:
         self._is_stopping = False
 
     def close(self) -> None:
-        """The daemon stops: who waits is told so at once."""
+        """Ends all waits at once with ShuttingDown, because the daemon stops."""
         self._is_stopping = True
         for waiting in self._waiting.values():
             for freed in waiting:
@@ -44,7 +44,7 @@ class Leasing:
     async def acquire(
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
     ) -> AcquireLeaseResponse:
-        """Takes the lease, or waits for it as long as the request says. Raises LeaseHeld."""
+        """Takes the lease. Waits for it as long as the request says, then raises LeaseHeld."""
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait.ToMicroseconds() / 1e6
         place, freed = (request.namespace, request.thread), asyncio.Event()
@@ -80,7 +80,7 @@ class Leasing:
         return await self._calls.holding.write(request.namespace, request.thread, acquire)
 
     async def release(self, namespace: str, thread: str, token: int) -> bool:
-        """Gives a lease back. False where it was not held any more."""
+        """Gives a lease back. Returns False if it was no longer held."""
         if await self.is_over(namespace, thread, token):
             return False
 
@@ -94,8 +94,10 @@ class Leasing:
         return released
 
     async def is_over(self, namespace: str, thread: str, token: int) -> bool:
-        """Whether a thread that this process gave up tells that a lease was given back or taken: to learn that, it is
-        not taken again from whoever goes on with it."""
+        """Whether this process gave the thread up and its copy says that the lease was given back or taken.
+
+        Then the thread is not taken again from its new owner just to learn that.
+        """
         if self._calls.holding.is_held(namespace, thread):
             return False
         return await self._calls.read(self._is_over, namespace, thread, token)
@@ -111,7 +113,7 @@ class Leasing:
 
 
 class LeaseService:
-    """Who may write."""
+    """Grants, renews and releases leases."""
 
     def __init__(self, calls: Calls, leasing: Leasing) -> None:
         self._calls = calls

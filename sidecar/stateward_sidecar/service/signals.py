@@ -15,7 +15,7 @@ from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.store.signals import list_signals
 
-# About what an entry and its row take, with the pages they touch.
+# Approximate space of an entry and its row, with the pages that they touch.
 ENTRY_BYTES = 16384
 
 

@@ -64,17 +64,17 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.views import view_thread
 from stateward_sidecar.store.watch import Watch
 
-# About what a small entry takes, with the pages it touches.
+# Approximate space of a small entry, with the pages that it touches.
 SMALL_WRITE_BYTES = 16384
 WAIT_S_MAX = 3600.0
-# Between two looks whether a thread is free.
+# The pause between two checks whether a thread is free.
 ATTACH_POLL_S = 0.5
-# The same for the name of a copy, which another call is making.
+# The same for the name of a copy that another call is making.
 NAME_POLL_S = 0.05
 
 
 class ThreadService:
-    """Threads as a whole."""
+    """Lists, forks, prunes, deletes, changes and watches threads."""
 
     def __init__(self, calls: Calls, feed: Feed) -> None:
         self._calls = calls
@@ -134,7 +134,7 @@ class ThreadService:
             while True:
                 try:
                     return await self._calls.work(self._store.forker.fork, request)
-                except QueueFull:  # waits here, and not where others have their work done
+                except QueueFull:  # waits here and not on a worker that others need
                     if self._holding.gate.is_ended:
                         raise
                     await asyncio.sleep(NAME_POLL_S)
@@ -149,7 +149,7 @@ class ThreadService:
         )
 
     async def _is_known(self, namespace: str, name: str) -> bool:
-        """Whether the archive has a thread of this name. Takes nothing."""
+        """Whether the archive has a thread of this name. Does not take the thread."""
         archive = self._holding.archive
         if archive is None:
             return False
@@ -173,7 +173,7 @@ class ThreadService:
 
         async def prune() -> PruneThreadResponse:
             name = request.namespace, request.thread
-            # Also for a dry run: what is not archived is never pruned, and the call itself archives it first.
+            # Also for a dry run: unarchived versions are never pruned, so the real call archives them first.
             if (archive := self._holding.archive) is not None:
                 await self._holding.block(name, archive.flush, *name)
             return await self._calls.work(self._store.pruner.prune, request)
@@ -206,7 +206,7 @@ class ThreadService:
             answer = await self._calls.write(verb, context, frees_space=True)
             if answer is not None:
                 return answer
-        raise ArchiveUnavailable(f"thread {request.thread!r} is made anew all the time; try again")
+        raise ArchiveUnavailable(f"other calls keep making thread {request.thread!r} again; try again")
 
     async def update_thread(
         self, request: UpdateThreadRequest, context: grpc.aio.ServicerContext
@@ -255,7 +255,7 @@ class ThreadService:
             watch = await self._open_watch(request)
 
             async def read() -> WatchResponse | None:
-                watch.cursor, watch.is_over = before, False  # it may be made again
+                watch.cursor, watch.is_over = before, False  # the answer may be made again
                 events = await self._calls.read(self._store.watcher.read, watch)
                 return WatchResponse(events=events, cursor=watch.position) if events else None
 
@@ -292,7 +292,9 @@ class ThreadService:
         return answer
 
     def _find_line(self, entry: Written) -> Thread:
-        """The line that has the entry. Raises Fenced where it is no history of that name, ThreadNotFound and others."""
+        """Returns the line that has the entry. Raises Fenced if the entry is not in the thread's history, and
+        others.
+        """
         line = self._store.lines.find(entry)
         if line is not None:
             if line.name != entry.thread:
@@ -334,7 +336,7 @@ class ThreadService:
             try:
                 await self._holding.block(name, take)
                 break
-            except (NotOwner, Fenced):  # a pause here holds up no thread of the machine
+            except (NotOwner, Fenced):  # a pause here occupies no worker
                 left = end - time.monotonic()
                 if left <= 0 or self._holding.gate.is_ended:
                     raise

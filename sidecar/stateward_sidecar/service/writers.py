@@ -1,10 +1,11 @@
 """WriterService: saves over one stream that holds the thread's lease.
 
-Frames are made ready and queued in their order, each without waiting for the one before; answers leave in the same
-order. A frame is written only if the one before it was: that is looked at when its turn comes, in the writer, so
-nothing lands on a hole, whatever made the earlier one fail.
+Frames are prepared and queued in their order, without waiting for the frame before. Answers are sent in the same order.
+A frame is written only if the frame before it was written. The frame checks this when it runs, so nothing lands on a
+gap, whatever made the earlier frame fail.
 
-A frame whose client waits for it is committed at once where nobody else writes, and answered by the task that took it.
+If the client waits for a frame and nobody else writes, the frame is committed at once. The task that took such a frame
+answers it.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log
 
-# Frames of one stream that were taken and not answered; the client's next ones wait in gRPC's window.
+# The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
 FRAMES_MAX = 256
-# A stream that breaks may look for a moment like one that was ended: gRPC tells that its client is gone by another way.
+# The wait after the end of a stream. A broken stream first looks like an ended one, until gRPC cancels the call.
 GONE_S = 0.05
 # A lease is renewed after this part of its term.
 RENEWAL_SHARE = 0.3
 
 
 class Exchange(Protocol):
-    """Both directions of the stream. One reads and one writes at a time."""
+    """Both directions of the stream. At most one task reads and one task writes at a time."""
 
     async def read(self) -> WriteRequest | None:
-        """The next message; None after the last one."""
+        """Returns the next message; None after the last one."""
         ...
 
     async def write(self, answer: WriteResponse) -> None:
@@ -72,7 +73,7 @@ class Exchange(Protocol):
 
 @dataclass(slots=True)
 class _Frame:
-    """A frame that was taken, on its way to its answer."""
+    """A frame that was taken and is not answered yet."""
 
     number: int
     save: SaveWrite | None = None
@@ -81,16 +82,16 @@ class _Frame:
     error: Exception | None = None
     is_archived: bool = False
     reset: WriterReset | None = None
-    request: SaveRequest | None = None  # of a frame that was queued before anybody else was asked
+    request: SaveRequest | None = None  # of a frame that was queued without asking the archive
     before: _Frame | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether it can be answered without waiting."""
+        """Whether the frame can be answered without waiting."""
         return self.error is not None or (not self.is_archived and self.future is not None and self.future.done())
 
     def let_go(self) -> None:
-        """Answered: the next frame only asks whether this one was written, and must not keep all before it alive."""
+        """Drops what an answered frame no longer needs, so that the next frame does not keep all earlier ones alive."""
         self.save = self.future = self.request = self.before = None
         if self.write is not None:
             self.write.run, self.write.is_retry, self.write.result = _never, None, None
@@ -98,7 +99,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Stream:
-    """What a stream knows."""
+    """The state of a stream."""
 
     place: OpenWriter
     token: int
@@ -106,14 +107,14 @@ class _Stream:
     context: grpc.aio.ServicerContext
     taken: asyncio.Queue[_Frame | None] = field(default_factory=asyncio.Queue)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
-    in_line: int = 0  # taken, and answered after one another by the task that waits for them
+    in_line: int = 0  # frames that the answering task still has to answer
     last_number: int = 0
     before: _Frame | None = None  # since the last reset
-    queued: asyncio.Future[SaveResponse] | None = None  # the newest: when it is done, all before it are
+    queued: asyncio.Future[SaveResponse] | None = None  # of the newest frame; when it is done, all before it are done
 
 
 class WriterService:
-    """The fastest way to save."""
+    """Saves over streams, the fastest way to save."""
 
     def __init__(self, calls: Calls, leasing: Leasing) -> None:
         self._calls = calls
@@ -124,7 +125,7 @@ class WriterService:
         self._is_stopping = False
 
     def close(self) -> None:
-        """The daemon stops: what was taken is answered, and nothing more is taken."""
+        """Takes no more frames, because the daemon stops. Taken frames are still answered."""
         self._is_stopping = True
         self._leasing.close()
         for taking in self._open:
@@ -152,8 +153,8 @@ class WriterService:
                 stream.in_line -= 1
                 stream.room.release()
             if not taking.cancelled():
-                taking.result()  # raises what ended the stream
-                await asyncio.sleep(GONE_S)  # cancelled meanwhile where it broke: the lease lives on
+                taking.result()  # raises the error that ended the stream
+                await asyncio.sleep(GONE_S)  # if the stream broke, gRPC cancels this, and the lease lives on
                 await self._leasing.release(place.namespace, place.thread, stream.token)
             elif self._is_stopping:
                 raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -163,7 +164,7 @@ class WriterService:
             self._open.discard(taking)
 
     def _find_head(self, place: OpenWriter) -> tuple[int, bytes, int]:
-        """Version and digest of the branch's head, and the thread's last version: frames count on from that."""
+        """Returns version and digest of the branch's head, and the thread's last version, after which frames count."""
         with self._store.context.engine.read() as txn:
             thread = self._store.threads.find(txn, place.namespace, place.thread)
         if thread is None:
@@ -200,8 +201,8 @@ class WriterService:
         return _Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
-        """Renews the lease as long as the stream lives; a client that hangs loses its connection, and so its stream."""
-        with suppress(StatewardError):  # it was taken: the next frame hears of it
+        """Renews the lease while the stream lives. A client that hangs loses its connection, and so its stream."""
+        with suppress(StatewardError):  # somebody took the lease; the next frame gets the error
             while True:
                 await asyncio.sleep(lease.term.ToMicroseconds() / 1e6 * RENEWAL_SHARE)
                 try:
@@ -238,7 +239,7 @@ class WriterService:
         return frame
 
     async def _take_slowly(self, frame: _Frame, item: WriterSave, stream: _Stream, before: _Frame | None) -> None:
-        """What is large, or not in memory, or may have to be fetched: with nothing else under way."""
+        """Runs a frame that is large, not in memory, or may have to be fetched, after all earlier frames have ended."""
         await self._settle(stream)
         request, place = item.save, stream.place
         named = await self._saving.check(request)
@@ -262,7 +263,7 @@ class WriterService:
     def _queue(
         self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None, *, at_once: bool = False
     ) -> None:
-        # Not looked up later: a frame that is asked about again gets another write, which may come after this one.
+        # Read now, because a frame that is written again gets another write, which may come after this one.
         ahead = before.write if before is not None else None
 
         def check_turn() -> None:
@@ -274,7 +275,7 @@ class WriterService:
             return save.run(txn, batch)
 
         def is_retry(txn: lmdb.Transaction, batch: Batch) -> bool:
-            check_turn()  # is what refuses it, also where there is no room for it
+            check_turn()  # raises WriterAborted, also if there is no room for the frame
             return save.is_retry(txn, batch)
 
         frame.write, frame.future = self._calls.submit(
@@ -285,13 +286,13 @@ class WriterService:
     @staticmethod
     def _check_frame(item: WriterSave, stream: _Stream) -> None:
         if item.frame <= stream.last_number:
-            raise InvalidFrame("save.frame", f"{item.frame} does not rise: the one before was {stream.last_number}")
+            raise InvalidFrame("save.frame", f"{item.frame} is not larger than {stream.last_number} before it")
         stream.last_number = item.frame
         request, place = item.save, stream.place
         if request.namespace or request.thread or request.branch:
             for name in ("namespace", "thread", "branch"):
                 if getattr(request, name) not in ("", getattr(place, name)):
-                    raise InvalidField(f"save.{name}", "is the stream's; leave it empty")
+                    raise InvalidField(f"save.{name}", "differs from the stream's; leave it empty")
         if not request.request_id:
             raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
         if not request.lease_token:
@@ -299,7 +300,7 @@ class WriterService:
 
     @staticmethod
     async def _settle(stream: _Stream) -> None:
-        """Waits until all that was queued is written or refused."""
+        """Waits until all queued frames are written or refused."""
         if stream.queued is not None:
             await asyncio.wait([stream.queued])
 
@@ -329,15 +330,18 @@ class WriterService:
             raise
         except Exception:  # noqa: BLE001  (the boundary)
             log.exception("a frame failed unexpectedly")
-            unexpected = StatewardError("the server failed unexpectedly; see its log")
-            return WriteResponse(refused=_refused(frame.number, unexpected))
+            unforeseen = StatewardError("the server failed unexpectedly; see its log")
+            return WriteResponse(refused=_refused(frame.number, unforeseen))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
 
     async def _saved(self, frame: _Frame, stream: _Stream) -> SaveResponse:
-        """What the frame's write came to. One that expects more than this disk has may have been applied by whoever
-        replaced this sidecar: HEAD is asked before it is refused, as for every save, and it is written again if that
-        brings what it lacked. So is one whose thread was given up, or needs older history, at the moment when it came.
-        Frames behind it were refused with it, and stay refused."""
+        """Returns the answer of the frame's write, or raises its error.
+
+        A sidecar that replaced this one may have applied a frame that expects more than this disk has. So HEAD is asked
+        before such a frame is refused, as for every save, and the frame is written again if HEAD had more. A frame is
+        also written again if its thread was given up when it came, or if it needs older history. The frames behind it
+        were refused with it, and stay refused.
+        """
         assert frame.future is not None
         try:
             return await frame.future
@@ -364,7 +368,7 @@ def _never(*_: object) -> NoReturn:
 
 
 class InvalidFrame(InvalidField):
-    """Ends the stream: its frames cannot be told apart any more."""
+    """A frame number does not rise. Ends the stream, because its frames can no longer be told apart."""
 
 
 def _refused(number: int, error: StatewardError) -> WriterRefused:
