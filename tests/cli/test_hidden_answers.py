@@ -59,7 +59,10 @@ def test_replay_from_before_pruned_versions(stateward, client):
     shown = stateward("replay", "pruned", "--json").out.splitlines()
     assert [json.loads(line)["checkpoint"]["version"] for line in shown] == [4, 5]
     answer = stateward("replay", "pruned", "--from", "kept")
-    assert (answer.code, answer.error.partition(";")[0]) == (1, "--from: version 3 of the line to version 5 was pruned")
+    assert (answer.code, answer.error.partition(";")[0]) == (
+        1,
+        "--from: version 3, an ancestor of version 5, was pruned",
+    )
 
 
 def test_replay_answers_what_it_does_not_understand(monkeypatch, capsys):

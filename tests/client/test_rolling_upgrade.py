@@ -91,7 +91,7 @@ def test_an_append_of_the_old_shape_never_lands_on_the_new_one(client, agent):
 
     with pytest.raises(NoMigrationPath, match=r"has schema 2, .* from 2 to 1"):
         client.thread("t", migrations=Late(current=1)).append("log", "x")
-    with pytest.raises(SchemaMismatch, match="has schema 2, and what is to be added has 1") as caught:
+    with pytest.raises(SchemaMismatch, match="has schema 2, but the save has schema 1") as caught:
         client.thread("t").append("log", "x", schema_version=1)
     assert caught.value.schema == 2
     found = agent.thread("t").hydrate()

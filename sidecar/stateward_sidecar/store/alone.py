@@ -1,4 +1,4 @@
-"""One at a time for each name: who comes second waits for the first."""
+"""A lock for each name: one call at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stateward_sidecar.errors import QueueFull
 
 
 class Alone:
-    """Keeps nothing of a name that nobody uses."""
+    """Locks by key. An unlocked key takes no memory."""
 
     def __init__(self) -> None:
         self._taken: set[Hashable] = set()
@@ -18,11 +18,13 @@ class Alone:
 
     @contextmanager
     def of(self, key: Hashable, wait_s: float | None = None) -> Iterator[None]:
-        """Waits until nobody else has the key, and has it until the block ends. Must not be nested. Raises QueueFull
-        after ``wait_s``."""
+        """Holds the lock of a key during the block. Must not be nested.
+
+        Raises QueueFull if the lock is not free after ``wait_s`` seconds. Without ``wait_s`` it waits for ever.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: key not in self._taken, wait_s):
-                raise QueueFull("another call is at work on the same thread; try again")
+                raise QueueFull("another call works on the same thread; try again")
             self._taken.add(key)
         try:
             yield
@@ -30,14 +32,14 @@ class Alone:
             self.free(key)
 
     def take(self, key: Hashable) -> bool:
-        """Has the key from now on, unless somebody else has it. ``free`` gives it back, on any thread."""
+        """Takes the lock of a key without waiting; returns whether it was free. Any thread may ``free`` it."""
         with self._changed:
             is_free = key not in self._taken
             self._taken.add(key)
             return is_free
 
     def free(self, key: Hashable) -> None:
-        """Gives a key back."""
+        """Releases the lock of a key."""
         with self._changed:
             self._taken.discard(key)
             self._changed.notify_all()

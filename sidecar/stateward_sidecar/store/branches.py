@@ -1,4 +1,4 @@
-"""The head of a branch: what a save expects of it, and where the save moves it."""
+"""The head of a branch: checks what a save expects of the head, and moves the head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateward_sidecar.store.thread import MAIN, Draft
 
 
 def check_expectation(request: SaveRequest, name: str, draft: Draft | None, branch: BranchHead | None) -> None:
-    """Raises VersionMismatch where the head is not what the save was made from."""
+    """Raises VersionMismatch if the head of the branch is not the version and digest that the save expects."""
     current = branch.version if branch else 0
     digest = branch.digest if branch else b""
     wrong_version = request.HasField("expected_version") and request.expected_version != current
@@ -22,7 +22,7 @@ def check_expectation(request: SaveRequest, name: str, draft: Draft | None, bran
     if wrong_version or wrong_digest:
         what = f"version {request.expected_version} was expected"
         if wrong_digest and not wrong_version:
-            what = f"version {current} with another history was expected"
+            what = f"version {current} with another digest was expected"
         state = f"is at version {current}" if draft is not None else "does not exist"
         raise VersionMismatch(
             f"{_where(request, name)} {state}, but {what}", thread=request.thread, branch=name,
@@ -31,11 +31,14 @@ def check_expectation(request: SaveRequest, name: str, draft: Draft | None, bran
 
 
 def check_schema(request: SaveRequest, name: str, branch: BranchHead | None) -> None:
-    """What is added to a head must have its shape: whoever migrated it meanwhile changed that."""
+    """Raises SchemaMismatch if an unconditional save has another schema version than the head.
+
+    Another client may have migrated the state meanwhile, and an addition must fit the state.
+    """
     asked, found = request.schema_version, branch.schema_version if branch is not None else 0
     if asked and found and asked != found and is_merge(request):
         raise SchemaMismatch(
-            f"{_where(request, name)} has schema {found}, and what is to be added has {asked}", thread=request.thread,
+            f"{_where(request, name)} has schema {found}, but the save has schema {asked}", thread=request.thread,
             branch=name, schema=found, asked=asked,
         )  # fmt: skip
 
@@ -47,7 +50,7 @@ def _where(request: SaveRequest, name: str) -> str:
 def move_branch(
     txn: lmdb.Transaction, draft: Draft, branch: BranchHead | None, name: str, header: EntryHeader, body: CheckpointBody
 ) -> BranchHead:
-    """A branch after a new version on it."""
+    """Returns the head of a branch after a new version on it."""
     moved = BranchHead(name=name, base_version=header.parent_version)
     if branch is not None:
         moved.CopyFrom(branch)

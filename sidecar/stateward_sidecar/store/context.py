@@ -21,13 +21,13 @@ from stateward_sidecar.store.tokens import Tokens
 T = TypeVar("T")
 REQUEST_WINDOW_ENTRIES = 1024
 REQUEST_WINDOW_S = 3600
-# How often a thread that changes all the time is read before its writers wait for a reader.
+# How often a read of a constantly changing thread is tried before the writer has to wait for it.
 LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Largest things, in bytes."""
+    """Size limits, in bytes."""
 
     state_bytes: int = 64 << 20
     message_bytes: int = 64 << 20
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start. Changed by the writer after each commit."""
+    """Counts since the start. The writer changes them after each commit."""
 
     saves: int = 0
     entries: int = 0
@@ -46,7 +46,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A name that this sidecar holds in the archive, for a thread that has no entries yet."""
+    """A thread name that this sidecar has claimed in the archive. The thread has no entries yet."""
 
     uid: bytes
     data_key: bytes
@@ -55,29 +55,29 @@ class Claim:
 
 @dataclass(slots=True)
 class ArchiveHooks:
-    """What the store needs of an archive. Used in the writer only, but for what the sweep asks."""
+    """Callbacks and claims of the archive. Only the writer uses them, except for those that the sweep calls."""
 
-    # By namespace and name. A thread is made only where there is one.
+    # By namespace and name. A thread is made only if its name is claimed.
     claims: dict[tuple[str, str], Claim]
-    # Gets the thread, and the sealed bytes of an entry that was committed.
+    # Called after an entry was committed, with the thread and the sealed size of the entry in bytes.
     on_entry: Callable[[Any, int], None]
-    # Brings a thread that was read from disk up to date with what is archived: its row is written now and then.
+    # Updates a thread that was read from disk: the archive knows more than the row, which is written only now and then.
     refresh: Callable[[Any], None]
-    # After a blob that nothing names was removed from this disk: thread and blob id.
+    # Called after a blob that nothing names was removed from this disk, with the thread and the blob id.
     drop_blob: Callable[[Any, bytes], None]
-    # After a thread was deleted on this disk.
+    # Called after a thread was deleted on this disk.
     gone: Callable[[Any], None]
-    # For the sweep. Deletes a thread in the archive, by namespace and name, uid, and the second at which it expires.
-    # False: it is not to be deleted, or not now. Blocks for the bucket.
+    # For the sweep: deletes a thread in the archive. Takes (namespace, name), the uid, and the second of expiry.
+    # Returns False if the thread must not be deleted, or not now. Blocks until the bucket answers.
     expire: Callable[[tuple[str, str], bytes, int], bool]
-    # Whether the bucket does not answer at present. Asks nobody.
+    # Returns whether the bucket is away at present. Does no I/O.
     is_away: Callable[[], bool]
-    # Whether a process of this disk wrote a HEAD. Asks nobody.
+    # Returns whether a process of this data directory wrote the given HEAD. Does no I/O.
     is_own: Callable[[Any], bool]
 
 
 def _give_nothing_back() -> None:
-    """Nobody counts memory."""
+    """Does nothing: this store has no memory budget."""
 
 
 @dataclass(slots=True)
@@ -91,26 +91,26 @@ class Context:
     tokens: Tokens
     limits: Limits
     writer: Writer
-    # What nobody waits for, or what takes long: snapshots, copies, sweeps. Never what a read needs.
+    # Runs long tasks, and tasks that nobody waits for: snapshots, copies, sweeps. No read may depend on it.
     background: Executor
     blob_files: BlobFiles
     terms: Terms
     counters: Counters = field(default_factory=Counters)
     next_thread: int = 1
     archive: ArchiveHooks | None = None
-    # Snapshots that are being written piece by piece, by who writes them: thread number and version.
+    # Snapshots that are being written piece by piece, as (thread number, version), grouped by their writer.
     under_way: dict[object, set[tuple[int, int]]] = field(default_factory=dict)
-    # Counts so much memory as used; returns what gives it back. For what is large and nobody waits for.
+    # Takes bytes from the memory budget; returns a function that gives them back. For large background tasks.
     reserve: Callable[[int], Callable[[], None]] = lambda _: _give_nothing_back
-    # True where the data have ever belonged to an archive, be it switched on or not.
+    # True if the data ever belonged to an archive, even if none is configured now.
     had_archive: bool = False
 
     def settled(self, verb: Callable[[], T]) -> T:
-        """Runs what reads until what it saw in memory and on disk belongs together.
+        """Runs a reading function, and repeats it until its view of memory and disk is consistent.
 
-        A commit between the two makes an entry look missing or pruned. Damage is damage when it is seen while no
-        commit changes the thread it names. Commits of other threads neither wait for that nor matter. Must not be
-        nested.
+        If a commit happens between the two, an entry may look missing or pruned. So an error is raised only if no
+        commit changed the thread that the error names. Commits to other threads do not matter. After four rounds the
+        function runs once more while the writer cannot publish. Calls must not be nested.
         """
         writer = self.writer
         for _ in range(LOOKS):
@@ -121,6 +121,6 @@ class Context:
                 if not writer.changes.has_changed(error.metadata.get("thread"), seen):
                     raise
             with writer.publishing:
-                pass  # what was on its way is seen as a whole
-        with writer.publishing:  # the thread changes all the time: for this look nothing is committed
+                pass  # wait until the batch that is being published is visible as a whole
+        with writer.publishing:  # the thread changes constantly: nothing is published during this last round
             return verb()

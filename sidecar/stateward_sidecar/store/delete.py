@@ -1,9 +1,9 @@
-"""Deleting a thread: its name, then its key, then its rows.
+"""Deletes a thread: first its name, then its key, then its rows.
 
-The key's slot is overwritten and synced right after the transaction that removes name and head was committed, and
-before anybody is answered. The other order would destroy the key of a thread whose deletion then fails. The remaining
-rows follow in the background. A crash in between is finished at the next start: the key's slot is
-marked before the commit, and a marked key that no name leads to goes.
+The transaction that removes name and head is committed first. Then the key's slot is overwritten and synced, and then
+the call is answered. The other order would destroy the key of a thread whose deletion then fails. The remaining rows
+are removed in the background. The key's slot is marked before the commit. After a crash, the next start destroys every
+marked key that no name leads to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Deleter:
         self._threads = threads
 
     def delete(self, request: DeleteThreadRequest) -> Callable[[lmdb.Transaction, Batch], DeleteThreadResponse]:
-        """The verb."""
+        """Returns the write that deletes a thread. It raises ThreadNotFound or VersionMismatch."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
@@ -58,10 +58,11 @@ class Deleter:
     def delete_ended(
         self, request: DeleteThreadRequest, ended: bytes
     ) -> Callable[[lmdb.Transaction, Batch], DeleteThreadResponse | None]:
-        """The verb after the archive was asked, which ended the thread with this uid. Empty: it had none to end.
+        """Returns the write that deletes a thread after the archive deleted the thread with the uid ``ended``.
 
-        A save may have made a thread since then. A thread that the archive has not ended is never deleted here alone:
-        it would come back. Returns None if there is such a thread and nothing was ended: the archive is asked again.
+        ``ended`` is empty if the archive had no thread to delete. A save may have made a thread since then. A thread
+        that the archive has not deleted is never deleted on this disk alone, because it would come back. If there is
+        such a thread and ``ended`` is empty, the write returns None, and the caller asks the archive again.
         """
         delete = self.delete(request)
 
@@ -77,7 +78,10 @@ class Deleter:
         return run
 
     def expire(self, number: int, second: int) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Deletes a thread if its time has really come: a save may have moved it meanwhile."""
+        """Returns the write that deletes a thread if it still expires at ``second``. A save may have moved the time.
+
+        The write returns False if it deleted nothing.
+        """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             key = layout.expiry_key(second, number)
@@ -140,9 +144,12 @@ class Deleter:
         batch.after_commit.append(lambda: self.purge(number, uid))
 
     def purge(self, number: int, uid: bytes) -> None:
-        """Removes what is left of a deleted thread: its files, then its rows, a bounded number of them at a time."""
+        """Removes the files and then the rows of a deleted thread, a bounded number of rows in each write.
+
+        ``uid``: empty if the files and the key stay, because an orphan or its thread needs them.
+        """
         if uid and (gone := self._context.blob_files.set_aside(uid)) is not None:
-            with suppress(RuntimeError):  # the daemon is stopping; the next start goes on
+            with suppress(RuntimeError):  # the daemon is stopping; the next start continues
                 self._context.background.submit(guarded, "deletion", self._context.blob_files.empty, gone)
         self._purge_rows(number, uid)
 
@@ -162,19 +169,23 @@ class Deleter:
                 txn.delete(layout.uncleared_key(number))
                 for key, _ in list(rows(txn, layout.half_prefix(number))):
                     txn.delete(key)
-                # Only what was erased: deleted here only, a thread may be back from the archive, under the same uid.
+                # ``revive`` acts only on an erased key: a thread that was deleted on this disk only may have come back
+                # from the archive under the same uid.
                 self._context.keystore.revive(uid)
                 if self._context.keystore.sync not in batch.before_commit:
                     batch.before_commit.append(self._context.keystore.sync)
             else:
                 batch.after_commit.append(lambda: self._purge_rows(number, uid))
 
-        with suppress(ShuttingDown):  # the next start goes on
+        with suppress(ShuttingDown):  # the next start continues
             self._context.writer.submit(Write(run=run, background=True, frees_space=True))
 
     def discard(self, number: int, uid: bytes) -> None:
-        """Removes a copy that failed. Its key stays if a name leads to it: with an archive a claim fixes the uid, and
-        a save may have made the thread meanwhile. Waits for the writer."""
+        """Removes a hidden thread whose copy failed. Waits for the writer.
+
+        Its key stays if a name leads to it. With an archive the claim fixes the uid, so a save may have made the thread
+        under the same key meanwhile.
+        """
         keystore = self._context.keystore
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
@@ -185,30 +196,30 @@ class Deleter:
                 batch.before_commit.append(keystore.sync)
             batch.after_commit.append(lambda: self.purge(number, gone))
 
-        with suppress(ShuttingDown):  # the next start goes on
+        with suppress(ShuttingDown):  # the next start continues
             self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
 
 
 def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:
-    """Whether something was set aside of a thread, which needs the key. A deletion everywhere deletes that first."""
+    """Returns whether the thread has an orphan, which needs the key. A deletion everywhere deletes orphans first."""
     heads = (txn.get(layout.ThreadKeys(layout.orphan_thread(key)).head()) for key, _ in rows(txn, b"F"))
     return any(head is not None and head_uid(head) == uid for head in heads)
 
 
 def _is_shared(txn: lmdb.Transaction, uid: bytes) -> bool:
-    """Whether an orphan's thread, or another orphan of it, needs the key."""
+    """Returns whether another name needs the key: the orphan's thread, or another orphan of the thread."""
     return any(layout.unpack_name(value)[1] == uid for _, value in rows(txn, b"N"))
 
 
 def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:
-    """Seals a deletion under its namespace's key: the thread's own key is gone."""
+    """Seals a deletion record under the namespace's key, because the thread's own key is destroyed."""
     return seal_record(
         Cipher(namespace.wrapping_key), DELETION_MAGIC, record.SerializeToString(), namespace.id, layout.u64(cursor)
     )
 
 
 def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> DeletionRecord | None:
-    """The reverse, for a whole row; None for a deletion in another namespace."""
+    """Opens the row of a deletion record; returns None if the thread was in another namespace."""
     owner, sealed = layout.unpack_deletion(row)
     if owner != namespace.id:
         return None

@@ -1,4 +1,4 @@
-"""What a save says beside its content: copied into the entry, into the thread's head, and into the answer."""
+"""The description of a version (status, step, labels and so on): copied into the entry, the head and the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS_MAX = 64
 
 
 def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
-    """Copies what the request says of the version; field by field, for most are empty most of the time."""
+    """Copies the description of the version from the request. Tests each field, because most are usually empty."""
     if request.HasField("step"):
         body.step = request.step
     if request.checkpoint_id:
@@ -58,18 +58,21 @@ def describe_numbers(body: CheckpointBody, diff: Diff, tree: StateTree) -> None:
 
 
 def is_merge(request: SaveRequest) -> bool:
-    """Whether a save adds to whatever is the head, without having seen it."""
+    """Returns whether a save applies to the current head without an expectation."""
     return not (request.HasField("expected_version") or request.HasField("parent") or request.overwrite)
 
 
 def keeps_status(request: SaveRequest) -> bool:
-    """Whether a version says of the work what its parent says: who only adds to a thread knows nothing of that. Who
-    acknowledges signals is the agent itself, and goes on."""
+    """Returns whether a version keeps the status of its parent.
+
+    A client that only adds to the head does not know the status of the work. A save that acknowledges signals comes
+    from the agent itself, so it sets the status.
+    """
     return not request.status and not request.wait_id and not request.ack_signals and is_merge(request)
 
 
 def keep_status(body: CheckpointBody, parent: ThreadHead | CheckpointBody) -> None:
-    """Copies where the work stands, and what is asked, from what the parent says."""
+    """Copies status, wait id and question from the parent; the status detail too, if the save has none."""
     body.status, body.wait_id = parent.status, parent.wait_id
     if not body.status_detail:
         body.status_detail = parent.status_detail
@@ -78,7 +81,7 @@ def keep_status(body: CheckpointBody, parent: ThreadHead | CheckpointBody) -> No
 
 
 def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -> None:
-    """Puts into the head what lists show of a thread: what its newest version on main says."""
+    """Copies the description of the newest version on main into the head, for lists."""
     head.main_version = header.version
     head.main_digest = header.digest
     head.status = body.status
@@ -99,14 +102,14 @@ def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -
 
 
 def replay_response(draft: Draft, entry: Entry, body: CheckpointBody, request: SaveRequest) -> SaveResponse:
-    """The answer to a save that was answered before: as the first time."""
+    """Returns the answer to a retry: the first answer again."""
     return response(draft, entry.header, stored_bytes(entry), body, request, replayed=True)
 
 
 def response(
     draft: Draft, header: EntryHeader, size_bytes: int, body: CheckpointBody, request: SaveRequest, *, replayed: bool
 ) -> SaveResponse:
-    """The answer to a save."""
+    """Returns the answer to a save."""
     seconds, micros = divmod(header.create_time_us, 1_000_000)
     archived_sequence = draft.thread.archived_sequence
     answer = SaveResponse(
@@ -129,8 +132,11 @@ def response(
 
 
 def fingerprint(request: SaveRequest, *, is_large: bool = False) -> bytes:
-    """Hash of what a save says: of everything but its request id, durability and lease token, as who repeats it after
-    a restart holds another lease. 8 bytes. Leaves the request as it was. A large one takes little memory and longer."""
+    """Returns a hash of a save request without request id, durability and lease token: 8 bytes.
+
+    The lease token is left out because an agent that repeats a save after a restart holds another lease. The request
+    is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
+    """
     request_id, durability, lease_token = request.request_id, request.durability, request.lease_token
     for name in ("request_id", "durability", "lease_token"):
         request.ClearField(name)

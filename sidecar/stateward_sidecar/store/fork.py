@@ -1,8 +1,9 @@
-"""Copies of threads, each under a key of its own, so that deleting the source never harms them.
+"""Copies threads. Each copy has a key of its own, so deleting the source never harms a copy.
 
-One version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry that has
-no edits. Whole: every retained version is opened and sealed anew with its number, branch, checkpoint id and metadata.
-Blobs come before the first version that names them. Nobody sees a copy before it is whole (``hidden.py``).
+A copy of one version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry
+that has no edits. A whole copy: every retained version is opened and sealed again, with its number, branch, checkpoint
+id and metadata. Blobs are written before the first version that names them. A copy is invisible until it is complete
+(``hidden.py``).
 """
 
 from __future__ import annotations
@@ -44,24 +45,27 @@ from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_head
 
-# Entries name recent snapshots; those that name an older one are compressed without.
+# Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
 
 
 class Forker:
-    """Makes copies. Runs on a worker thread, never on the event loop or the writer."""
+    """Copies threads. Runs on a worker thread, never on the event loop or the writer."""
 
     def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: Alone) -> None:
-        """``names``: those of threads that are being made out of sight."""
+        """``names``: the names of hidden threads that are being made."""
         self._context = context
         self._threads = threads
         self._deleter = deleter
         self._names = names
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
-        """The verb. Raises ThreadNotFound, VersionNotFound, ThreadExists, DiskFull; QueueFull while another one of the
-        name is being made, which may take as long as a client likes."""
-        # With an archive all copies of a name have one uid, and one that fails gives its key up.
+        """Copies a thread. Raises ThreadNotFound, VersionNotFound, VersionPruned, ThreadExists or DiskFull.
+
+        Raises QueueFull if another thread of the new name is being made, because that may take as long as a client
+        likes.
+        """
+        # With an archive all copies of a name have one uid, and a copy that fails gives up the key of that uid.
         with self._names.of((request.namespace, request.new_thread), 0):
             return self._fork(request)
 
@@ -87,7 +91,7 @@ class Forker:
         except ThreadExists:
             copy.discard()
             with self._context.engine.read() as txn:
-                known = self._check_name(txn, request)  # the same request, made meanwhile by a retry
+                known = self._check_name(txn, request)  # a retry of this request may have made the copy meanwhile
             if known is None:
                 raise
             return known
@@ -100,18 +104,20 @@ class Forker:
             raise
 
     def _check_source(self, request: ForkThreadRequest, source: Thread, version: int) -> None:
-        """Raises what has become of a version while it was being read: ThreadNotFound, VersionPruned."""
+        """Raises ThreadNotFound if the source was deleted during the copy, VersionPruned if the version was pruned."""
         with self._context.engine.read() as txn:
             live = self._threads.by_number(txn, source.number)
         if source.is_deleted or live is None:
             raise not_found(request.namespace, request.thread) from None
         if version in live.pruned:
             raise VersionPruned(
-                f"version {version} of thread {live.name!r} was pruned meanwhile", thread=live.name, version=version
+                f"version {version} of thread {live.name!r} was pruned during the copy",
+                thread=live.name,
+                version=version,
             ) from None
 
     def _check_name(self, txn: lmdb.Transaction, request: ForkThreadRequest) -> ThreadMessage | None:
-        """The copy, if this request made it before. Raises ThreadExists where the name is taken."""
+        """Returns the copy if this request made it before; None if the name is free; else raises ThreadExists."""
         found = self._threads.find(txn, request.namespace, request.new_thread)
         if found is None:
             return None
@@ -169,13 +175,13 @@ class Forker:
                 copy.place_branch(name, branches[name].base_version, branches[name].moved_version)
         for name, tagged in source.tags.items():
             if tagged > last or tagged in pruned:
-                continue  # set since the copy was begun, on a version that it lacks
+                continue  # this tag was set after the copy began, and names a version that the copy lacks
             copy.later(copy.tag(name, tagged))
 
     def _read(
         self, source: Thread, version: int, wanted: frozenset[int], pruned: Ranges
     ) -> tuple[EntryHeader, CheckpointBody, bytes, StateTree | None]:
-        """One version; with its state where the copy gets a snapshot of it."""
+        """Reads one version; also its state if the copy needs a snapshot of it."""
         cache, identity = self._context.cache, source.identity
         with self._context.engine.read() as txn:
             entry = replay.read_version(txn, source, version)
@@ -195,7 +201,7 @@ class Forker:
         edits: bytes = b"",
         dictionary: Dictionary | None = None,
     ) -> Content:
-        """What an entry of the copy holds; the first one also says what the copy is."""
+        """Returns the content of an entry of the copy. The first entry also describes the copy."""
         if copy.draft.head.tip_sequence == 0:
             metadata.fingerprint = fingerprint(request)
             metadata.request_hash = hash_request(request.request_id)
@@ -213,7 +219,7 @@ class Forker:
     def _copy_blobs(
         self, request: ForkThreadRequest, source: Thread, copy: Hidden, named: set[bytes], time_us: int = 0
     ) -> None:
-        """Blobs that a version names, before the version itself; ``time_us``: that of the version."""
+        """Copies the blobs that a version names, before the version itself. ``time_us``: the time of the version."""
         if named:
             require_blobs(self._context, source, named)
         for digest in sorted(named):
@@ -227,14 +233,14 @@ class Forker:
             head.forked_from.CopyFrom(ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version))
             head.update_time_us = max(self._context.clock.now_us(), head.update_time_us)
             if request.whole:
-                head.save_time_us = head.update_time_us  # a TTL counts from the copy
+                head.save_time_us = head.update_time_us  # a TTL counts from the time of the copy
 
         return copy.reveal(settle, partial(self._count_fork, source))
 
     def _count_fork(self, source: Thread, txn: lmdb.Transaction, batch: Batch) -> None:
         draft = self._threads.draft(txn, batch, source.identity.namespace, source.name)
         if draft is None or draft.thread is not source or draft.thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
-            return  # deleted meanwhile, and the copy lives on; or another one's thread
+            return  # the source was deleted meanwhile, or it is not ours to change; the copy stays
         head = draft.next_head()
         head.forks += 1
         write_head(txn, draft.identity, head)

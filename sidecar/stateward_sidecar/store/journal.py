@@ -1,7 +1,7 @@
-"""Adding one entry to a thread's journal, with the index rows every kind of entry implies. Runs in the writer.
+"""Adds an entry to a thread's journal, with the index rows that every entry needs. Runs in the writer.
 
-A verb builds the entry's content outside, then, in its write: takes the thread's draft, calls ``append``, writes its
-own rows, and finishes with ``commit_entry``, which writes the head and leaves the draft in the batch.
+A verb builds the content of the entry outside the writer. Its write then takes the thread's draft, calls ``append``,
+writes its own rows, and ends with ``commit_entry``, which writes the head. Then it puts the draft into the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_DIGEST = b"\0" * DIGEST_BYTES
 
 @dataclass(slots=True)
 class Appended:
-    """An entry that was put, and the head that goes with it."""
+    """An entry that was put, and the head that belongs to it."""
 
     header: EntryHeader
     head: ThreadHead
@@ -54,12 +54,13 @@ def append(
     time_us: int = 0,
     is_hidden: bool = False,
 ) -> Appended:
-    """Seals and puts an entry after the newest one, and brings sequence, times and sizes of the head up to date.
+    """Seals and puts an entry after the newest one. Updates sequence, times and sizes in a copy of the head.
 
-    ``request_row``: the key of its request id, where the caller has it. A hidden entry gets no place among all entries
-    of the store: its thread is not to be seen yet.
+    ``request_row``: the row key of the request id, if the caller has it already. ``is_hidden``: the entry gets no place
+    in the feed of all entries, because its thread must not be seen yet. Raises NotOwner if the thread is a copy or an
+    orphan.
     """
-    draft.check_writable()  # no verb may forget it: an entry of a copy would be in no history and no orphan
+    draft.check_writable()  # checked here for all verbs: an entry of a copy would be in no history and in no orphan
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys
     head.epoch = max(head.epoch, draft.thread.epoch)
@@ -73,7 +74,7 @@ def append(
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
     if not txn.put(keys.entry(sequence), record, overwrite=False):
-        # What is in memory is older than the journal. That must not happen, and must never cost an entry if it does.
+        # Memory is older than the journal. This must not happen; if it does, no entry is overwritten.
         raise StatewardError(f"journal entry {sequence} exists already", uid=identity.uid.hex(), sequence=sequence)
     head.tip_digest = header.digest
     stored_bytes = len(record) + pieces_bytes
@@ -89,16 +90,19 @@ def append(
 def commit_entry(
     context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, entry: Appended, row_sums: dict[bytes, int]
 ) -> None:
-    """Writes the head and makes draft and counters follow the commit. The last step of a write: nothing fails later."""
+    """Writes the head, updates the draft, and counts the entry after the commit.
+
+    This is the last step of a write. Nothing may fail after it.
+    """
     write_head(txn, draft.identity, entry.head)
     index_time(txn, draft.identity, draft.head if entry.header.sequence > 1 else None, entry.head)
     counters, is_save = context.counters, bool(entry.header.version)
     hooks, thread = context.archive, draft.thread
-    # Also while the archive is switched off: it may come back.
+    # The outbox is kept while the archive is switched off, because it may be switched on again.
     is_archived = hooks is not None or context.had_archive
     if is_archived and not thread.in_outbox:
         txn.put(layout.outbox_key(thread.identity.number), layout.PRESENT)
-    # Others of the batch share the draft: it changes when all rows are put, for a full map may refuse any of them.
+    # Other writes of the batch share the draft. It changes only after all rows are put: a full map may refuse any row.
     draft.head = entry.head
     draft.row_sums.update(row_sums)
 
@@ -114,7 +118,7 @@ def commit_entry(
 
 
 def label_keys(identity: Identity, header: EntryHeader, labels: Mapping[str, str]) -> list[bytes]:
-    """The rows by which lists across threads find an entry by its labels."""
+    """Returns the keys of the index rows by which lists across threads find an entry by its labels."""
     namespace = identity.namespace_keys
     return [
         layout.label_key(
@@ -125,7 +129,7 @@ def label_keys(identity: Identity, header: EntryHeader, labels: Mapping[str, str
 
 
 def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: ThreadHead) -> None:
-    """Keeps the row by which the sweep finds a thread to expire."""
+    """Updates the index row by which the sweep finds expired threads."""
     before, after = expire_second(old), expire_second(new)
     if before != after:
         if before:
@@ -135,7 +139,7 @@ def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: Threa
 
 
 def expire_second(head: ThreadHead) -> int:
-    """When the thread expires, seconds since 1970, rounded up; 0 = never."""
+    """Returns when the thread expires, in seconds since 1970, rounded up; 0 = never."""
     if not head.options.HasField("ttl"):
         return 0
     ttl_us = head.options.ttl.ToMicroseconds()
@@ -143,15 +147,15 @@ def expire_second(head: ThreadHead) -> int:
 
 
 def put_feed(txn: lmdb.Transaction, number: int, sequence: int) -> None:
-    """Gives an entry its place among all entries of the store."""
+    """Gives an entry its place in the feed of all entries of the store."""
     txn.put(layout.feed_key(next_place(txn)), layout.pack_feed(number, sequence), append=True)
 
 
 def put_whole_feed(txn: lmdb.Transaction, number: int, last_sequence: int) -> None:
-    """The same for all entries of a thread that gets its name in this transaction.
+    """Gives all entries of a thread their places in the feed. The thread gets its name in the same transaction.
 
-    In one transaction, however many they are: a watch passes over a place whose thread has no name yet, and never comes
-    back to it. So they are put in one call, half a microsecond each; one by one they take six times that.
+    All places are put in one transaction, because a watch skips a place whose thread has no name yet and never returns
+    to it. One ``putmulti`` call takes half a microsecond for each entry; single puts take six times as long.
     """
     place = next_place(txn) - 1
     every = range(1, last_sequence + 1)
@@ -161,9 +165,10 @@ def put_whole_feed(txn: lmdb.Transaction, number: int, last_sequence: int) -> No
 
 
 def next_place(txn: lmdb.Transaction) -> int:
-    """The place of the next entry among all entries of the store; table W is the last one, and its newest row stays.
+    """Returns the next free place in the feed of all entries.
 
-    Read from the transaction: a place that a failed batch took must not reach a watch, for it is given out again.
+    The feed is table W, the last one in key order, and its newest row is never deleted. The place is read from the
+    transaction and not kept in memory: a place that a failed batch took is given out again.
     """
     cursor = txn.cursor()
     if cursor.last() and bytes(cursor.key()[:1]) == b"W":
@@ -172,11 +177,11 @@ def next_place(txn: lmdb.Transaction) -> int:
 
 
 def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | None, after: ThreadHead) -> None:
-    """Keeps the thread's places in the lists of its namespace: of all threads, and of those of its status.
+    """Updates the two list rows of a thread: among all threads of its namespace, and among those of its status.
 
-    ``before``: the head as it was; None where the thread has no places yet.
+    ``before``: the head before this write; None if the thread has no list rows yet.
     """
-    # By the second: a thread that saves a thousand times a second moves in the lists once.
+    # List rows count in seconds, so a thread with a thousand saves a second moves in the lists once a second.
     if before is not None and _second_and_status(before) == _second_and_status(after):
         return
     old = list_keys(identity, before) if before is not None else ()
@@ -190,7 +195,7 @@ def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | N
 
 
 def list_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
-    """The rows by which lists find a thread: by time, and by status and time."""
+    """Returns the keys of the rows by which lists find a thread: by time, and by status and time."""
     second, status = _second_and_status(head)
     namespace, number = identity.namespace_keys, identity.number
     return (
@@ -204,7 +209,7 @@ def _second_and_status(head: ThreadHead) -> tuple[int, int]:
 
 
 def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, content: Content) -> int:
-    """Puts edits that are too large for one row. Returns their sealed bytes."""
+    """Puts edits that are too large for one row as pieces. Returns their sealed size in bytes; 0 if they fit."""
     if len(content.packed_edits) <= INLINE_EDITS_MAX:
         return 0
     identity = draft.identity

@@ -1,4 +1,7 @@
-"""Writing to a thread that may have to be made first: by a blob, an effect or a lease, before it has a version."""
+"""Opens a thread for a write, and makes the thread if it is missing.
+
+A blob, an effect or a lease may make a thread before it has a version.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from stateward_sidecar.store.threads import Threads
 def opened(
     context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str
 ) -> Iterator[Draft]:
-    """The thread's draft, made if there is none. Its first entry then says what it is: ``describe_creation``."""
+    """Gives the thread's draft, and makes the thread if it is missing. Raises NotOwner if it is a copy or an orphan.
+
+    The first entry of a new thread must describe it: see ``describe_creation``.
+    """
     draft = threads.draft(txn, batch, namespace, name)
     if draft is not None:
         draft.check_writable()
@@ -37,7 +43,7 @@ def opened(
 
 
 def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOptions) -> None:
-    """Says in a thread's first entry what the thread is; nothing in later ones."""
+    """Adds name and settings of the thread to the metadata of its first entry. Does nothing for later entries."""
     if draft.head.tip_sequence == 0:
         identity = draft.identity
         metadata.creation.CopyFrom(ThreadCreation(namespace=identity.namespace, thread=identity.name, options=options))
@@ -46,7 +52,7 @@ def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOpti
 def settle_options(
     txn: lmdb.Transaction, draft: Draft, old: ThreadHead, new: ThreadHead, options: ThreadOptions
 ) -> None:
-    """Gives a thread that was just made its settings."""
+    """Writes the settings of a new thread."""
     new.options.CopyFrom(options)
     if options.HasField("retention"):
         txn.put(layout.retention_key(draft.identity.number), layout.PRESENT)

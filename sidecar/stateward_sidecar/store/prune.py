@@ -1,13 +1,13 @@
-"""Removing versions while what stays is readable as before.
+"""Prunes versions. All other versions stay readable.
 
-    1. plan (outside the writer): which versions go, and which stay behind without their parent
-    2. each of those gets a snapshot of its own, as any other snapshot is written
-    3. one small transaction: the entry that says what goes, the row of pruned versions, the branches' snapshots, and a
-       row that says what is to be cleared away. It looks whether the plan still holds; else a new one is made
-    4. clearing, in small steps (``clear.py``)
+    1. plan (outside the writer): find the versions to prune, and the versions that stay without their parent
+    2. write a snapshot of each version that stays without its parent
+    3. one small transaction: check that the plan still holds (else make a new plan); put the entry that lists the
+       pruned versions, the row of pruned versions, the branches' snapshots, and a row that lists what to clear
+    4. clear, in small steps (``clear.py``)
 
-The cost follows what is pruned. A crash after 2 leaves snapshots that shorten replays, one after 3 leaves rows that the
-next start clears away.
+The cost depends on what is pruned. A crash after step 2 leaves snapshots that shorten replays. A crash after step 3
+leaves rows that the next start clears.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
 
 T = TypeVar("T")
-# Between two plans somebody has forked, tagged or branched from what was to go.
+# How many plans are made in turn. A plan fails if, for example, a version to prune got a tag or a child meanwhile.
 PLANS_MAX = 16
 
 
 class Pruner:
-    """Prunes on request, and by a thread's retention rule. Waits for the writer: not for the event loop."""
+    """Prunes on request, and by a thread's retention rule. Waits for the writer, so not for the event loop."""
 
     def __init__(self, context: Context, threads: Threads, snapshots: Snapshots) -> None:
         self._context = context
@@ -59,7 +59,7 @@ class Pruner:
         self.chooser = Chooser(context)
 
     def prune(self, request: PruneThreadRequest) -> PruneThreadResponse:
-        """The verb. Raises typed errors, and QueueFull where the thread changes all the time."""
+        """Prunes on request. Raises typed errors, and QueueFull if the thread changes too often for a plan to hold."""
         with self._alone.of((request.namespace, request.thread)):
             for _ in range(PLANS_MAX):
                 plan = self._plan_or_vanish(request)
@@ -68,10 +68,10 @@ class Pruner:
                     if plan is not None and not request.dry_run:
                         self._clear_up(plan)
                     return answer
-        raise QueueFull(f"thread {request.thread!r} changes all the time; try again", thread=request.thread)
+        raise QueueFull(f"thread {request.thread!r} changes too often to be pruned; try again", thread=request.thread)
 
     def retain(self, namespace: str, name: str) -> int:
-        """Applies the thread's retention rule; returns how many versions went."""
+        """Applies the thread's retention rule. Returns the number of pruned versions."""
         with self._alone.of((namespace, name)):
             for _ in range(PLANS_MAX):
                 thread = self._moment(namespace, name)
@@ -87,7 +87,7 @@ class Pruner:
         return 0
 
     def resume(self) -> None:
-        """Clears away what earlier prunes left, of threads that this sidecar may change."""
+        """Continues to clear the versions of earlier prunes, for threads that this sidecar may change."""
         with self._context.engine.read() as txn:
             keys = [key for key, _ in rows(txn, b"P") if len(key) == layout.UNCLEARED_KEY_BYTES]
             numbers = [layout.uncleared_thread(key) for key in keys]
@@ -97,7 +97,7 @@ class Pruner:
             except ShuttingDown:
                 return
             except StatewardError as error:
-                log_damage("pruned versions are not cleared away", error)
+                log_damage("pruned versions are not cleared", error)
 
     def _resume(self, number: int) -> None:
         with self._context.engine.read() as txn:
@@ -112,7 +112,7 @@ class Pruner:
     # -- outside the writer ---------------------------------------------------------------------------------------
 
     def _moment(self, namespace: str, name: str) -> Thread | None:
-        """A thread as it is now: what is in memory is replaced while others write."""
+        """Returns a copy of the thread as it is now, because writes change the object in memory."""
         with self._context.engine.read() as txn:
             live = self._threads.find(txn, namespace, name)
         if live is None:
@@ -130,11 +130,11 @@ class Pruner:
         except (Corrupt, KeyUnavailable):
             now = self._moment(request.namespace, request.thread)
             if thread is not None and (now is None or now.number != thread.number):
-                raise not_found(request.namespace, request.thread) from None  # deleted while it was read
+                raise not_found(request.namespace, request.thread) from None  # deleted during the read
             raise
 
     def _plan_request(self, thread: Thread, request: PruneThreadRequest) -> Plan | None:
-        """None: nothing is to go, or the writer answers otherwise."""
+        """Returns the plan for a request; None if no version is to be pruned, or if the request is a retry."""
         with self._context.engine.read() as txn:
             if check_change(txn, Draft(thread), request).replayed_sequence:
                 return None
@@ -164,7 +164,7 @@ class Pruner:
         return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, after, alone, moves, snapshots)
 
     def _clear_up(self, plan: Plan) -> None:
-        """After the commit. What fails here is done by the next start or sweep."""
+        """Clears the pruned versions after the commit. If this fails, the next start or sweep continues."""
         for version in plan.going:
             self._context.cache.drop_state(plan.number, version)
         try:
@@ -173,14 +173,14 @@ class Pruner:
             if thread is not None:
                 self._clearer.clear(plan.number, self._lineages.of(thread, plan.before))
         except StatewardError as error:
-            log_damage("pruned versions are not cleared away yet", error)
+            log_damage("pruned versions are not cleared yet", error)
 
     # -- in the writer --------------------------------------------------------------------------------------------
 
     def _commit_request(
         self, request: PruneThreadRequest, plan: Plan | None
     ) -> Callable[[lmdb.Transaction, Batch], PruneThreadResponse | None]:
-        """None: the plan does not hold any more."""
+        """Returns the write of a prune on request. The write returns None if the plan no longer holds."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PruneThreadResponse | None:
             change = begin_change(self._threads, txn, batch, request)
@@ -212,7 +212,7 @@ class Pruner:
     def _commit_rule(
         self, namespace: str, name: str, rule: Retention, plan: Plan
     ) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """False: the plan does not hold any more."""
+        """Returns the write of a prune by rule. The write returns False if rule or plan no longer holds."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, namespace, name)
@@ -225,7 +225,7 @@ class Pruner:
         return run
 
     def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, plan: Plan, metadata: EntryMetadata) -> int:
-        """Says in the journal what goes. Returns the entry's sequence."""
+        """Appends the entry that lists the pruned versions. Returns its sequence."""
         context, identity = self._context, draft.identity
         metadata.pruned.CopyFrom(plan.after.to_message())
         metadata.removed.CopyFrom(plan.going.to_message())
@@ -252,5 +252,5 @@ class Pruner:
 
 
 def is_whole(thread: Thread) -> bool:
-    """Whether a thread is this sidecar's to prune, and its history on this disk."""
+    """Returns whether this sidecar may prune the thread, and has its whole history on this disk."""
     return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence

@@ -1,4 +1,4 @@
-"""What a prune is about to do, worked out beside the writer; the writer only looks whether it still holds."""
+"""The plan of a prune. It is made outside the writer; the writer only checks that it still holds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stateward_sidecar.store.choose import protected
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Draft, Thread
 
-# A plan that is older than so many entries is made anew.
+# If more entries than this were written since the plan, a new plan is made.
 NEW_ENTRIES_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A branch whose nearest snapshot goes, or is nearer from now on."""
+    """A branch whose nearest snapshot changes: the old one is pruned, or a new one is nearer."""
 
     before: BranchHead
     snapshot: int
@@ -27,7 +27,7 @@ class Move:
     weight: int
 
     def apply(self, branch: BranchHead) -> BranchHead:
-        """The branch as it stands now, with its new snapshot."""
+        """Returns the current branch with its new snapshot."""
         moved = BranchHead()
         moved.CopyFrom(branch)
         moved.snapshot_version, moved.snapshot_stored_bytes = self.snapshot, self.stored_bytes
@@ -37,24 +37,24 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Versions that go, from a thread as it was at an entry."""
+    """The versions to prune (``going``), planned for a thread at one entry of its journal."""
 
     number: int
     tip_sequence: int
     before: Ranges
     going: Ranges
     after: Ranges
-    alone: frozenset[int]  # versions that stay without their parent: they have snapshots
+    alone: frozenset[int]  # versions that stay without their parent; each has a snapshot
     moves: dict[str, Move]
-    snapshots: frozenset[int] = frozenset()  # those there were for the moves
+    snapshots: frozenset[int] = frozenset()  # the thread's snapshots when the moves were found
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
-        """Whether nothing was written meanwhile that the plan did not know of. Reads what is new only."""
+        """Returns whether the plan is still right after the writes since. Reads only the new entries."""
         going, tip = self.going, draft.head.tip_sequence
         if draft.identity.number != self.number or draft.pruned.pairs() != self.before.pairs():
             return False
         if tip == self.tip_sequence and draft.snapshots == self.snapshots:
-            return True  # else every branch is looked at, of which there may be thousands
+            return True  # shortcut: the checks below look at every branch, and there may be thousands
         if tip - self.tip_sequence > NEW_ENTRIES_MAX or not self.alone <= draft.snapshots:
             return False
         if any(version in going for version in protected(draft)):
@@ -71,7 +71,7 @@ class Plan:
         return branch.moved_version == move.before.moved_version
 
     def moved(self, draft: Draft) -> Iterable[BranchHead]:
-        """Branches with a new snapshot, as they are to be written."""
+        """Yields the branches with a new snapshot, ready to be written."""
         for name, move in self.moves.items():
             branch = draft.branch(name)
             if branch is not None and branch.snapshot_version == move.before.snapshot_version:
@@ -79,7 +79,10 @@ class Plan:
 
 
 def find_moves(txn: lmdb.Transaction, thread: Thread, going: Ranges, alone: Iterable[int]) -> dict[str, Move]:
-    """The branches whose nearest snapshot is another one once versions are gone. ``alone`` have snapshots by now."""
+    """Returns the branches whose nearest snapshot changes if ``going`` is pruned.
+
+    ``alone``: the versions that stay without their parent. They must have their snapshots already.
+    """
     moves, new = {}, sorted(alone)
     for branch in thread.branches.values():
         at = branch.snapshot_version

@@ -1,4 +1,4 @@
-"""Reading versions: hydrate, get, list, history, difference. Each step takes one short read transaction."""
+"""Reads versions: hydrate, get, history, and the difference of two versions. Each step takes one short transaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stateward_sidecar.store.views import view_entry
 
 PAGE_BYTES = 3 << 20
 HISTORY_STATE_BYTES = 3 << 20
-# A larger state is joined on a worker: it would hold up the event loop.
+# A page of a larger state is made on a worker, because it would block the event loop.
 HOT_BYTES_MAX = 4 << 20
 _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
 _VERSION = struct.Struct(">Q16s")
@@ -54,7 +54,7 @@ class Reader:
         self._threads = threads
 
     def hot_bytes(self, request: HydrateRequest) -> int | None:
-        """How large a state is that needs no replay and is small enough work for the event loop; None for others."""
+        """Returns the size of the state in bytes if the event loop can read it: in memory and small. Else None."""
         thread = self._threads.cached(request.namespace, request.thread)
         if thread is None or request.HasField("version") or request.page_token:
             return None
@@ -63,16 +63,16 @@ class Reader:
         return tree.size_bytes if tree is not None and tree.size_bytes <= HOT_BYTES_MAX else None
 
     def cold_bytes(self, request: HydrateRequest) -> int:
-        """About what another hydrate needs: its page, and the snapshot and edits that its state is made from."""
+        """Returns about how many bytes any other hydrate needs: its page, and snapshot and edits of its state."""
         page_bytes = request.max_bytes or PAGE_BYTES
         thread = self._threads.cached(request.namespace, request.thread)
         branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
         return page_bytes + (branch.snapshot_stored_bytes + branch.weight if branch is not None else 0)
 
     def hydrate(self, request: HydrateRequest, max_bytes: int = 0) -> bytes:
-        """Answers a hydrate, serialized: the state on the wire is joined from stored bytes, never parsed again.
+        """Returns the serialized answer to a hydrate. The state is joined from stored bytes, and is not parsed again.
 
-        ``max_bytes``: a smaller page than was asked for.
+        ``max_bytes``: a limit below the one of the request, in bytes; 0 = the limit of the request.
         """
         context = self._context
         binding = b""
@@ -107,14 +107,14 @@ class Reader:
         return answer
 
     def _other_owner(self, row: ArchiveRow | None) -> str:
-        """Name of the sidecar that writes a thread; empty = this one, which may be giving it up, or none."""
+        """Returns the name of another sidecar that owns the thread. Empty if this sidecar owns it, or nobody."""
         if row is None or row.access != ACCESS_REMOTE or row.head.detached:
             return ""
         hooks = self._context.archive
         return "" if hooks is not None and hooks.is_own(row.head) else row.head.owner_id
 
     def get(self, request: GetCheckpointRequest) -> Checkpoint:
-        """What is known about a version."""
+        """Returns the metadata of a version."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
@@ -122,7 +122,10 @@ class Reader:
             return view_entry(thread, replay.read_version(txn, thread, version))
 
     def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> list[Callable[[], ReadHistoryResponse]]:
-        """A line of versions. Each step is a read of its own, run by ``read``, and can be taken again."""
+        """Returns one function for each version of the ancestry of a version.
+
+        Each function reads one version through ``read``, and may be called again.
+        """
         selection = selection_of(request.projection if request.HasField("projection") else None)
         thread, line = read(self._line, request)
         newest_first = request.direction == DIRECTION_NEWEST_FIRST
@@ -149,7 +152,7 @@ class Reader:
         return answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
-        """The versions of the line, newest first."""
+        """Returns the versions of the ancestry, newest first. Raises InvalidField if it lacks ``from_version``."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
@@ -162,13 +165,13 @@ class Reader:
                 version = replay.read_version(txn, thread, version).header.parent_version
         if request.from_version and line[-1:] != [request.from_version]:
             if version > request.from_version:
-                gone = f"version {version} of the line to version {newest} was pruned; the line begins after it"
+                gone = f"version {version}, an ancestor of version {newest}, was pruned; use a later version"
                 raise InvalidField("from_version", gone)
-            raise InvalidField("from_version", f"version {request.from_version} is no ancestor of version {newest}")
+            raise InvalidField("from_version", f"version {request.from_version} is not an ancestor of version {newest}")
         return thread, line
 
     def diff(self, request: DiffCheckpointsRequest) -> DiffCheckpointsResponse:
-        """The edits from one version to another, in pages of whole edits."""
+        """Returns a page of the edits from one version to another. An edit is never split."""
         context = self._context
         binding = bare(request)
         with context.engine.read() as txn:
@@ -203,15 +206,15 @@ class Reader:
     def _diff_base(txn: object, thread: Thread, request: DiffCheckpointsRequest, branch: str) -> int:
         ref: VersionRef = getattr(request, "from")
         if not request.HasField("from"):
-            raise InvalidField("from", "is required; version 0 stands for the empty state")
+            raise InvalidField("from", "is required; set version 0 for the empty state")
         if ref.WhichOneof("ref") == "version" and ref.version == 0:
             return 0
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
 
 
 def _gone() -> InvalidField:
-    """Pages of an answer show one version of one line."""
-    return InvalidField("page_token", "is for a version that is no longer there; start again without one")
+    """Returns the error for a token whose version is gone: all pages of an answer show one version of one line."""
+    return InvalidField("page_token", "names a version that no longer exists; start again without a page_token")
 
 
 def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:
@@ -220,7 +223,7 @@ def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str, archived_sequ
     )
     if found.chunk is not None:
         answer.chunk.CopyFrom(found.chunk)
-    # Field 2, the state, by hand: tag, length, bytes. A parser does not mind the order of fields.
+    # Field 2, the state, is written by hand: tag, length, bytes. Parsers accept fields in any order.
     return b"".join((_STATE_TAG, varint(len(found.state)), found.state, answer.SerializeToString()))
 
 
@@ -233,7 +236,7 @@ def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selectio
 
 
 def select_edits(diff: Diff, selection: Selection) -> Diff:
-    """Only the edits of selected slots and logs."""
+    """Returns only the edits of the selected slots and logs."""
     if selection.is_everything:
         return diff
     slots, logs = selection.slots or (), selection.logs or {}

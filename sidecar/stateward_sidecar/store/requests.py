@@ -1,11 +1,11 @@
-"""Request ids: what makes a retry free.
+"""Request ids: a retry gets the first answer.
 
-A hash of the id and the fingerprint of its request are part of the entry they made; a row leads from the keyed hash to
-the entry. A failed check stores nothing. The row lives as long as the entry's metadata: for ever while its version is
-retained, and for the thread's last 1,024 entries and at least an hour where it was pruned.
+An entry holds a hash of the request id and the fingerprint of the request. A row leads from the keyed hash to the
+entry. A failed check stores nothing. The row lives as long as the entry's metadata: for ever while the version is
+retained. After the version was pruned, the row stays for the thread's last 1,024 entries and at least an hour.
 
-A copy from the archive may lack entries up to its floor, and their rows with them. There a missing row proves nothing,
-so the last 1,024 entries are fetched before a request counts as new.
+A copy from the archive may lack entries up to its floor, and their rows. Below the floor a missing row proves nothing.
+So the last 1,024 entries are fetched before a request counts as new.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ HASH_BYTES = 8
 
 
 def hash_request(request_id: str) -> bytes:
-    """What stands for a request id inside a sealed entry: 8 bytes; empty for no id."""
+    """Returns the hash of a request id inside a sealed entry: 8 bytes; empty if there is no id."""
     return hashlib.blake2b(request_id.encode(), digest_size=HASH_BYTES).digest() if request_id else b""
 
 
 def request_key(identity: Identity, request_hash: bytes) -> bytes:
-    """The row of a request id."""
+    """Returns the row key of a request id."""
     return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
 
 
 def find_request(txn: lmdb.Transaction, thread: Draft | Thread, request_id: str, fingerprint: bytes) -> Entry | None:
-    """The entry an id made; None where it made none. Raises RequestIdReused where it made another one, and
-    HistoryElsewhere where only the archive can tell."""
+    """Returns the entry that a request id made; None if it made none.
+
+    Raises RequestIdReused if another request used the id, HistoryElsewhere if only the archive can tell, and Corrupt.
+    """
     key = request_key(thread.identity, hash_request(request_id))
     return find_keyed(txn, thread, key, request_id, fingerprint)
 
@@ -44,7 +46,7 @@ def find_request(txn: lmdb.Transaction, thread: Draft | Thread, request_id: str,
 def find_keyed(
     txn: lmdb.Transaction, thread: Draft | Thread, key: bytes, request_id: str, fingerprint: bytes
 ) -> Entry | None:
-    """The same by the id's row, ``request_key``."""
+    """Does the same as ``find_request`` with the row key of the id (``request_key``)."""
     identity, row = thread.identity, txn.get(key)
     if row is None:
         if thread.floor_sequence:
@@ -56,19 +58,19 @@ def find_keyed(
         raise Corrupt("the index row of a request id leads to another entry", identity.name)
     if metadata.fingerprint != fingerprint:
         raise RequestIdReused(
-            f"request id {request_id!r} was used for another request (entry {entry.header.sequence})",
+            f"request id {request_id!r} was used for another request (entry {entry.header.sequence}); use a new id",
             request_id=request_id, sequence=entry.header.sequence,
         )  # fmt: skip
     return entry
 
 
 def window_start(tip_sequence: int) -> int:
-    """The sequence after which a retry may ask for any entry; 0 = for all of them."""
+    """Returns the sequence before the first entry that a retry may ask for; 0 = a retry may ask for any entry."""
     return max(tip_sequence - REQUEST_WINDOW_ENTRIES, 0)
 
 
 def _check_window(thread: Draft | Thread) -> None:
-    """Raises HistoryElsewhere while entries that a retry may ask for are in the archive only."""
+    """Raises HistoryElsewhere if entries that a retry may ask for are in the archive only."""
     loaded = thread.thread if isinstance(thread, Draft) else thread
     if thread.floor_sequence > max(window_start(thread.head.tip_sequence), loaded.lost_sequence):
         raise replay.history_elsewhere(thread.identity, for_retry=True)

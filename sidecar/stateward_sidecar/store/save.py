@@ -1,11 +1,11 @@
 """Saving a version.
 
-Outside the writer (``prepare``): the state the version is made from, the edits, the state that results, compression.
-Inside (``SaveWrite.run``): request id, expectation, checkpoint id, and the rows. What was prepared holds for one base
-version; where the head has moved since, an unconditional save is made anew inside the writer, and a conditional one
-is refused.
+``prepare`` works outside the writer: it loads the base state, finds the edits, makes the new state, and compresses.
+``SaveWrite.run`` works inside the writer: it checks the save and writes the rows. A prepared version is valid for one
+base version. If the head has moved since, an unconditional save is prepared again inside the writer, and a conditional
+save is refused.
 
-Order of checks: request id → checkpoint id → ownership and lease → expectation → parent → blobs → edits.
+Order of checks: request id → checkpoint id → ownership and lease → expectation → schema → parent → blobs → edits.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 
-# A dictionary is loaded after so many saves that went without: the first one after a start must not wait for it, and
-# where the cache is too small for all threads that save, loading it for each save would cost more than it gains.
+# A missing dictionary is loaded after this many saves without one. The first save after a start must not wait for it,
+# and if the cache is too small for all saving threads, a load for each save would cost more than it gains.
 SAVES_BEFORE_DICTIONARY = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a save makes of a state: the new one, the edits that are stored, and how long what was sent is."""
+    """The effect of a save on a state: the new state, the edits to store, and the size of the edits as sent."""
 
     tree: StateTree
     edits: bytes
@@ -81,10 +81,10 @@ class Changed:
 
 @dataclass(slots=True)
 class Made:
-    """A version made from one base: valid as long as line, base and version are right.
+    """A version made from one base. It is valid while its line, its base and its version number are still right.
 
-    Neither name nor uid tells the line: when another sidecar took the thread over, versions that both had begun to
-    number stand in two lines. What this disk has of each line has a number of its own.
+    Neither name nor uid identifies the line: after a takeover, two lines may have versions with the same number. Each
+    line on this disk has a thread number of its own.
     """
 
     line: int  # the thread's number on this disk; 0 = a new thread
@@ -107,8 +107,8 @@ class SaveWrite:
         *,
         is_large: bool = False,
     ) -> None:
-        """``named``: the blobs that the request names, as its check found them. A large request takes a way that needs
-        less memory and more time."""
+        """``named``: the blobs that the request names, as the check of the request found them. ``is_large``: encode in
+        pieces, which needs less memory and more time."""
         self._context = context
         self._is_large = is_large
         self._named = named
@@ -119,25 +119,25 @@ class SaveWrite:
         self._request_hash = hash_request(request.request_id)
         self._fingerprint = b""
         self._made: Made | None = None
-        # Filled by ``run`` for whoever makes snapshots.
+        # Set by ``run``; the caller considers a snapshot of this thread.
         self.draft: Draft | None = None
 
     @property
     def size_bytes(self) -> int:
-        """About what it will take at rest, with the pages it touches."""
+        """Estimated size at rest in bytes, with the pages that the write touches."""
         made = self._made
         return (made.content.size_bytes if made else self.request.ByteSize()) + 16384
 
     @property
     def is_alone(self) -> bool:
-        """Whether it writes several entries: one that fails must not leave what the first ones changed in the batch."""
+        """Whether the save writes several entries. If one of them fails, the batch must not keep the others."""
         return bool(self.request.effects)
 
     def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
-        """Makes the version from what is committed now. Raises what the save would raise, where that is certain.
+        """Makes the version from the committed state. Raises the error of the save if the error is certain.
 
-        Leaves everything to the writer where a request id or checkpoint id may still show that this save was answered
-        before, or where the expectation does not hold at present.
+        An error is not certain if the save has a request id or a checkpoint id, because the save may be a retry. Then
+        the writer decides. The writer also decides if the head is not the expected version at present.
         """
         request = self.request
         self._fingerprint = fingerprint(request, is_large=self._is_large)
@@ -154,7 +154,7 @@ class SaveWrite:
                 raise
 
     def prepare_hot(self, thread: Thread) -> bool:
-        """The same where memory holds all it takes and nothing is large; else False, and nothing was done."""
+        """Does the same if everything it needs is in memory. Returns False, and does nothing, if not."""
         request, cache = self.request, self._context.cache
         branch = thread.branches.get(self.branch)
         if branch is None or request.HasField("parent"):
@@ -162,7 +162,7 @@ class SaveWrite:
         if request.checkpoint_id and thread.floor_sequence:
             return False  # only the archive can tell whether the id is new
         if self.branch != MAIN and keeps_status(request):
-            return False  # what other branches say of the work is not in memory
+            return False  # the status of other branches is not in memory
         old = cache.state(thread.number, branch.version)
         if old is None:
             return False
@@ -182,7 +182,8 @@ class SaveWrite:
         return True
 
     def is_retry(self, txn: lmdb.Transaction, batch: Batch) -> bool:
-        """Whether this save was answered before, so that it writes nothing. Raises what it then raises."""
+        """Returns whether this save was written before. Raises RequestIdReused or CheckpointIdReused as ``run`` does,
+        HistoryElsewhere if only the archive can tell, and Corrupt."""
         draft = self._threads.draft(txn, batch, self.namespace, self.request.thread)
         if draft is None:
             return False
@@ -198,7 +199,7 @@ class SaveWrite:
         return found
 
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
-        """The write itself; see storage/writer.py for the rules."""
+        """Runs the save in the writer. The rules for writes are in storage/writer.py."""
         request, context = self.request, self._context
         draft = self._threads.draft(txn, batch, self.namespace, request.thread)
         request_row = request_key(draft.identity, self._request_hash) if draft and request.request_id else b""
@@ -212,7 +213,7 @@ class SaveWrite:
                 check_lease(context, draft, request.lease_token)
         elif request.lease_token:
             raise LeaseHeld(
-                f"nobody holds the lease of thread {request.thread!r}: there is no such thread", thread=request.thread,
+                f"the lease token is not valid: there is no thread {request.thread!r}", thread=request.thread,
                 token=0, remaining_s=0,
             )  # fmt: skip
         branch = draft.branch(self.branch) if draft is not None else None
@@ -221,7 +222,7 @@ class SaveWrite:
         parent = branch.version if branch else 0
         if request.HasField("parent"):
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
-                raise not_found(self.namespace, request.thread)  # unknown is not new: its state would be lost
+                raise not_found(self.namespace, request.thread)  # a new thread would lose the state of the parent
             parent = 0 if draft is None else resolve(txn, draft, request.parent, self.branch, "parent")
         if self._named:
             check_named(txn, draft.identity if draft is not None else None, self._named)
@@ -253,7 +254,7 @@ class SaveWrite:
             raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
         if metadata.fingerprint != self._fingerprint:
             raise CheckpointIdReused(
-                f"checkpoint id {name!r} names version {entry.header.version}, which has other content",
+                f"checkpoint id {name!r} names version {entry.header.version}, which has other content; use another id",
                 checkpoint_id=name, version=entry.header.version,
             )  # fmt: skip
         return entry
@@ -263,20 +264,20 @@ class SaveWrite:
         return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
 
     def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
-        """Applies the save to a base version and compresses what is stored of it."""
+        """Applies the save to a base version, and compresses its entry."""
         if thread is None:
             return self._pack(None, 0, self._change(None, EMPTY), None, None, 0)
         old = replay.state_at(txn, thread, base, self._context.cache)
         said, schema = self._said(txn, thread, base)
         dictionary = self._dictionary(txn, thread, base, old)
         changed = self._change(thread, old)
-        del old  # as large as the new one, perhaps, and compressing needs room
+        del old  # it may be as large as the new state, and compression needs the memory
         return self._pack(thread, base, changed, dictionary, said, schema)
 
     def _said(
         self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
     ) -> tuple[ThreadHead | CheckpointBody | None, int]:
-        """What a version keeps of the one it is made from: where the work stands, and the schema."""
+        """Returns the status of the base version (as a head or a checkpoint body), and its schema version."""
         if not base:
             return None, 0
         branch = thread.branches.get(self.branch) if isinstance(thread, Thread) else thread.branch(self.branch)
@@ -328,7 +329,8 @@ class SaveWrite:
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
     ) -> Dictionary | None:
-        """The snapshot nearest on the base's ancestry, where it is at hand or worth loading."""
+        """Returns the branch's newest snapshot if the base is the branch's head and the snapshot is in memory or worth
+        loading; else None."""
         branch = None
         if isinstance(thread, Thread):
             branch = thread.branches.get(self.branch)
@@ -342,7 +344,7 @@ class SaveWrite:
         return found
 
     def _wants_dictionary(self, thread: Thread | Draft, branch: BranchHead, old: StateTree) -> bool:
-        """Whether a dictionary that is not in memory is worth its loading, which takes as long as several saves."""
+        """Returns whether to load a dictionary that is not in memory. A load takes as long as several saves."""
         if branch.snapshot_version not in thread.snapshots or not self._context.cache.fit_together(old):
             return False
         committed = thread if isinstance(thread, Thread) else thread.thread

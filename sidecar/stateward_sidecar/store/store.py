@@ -1,7 +1,7 @@
-"""The open store: its parts put together, and the verbs as the services call them.
+"""The open store. It builds its parts and offers the verbs that the services call.
 
-Verbs that write return when the write is committed. Verbs that read may take a while; the caller decides on which
-thread. Nothing here knows gRPC.
+A verb that writes returns when the write is committed. A verb that reads may take a while, and the caller chooses the
+thread to run it on. Nothing here knows gRPC.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What a store is opened with. Sizes in bytes."""
+    """Options for opening a store. Sizes are in bytes."""
 
     directory: Path
     key: bytes
     map_bytes: int
     cache_bytes: int
     limits: Limits
-    root: bytes = b""  # the slot of the archive's root key, for a store that is made now; empty = one of its own
+    root: bytes = b""  # the archive's root key slot, for a new store; empty = a new store makes its own root key
 
 
 class Store:
@@ -87,7 +87,7 @@ class Store:
         self._is_closing = threading.Event()
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
-        # What writes and syncs files beside the data: no read waits behind it.
+        # Writes and syncs of blob files have workers of their own, so that no read waits behind them.
         self.disk = ThreadPoolExecutor(DISK_WORKERS, thread_name_prefix="disk")
         self.context = Context(
             engine=engine, keystore=keystore, cache=Cache(options.cache_bytes), clock=clock, terms=Terms(clock),
@@ -99,7 +99,7 @@ class Store:
         except Corrupt as error:
             keystore.close()
             engine.close()
-            raise StartError(f"the counters of {options.directory} cannot be read: {error.message}") from None
+            raise StartError(f"cannot read the counters of {options.directory}: {error.message}") from None
         context = self.context
         self.threads = Threads(context)
         self.lines = Lines(context, self.threads)
@@ -130,15 +130,15 @@ class Store:
             has_threads = txn.get(layout.NEXT_THREAD_KEY) is not None
         if has_threads and not path.exists():
             raise StartError(
-                f"KEY_UNAVAILABLE: the key store {path} is missing, and without it the data beside it cannot be "
-                "opened; restore it from a backup"
+                f"KEY_UNAVAILABLE: the key store {path} is missing, and the data beside it cannot be opened without "
+                "it; restore it from a backup"
             )
         keystore = KeyStore(path, options.key, options.root)
         if not has_threads and keystore.has_settled_threads:
             keystore.close()
             raise StartError(
-                f"{options.directory} holds the keys of threads and none of their data: data.mdb was lost or replaced; "
-                "restore it, or move the directory away to start anew"
+                f"{options.directory} holds keys of threads but no data: data.mdb was lost or replaced; "
+                "restore data.mdb, or move the directory away to start with an empty store"
             )
         return keystore
 
@@ -148,7 +148,7 @@ class Store:
             stored = txn.get(layout.NEXT_THREAD_KEY)
             next_thread = layout.number_of(stored) if stored is not None else 1
             cursor = txn.cursor()
-            # An unfinished copy may have taken a number without saying so.
+            # An unfinished copy may use a number that the counter does not include.
             found = cursor.prev() if cursor.set_range(b"U") else cursor.last()
             if found and bytes(cursor.key()[:1]) == b"T":
                 next_thread = max(next_thread, layout.thread_of(cursor.key()) + 1)
@@ -156,14 +156,14 @@ class Store:
             context.had_archive = txn.get(layout.ARCHIVE_KEY) is not None
 
     def start(self) -> None:
-        """Starts the writer, and finishes in the background what a crash left."""
+        """Starts the writer, and starts recovery and the clearing of pruned versions in the background."""
         self.context.writer.start()
         recover = partial(self.recovery.run, self.context.next_thread)
         self.background.submit(persist, "recovery", recover, self._is_closing)
-        self.background.submit(guarded, "pruning", self.pruner.resume)  # each sweep goes on with it
+        self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
 
     def close(self) -> None:
-        """Finishes what was taken, then closes."""
+        """Finishes the writes and tasks that have begun, then closes the store."""
         self._is_closing.set()
         self.context.writer.stop()
         self.workers.shutdown(wait=True, cancel_futures=True)
@@ -173,11 +173,11 @@ class Store:
         self.context.engine.close()
 
     def read(self, verb: Callable[..., T], *arguments: Any) -> T:
-        """Runs a reading verb until what it saw in memory and on disk belongs together."""
+        """Runs a reading verb, and repeats it until its view of memory and disk is consistent."""
         return self.context.settled(partial(verb, *arguments))
 
     def count_threads(self) -> int:
-        """Threads on this disk."""
+        """Returns the number of threads on this disk."""
         with self.context.engine.read() as txn:
             cursor = txn.cursor()
             count = 0

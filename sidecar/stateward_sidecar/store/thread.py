@@ -1,8 +1,8 @@
-"""A thread in memory: what is committed (``Thread``) and what a batch is about to make of it (``Draft``).
+"""A thread in memory: its committed parts (``Thread``), and the changes of the current batch (``Draft``).
 
-Readers see ``Thread`` only. The writer changes a ``Draft``, which becomes the thread when its batch is committed and is
-thrown away when it is not. The rows behind both can be made again from the journal; the head carries a sum over the
-branch, tag, prune and signal rows, so that one of them cannot be rolled back unnoticed.
+Readers see only the ``Thread``. The writer changes a ``Draft``. The draft becomes the thread when its batch is
+committed, and is dropped if the commit fails. The rows behind both can be rebuilt from the journal. The head carries a
+sum over the branch, tag, prune and signal rows, so a rollback of one row is noticed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = TypeVar("R", BranchHead, Tag, PrunedVersions, SignalRow, ArchiveRow)
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """A thread as it is committed."""
+    """The committed state of a thread."""
 
     identity: Identity
     head: ThreadHead
@@ -42,19 +42,19 @@ class Thread:
     tags: dict[str, int] = field(default_factory=dict)
     pruned: Ranges = field(default_factory=Ranges)
     snapshots: frozenset[int] = frozenset()
-    signals: dict[int, SignalRow] = field(default_factory=dict)  # by sequence; replaced, never changed in place
+    signals: dict[int, SignalRow] = field(default_factory=dict)  # by sequence; the dict is never changed in place
     row_sums: dict[bytes, int] = field(default_factory=dict)
     saves: int = 0  # since it was loaded
-    plain_saves: int = 0  # without a dictionary that is not in memory, since one was loaded
+    plain_saves: int = 0  # saves since the last load of a dictionary that went without one, as it was not in memory
     is_deleted: bool = False
     snapshot_pending: bool = False
-    # What is known of it in the archive; None = it was never claimed there.
+    # What this disk knows of the thread in the archive; None = the thread was never claimed there.
     archive: ArchiveRow | None = None
-    archived_sequence: int = 0  # ahead of the row, which is written now and then
-    epoch: int = 0  # of the owner, for the next entry
-    in_outbox: bool = False  # for certain; False = perhaps
-    lost_sequence: int = 0  # entries up to this one are neither here nor in the archive, as far as they were looked for
-    effects_checked: bool = False  # their rows were compared with the sum in the head since it was loaded
+    archived_sequence: int = 0  # may be ahead of the row, which is written only now and then
+    epoch: int = 0  # owner epoch of the next entry
+    in_outbox: bool = False  # True = the outbox row exists; False = unknown
+    lost_sequence: int = 0  # a search found that entries up to this one are neither here nor in the archive
+    effects_checked: bool = False  # the effect rows were compared with the head's sum since the thread was loaded
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Thread:
 
     @property
     def access(self) -> Access:
-        """How this sidecar stands to it."""
+        """What this sidecar may do with the thread."""
         return self.archive.access if self.archive is not None else ACCESS_UNSPECIFIED
 
     @property
@@ -80,10 +80,10 @@ class Thread:
         return self.archive.floor_version if self.archive is not None else 0
 
     def take_row(self, row: ArchiveRow | None) -> None:
-        """What the archive's row says, after it was read or committed."""
+        """Takes over the content of the archive row, after the row was read or committed."""
         self.archive = row
         if row is not None:
-            if row.rolled_back:  # less than was archived once
+            if row.rolled_back:  # the bucket was set back: it has less than was archived before
                 self.archived_sequence = row.rolled_back_to
             else:
                 self.archived_sequence = max(self.archived_sequence, row.head.tip_sequence)
@@ -122,50 +122,50 @@ class Draft:
         return self.archive.floor_sequence if self.archive is not None else 0
 
     def check_writable(self) -> None:
-        """Raises NotOwner for what is only a copy here."""
+        """Raises NotOwner if this disk has only a copy or an orphan."""
         if self.archive is not None and self.archive.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
             raise not_owner(self.identity.name, self.archive)
 
     def branch(self, name: str) -> BranchHead | None:
-        """Head of a branch."""
+        """Returns the head of a branch; None if there is no such branch."""
         return self.branches.get(name) or self.thread.branches.get(name)
 
     def all_branches(self) -> dict[str, BranchHead]:
-        """Heads of all branches."""
+        """Returns the heads of all branches."""
         return {**self.thread.branches, **self.branches}
 
     def tag(self, name: str) -> int | None:
-        """The version a tag names."""
+        """Returns the version that a tag names; None if there is no such tag."""
         return self.tags[name] if name in self.tags else self.thread.tags.get(name)
 
     def all_tags(self) -> dict[str, int]:
-        """All tags."""
+        """Returns all tags with their versions."""
         merged: dict[str, int | None] = {**self.thread.tags, **self.tags}
         return {name: version for name, version in merged.items() if version is not None}
 
     def all_signals(self) -> dict[int, SignalRow]:
-        """All signals that wait, by sequence."""
+        """Returns all pending signals, by sequence."""
         if not self.signals:
             return self.thread.signals
         merged: dict[int, SignalRow | None] = {**self.thread.signals, **self.signals}
         return {sequence: row for sequence, row in merged.items() if row is not None}
 
     def next_head(self) -> ThreadHead:
-        """A copy of the head to be changed; ``write_head`` makes it the draft's."""
+        """Returns a copy of the head that may be changed. The caller writes it and sets it as the draft's head."""
         head = ThreadHead()
         head.CopyFrom(self.head)
         return head
 
     def row_change(self, key: bytes, plaintext: bytes | None) -> tuple[int, int]:
-        """The row's new part of the sum, and by what the sum in the head changes (XOR)."""
+        """Returns the row's new part of the head's sum, and the value to XOR into that sum."""
         old = self.row_sums.get(key, self.thread.row_sums.get(key, 0))
         new = self.identity.row_sum(key, plaintext) if plaintext is not None else 0
         return new, old ^ new
 
     def publish(self) -> None:
-        """Makes the draft the committed thread. Only after the commit."""
+        """Copies the draft's changes into the committed thread. Call it only after the commit."""
         thread = self.thread
-        # Readers on other threads may hold the dicts: they are replaced where they change shape, never shrunk in place.
+        # Readers on other threads may hold the dicts. So no dict shrinks in place: it is replaced.
         if self.branches:
             thread.branches = (
                 {**thread.branches, **self.branches}
@@ -185,14 +185,14 @@ class Draft:
 
 
 def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> dict[str, BranchHead]:
-    # With thousands of branches a copy per save would cost more than the save; adding keys in place is safe for readers
-    # that look up, and those that iterate take a list first.
+    # With thousands of branches, a copy for each save would cost more than the save. Adding keys in place is safe:
+    # readers that look up a key are not affected, and readers that iterate make a list first.
     branches.update(changes)
     return branches
 
 
 def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
-    """Writes a row that counts in the sum of ``head``. Returns what ``Draft.row_sums`` gets."""
+    """Writes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     plaintext = row.SerializeToString(deterministic=True)
     part, change = draft.row_change(key, plaintext)
     head.row_sum = _xor(head.row_sum, change)
@@ -201,7 +201,7 @@ def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes,
 
 
 def delete_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
-    """Removes such a row. Returns what ``Draft.row_sums`` gets."""
+    """Deletes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     part, change = draft.row_change(key, None)
     head.row_sum = _xor(head.row_sum, change)
     txn.delete(key)
@@ -209,13 +209,13 @@ def delete_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes
 
 
 def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> None:
-    """Writes the head. The uid stands before it in clear: rows that know only the number find the key by it."""
+    """Writes the head row. It begins with the uid in clear, so that the data key can be found by the number alone."""
     key = identity.keys.head()
     txn.put(key, identity.uid + identity.seal_row(key, head.SerializeToString(deterministic=True)))
 
 
 def head_uid(record: bytes | memoryview) -> bytes:
-    """The uid before a head."""
+    """Returns the uid at the beginning of a head row."""
     return bytes(record[:UID_BYTES])
 
 
@@ -256,7 +256,7 @@ def load_thread(
 
 
 def load_numbered(txn: lmdb.Transaction, keystore: KeyStore, number: int, uid: bytes) -> Thread:
-    """The same where only number and uid are known."""
+    """Reads a thread whose number and uid are known, but not its namespace. Raises Corrupt or KeyUnavailable."""
     owner = keystore.namespace_of(uid)
     keys = keystore.namespace_by_id(owner) if owner is not None else None
     if keys is None:
@@ -265,7 +265,7 @@ def load_numbered(txn: lmdb.Transaction, keystore: KeyStore, number: int, uid: b
 
 
 def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | None:
-    """What is known of a thread in the archive. Raises Corrupt."""
+    """Returns what this disk knows of a thread in the archive; None if it has no such row. Raises Corrupt."""
     key = identity.keys.archive()
     record = txn.get(key)
     if record is None:
@@ -274,7 +274,7 @@ def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | 
 
 
 def write_archive_row(txn: lmdb.Transaction, draft: Draft, row: ArchiveRow) -> None:
-    """Writes that row; the draft's thread has it after the commit."""
+    """Writes the archive row. The committed thread gets it after the commit."""
     key = draft.identity.keys.archive()
     txn.put(key, draft.identity.seal_row(key, row.SerializeToString(deterministic=True)))
     draft.archive = row
@@ -326,13 +326,13 @@ def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
 
 
 def _is_above_floor(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
-    """False where the archive has the entry."""
+    """Returns whether the entry must be on this disk; below the floor it may be in the archive only."""
     row = load_archive_row(txn, identity)
     return row is None or sequence > row.floor_sequence
 
 
 def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """All rows whose key begins so, ascending. Values are valid until the next step."""
+    """Yields all rows whose key begins with ``prefix``, in ascending order. A value is valid until the next step."""
     cursor = txn.cursor()
     if cursor.set_range(prefix):
         for key, value in cursor:
@@ -342,7 +342,7 @@ def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryvi
 
 
 def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:
-    """Versions with a complete snapshot: its first piece is written last."""
+    """Yields the versions with a complete snapshot. The first piece is written last, so it proves completeness."""
     prefix = keys.all_of(b"S")
     cursor = txn.cursor()
     found = cursor.set_range(prefix)

@@ -1,4 +1,4 @@
-"""Finding threads: by name, by number, or inside a batch. Keeps the heads of recently used ones in memory."""
+"""Finds threads by name, by number, or inside a batch. Keeps recently used threads in memory."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ THREADS_MAX = 4096
 
 
 class Threads:
-    """All threads of the store, on demand."""
+    """All threads of the store, loaded on demand."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._threads: OrderedDict[int, Thread] = OrderedDict()
         self._numbers: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
-        # Told after a commit what readers see from now on: namespace, name, and the thread; None where it is gone.
+        # Called after a commit with namespace, name, and the thread as readers see it from now on; None = deleted.
         self.on_change: Callable[[str, str, Thread | None], None] = lambda *_: None
 
     def cached(self, namespace: str, name: str) -> Thread | None:
-        """The thread, if it is in memory."""
+        """Returns the thread if it is in memory, else None."""
         number = self._numbers.get((namespace, name))
         return self._recent(number) if number is not None else None
 
     def find(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread | None:
-        """The thread of a name; None where there is none. Raises Corrupt or KeyUnavailable."""
+        """Returns the thread of a name; None if there is none. Raises Corrupt or KeyUnavailable."""
         thread = self.cached(namespace, name)
         if thread is not None:
             return thread
@@ -66,21 +66,21 @@ class Threads:
         try:
             number, uid = layout.unpack_name(row)
         except Corrupt:
-            raise Corrupt("the thread's name row cannot be read", name) from None
+            raise Corrupt("cannot read the thread's name row", name) from None
         thread = self._load(txn, namespace_keys, number, uid, name)
         if thread is not None and thread.name != name:
-            raise Corrupt(f"the name leads to thread {thread.name!r}", name)
+            raise Corrupt(f"the thread's name row leads to thread {thread.name!r}", name)
         return thread
 
     def get(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread:
-        """The thread of a name. Raises ThreadNotFound, Corrupt or KeyUnavailable."""
+        """Returns the thread of a name. Raises ThreadNotFound, Corrupt or KeyUnavailable."""
         thread = self.find(txn, namespace, name)
         if thread is None:
             raise not_found(namespace, name)
         return thread
 
     def by_number(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """The thread of a number; None for one that was deleted. Raises Corrupt or KeyUnavailable."""
+        """Returns the thread of a number; None if it was deleted. Raises Corrupt or KeyUnavailable."""
         thread = self._recent(number)
         if thread is not None:
             return thread
@@ -91,9 +91,10 @@ class Threads:
         return self._load(txn, namespace_keys, number, uid, None)
 
     def head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """Only a thread's head: for lists, which would push every hot thread out of memory. Raises as ``by_number``.
+        """Returns a thread of which only the head is certain; None if it was deleted. Raises Corrupt or KeyUnavailable.
 
-        What is returned has no branches, tags or snapshots where it was not in memory.
+        A thread that is not in memory comes without branches, tags and snapshots, and is not kept in memory. Lists use
+        this, because they would push every hot thread out of memory.
         """
         thread = self._threads.get(number)
         if thread is not None:
@@ -124,7 +125,7 @@ class Threads:
         self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
     ) -> Thread | None:
         if self._context.keystore.is_erased(uid):
-            return None  # deleted: only its rows are still here
+            return None  # deleted: only some rows are left
         try:
             thread = load_thread(txn, self._context.keystore, namespace_keys, number, uid)
         except (Corrupt, KeyUnavailable) as error:
@@ -134,19 +135,19 @@ class Threads:
                 if name not in error.message:
                     error.message = f"thread {name!r}: {error.message}"
             raise
-        if name is None and not _is_named(txn, thread):  # whoever has its name would be taken for it
-            raise Corrupt("its name does not lead to it", thread.name)
+        if name is None and not _is_named(txn, thread):  # else it would be confused with the thread that has the name
+            raise Corrupt("the thread's name row is missing or does not lead to it", thread.name)
         if self._context.archive is not None:
             self._context.archive.refresh(thread)
         with self._lock:
-            # A transaction older than the last commit may show what was changed or deleted since: its thread serves
-            # this reader, and nobody after it.
+            # If the transaction is older than the last commit, the thread may have been changed or deleted since.
+            # Then only this reader gets the loaded thread, and it is not kept.
             if txn.id() < self._context.engine.last_commit():
                 return self._threads.get(number, thread)
             return self._keep_locked(thread)
 
     def in_memory(self, number: int) -> Thread | None:
-        """The thread, if it is in memory."""
+        """Returns the thread if it is in memory, else None."""
         return self._threads.get(number)
 
     def _recent(self, number: int) -> Thread | None:
@@ -157,7 +158,7 @@ class Threads:
             return thread
 
     def _keep_locked(self, thread: Thread) -> Thread:
-        # Two readers may have loaded it at once: the first one stays, so that all see one object.
+        # Two readers may load a thread at once. The first object stays, so that all readers share it.
         thread = self._threads.setdefault(thread.number, thread)
         self._numbers[thread.identity.namespace, thread.name] = thread.number
         while len(self._threads) > THREADS_MAX:
@@ -166,7 +167,7 @@ class Threads:
         return thread
 
     def forget(self, thread: Thread) -> None:
-        """Drops a thread from memory: it was deleted, or must be read anew."""
+        """Drops a thread from memory, because it was deleted or must be read again."""
         with self._lock:
             self._threads.pop(thread.number, None)
             key = (thread.identity.namespace, thread.name)
@@ -178,7 +179,7 @@ class Threads:
     # -- in the writer ------------------------------------------------------------------------------------------
 
     def draft(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft | None:
-        """The thread as this batch sees it; None where there is none."""
+        """Returns the draft of a thread as this batch sees it; None if there is no such thread."""
         key = (namespace, name)
         if key in batch.drafts:
             draft = batch.drafts[key]
@@ -188,7 +189,7 @@ class Threads:
         return Draft(thread) if thread is not None else None
 
     def keep_draft(self, batch: Batch, draft: Draft) -> None:
-        """Makes a draft what later writes of the batch see, and what readers see after the commit."""
+        """Puts a draft into the batch. Later writes of the batch see it, and readers see it after the commit."""
         key = (draft.identity.namespace, draft.identity.name)
         if batch.drafts.get(key) is not draft:
             batch.drafts[key] = draft
@@ -198,17 +199,17 @@ class Threads:
         draft.publish()
         if not draft.thread.is_deleted:
             with self._lock:
-                # What the writer has just committed replaces whatever a reader loaded before.
+                # The thread that the writer committed replaces any object that a reader loaded before.
                 self._threads[draft.thread.number] = draft.thread
                 self._keep_locked(draft.thread)
         self.on_change(draft.identity.namespace, draft.identity.name, draft.thread)
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
-        """Makes a thread: its key (durable before the commit), its number and its name row. It has no entries yet."""
+        """Makes a thread without entries: its key (durable before the commit), its number and its name row."""
         keystore = self._context.keystore
         draft = self.begin(batch, namespace, name)
         identity = draft.identity
-        # Not synced: a start after a crash sees a name, and takes the mark away.
+        # Removing the mark is not synced: after a crash, the next start finds a name for the key and removes the mark.
         batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
         draft.head.update_time_us = draft.head.create_time_us
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(identity.number + 1))
@@ -218,16 +219,19 @@ class Threads:
         return draft
 
     def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
-        """Key and number for a thread that nobody sees yet. With an archive its name must have been claimed there."""
+        """Makes a key and a number for a thread that nobody sees yet.
+
+        Raises NotOwner if there is an archive and the name is not claimed in it.
+        """
         context, keystore = self._context, self._context.keystore
         uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
         if context.archive is not None:
             claim = context.archive.claims.get((namespace, name))
             if claim is None:
-                raise NotOwner(f"thread {name!r} is not held in the archive by this sidecar", thread=name)
+                raise NotOwner(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
             uid, data_key, row = claim.uid, claim.data_key, claim.row
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
-        if keystore.thread_key(uid, namespace_keys) is None:  # else what was set aside of this thread has it
+        if keystore.thread_key(uid, namespace_keys) is None:  # an orphan of this thread may have the key already
             keystore.add_thread(uid, namespace_keys, data_key)
             batch.after_abort.append(lambda: keystore.release(uid))
         if keystore.sync not in batch.before_commit:
@@ -241,7 +245,7 @@ class Threads:
         return Draft(thread)
 
     def settle_claim(self, txn: lmdb.Transaction, batch: Batch, draft: Draft) -> None:
-        """With the name of a thread that was claimed: what is known of it in the archive."""
+        """Writes the archive row of a thread that was claimed. The claim is used up after the commit."""
         hooks, identity = self._context.archive, draft.identity
         if hooks is not None and draft.archive is not None:
             write_archive_row(txn, draft, draft.archive)
@@ -258,5 +262,5 @@ def _is_named(txn: lmdb.Transaction, thread: Thread) -> bool:
 
 
 def not_found(namespace: str, name: str) -> ThreadNotFound:
-    """The error for a name without a thread."""
+    """Returns the error for a name without a thread."""
     return ThreadNotFound(f"there is no thread {name!r} in namespace {namespace!r}", namespace=namespace, thread=name)

@@ -1,4 +1,4 @@
-"""Several entries in one write, all or none, beside other writes of the same batch."""
+"""Several entries in one write: all are put or none, beside other writes of the same batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from stateward_sidecar.store.thread import Draft
 
 @contextmanager
 def whole(batch: Batch, draft: Draft) -> Iterator[None]:
-    """Where a later entry fails, draft and batch are left as before the first; the rows go with the write's own
-    transaction. For entries that change the draft's head and sums only."""
+    """If a later entry fails, restores draft and batch to what they were before the first entry.
+
+    The write's child transaction drops the rows. Only for entries that change nothing but the draft's head and sums.
+    """
     key = (draft.identity.namespace, draft.identity.name)
     is_known, before = key in batch.drafts, batch.drafts.get(key)
     head, row_sums, callbacks = draft.head, draft.row_sums.copy(), len(batch.after_commit)
