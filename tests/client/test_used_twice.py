@@ -164,7 +164,9 @@ def test_every_other_way_to_save(client: Any, name: str) -> None:
     finished.finish(finished.hydrate())
     whole.save(whole.hydrate(), overwrite=True)
     given.save(given.hydrate(), ack=given.signals())
-    for thread in (updated, one, other, finished, whole, given):
+    left = asked("left")
+    left.hand_over("booker", "it is yours", state=left.hydrate())
+    for thread in (updated, one, other, finished, whole, given, left):
         assert names(thread) == [], thread.name
     assert updated.hydrate().slots["paid"] is True
 

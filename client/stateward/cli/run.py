@@ -45,7 +45,8 @@ def run(
     """Start the agent's command for each thread with signals that wait: now, and whenever one comes.
 
     The command finds STATEWARD_THREAD, STATEWARD_NAMESPACE and STATEWARD_TARGET in its environment. It hydrates the
-    thread, finds the signals in `state.signals`, and acknowledges them in a save. One command runs for a thread at a
+    thread and finds the answer to its question in `state.answer`, which the next save acknowledges. It finds all
+    signals in `state.signals`, and names those that are no answer in `save(ack=…)`. One command runs for a thread at a
     time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute, or
     at once when another signal comes.
 
