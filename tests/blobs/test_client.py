@@ -18,7 +18,7 @@ from tests.client.fake_server import FakeServer
 from tests.crash.faulty_daemon import FaultyDaemon
 
 from stateward import Blob, Text
-from stateward.backups import read_records
+from stateward.cli.backups import read_records
 from stateward.errors import InvalidField, VersionNotFound
 from stateward.testing import Daemon, run_daemon
 

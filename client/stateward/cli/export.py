@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
+from stateward.cli.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.cli.files import written
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.run_records import NoRun, read_messages_record, read_run_record
@@ -17,7 +18,6 @@ from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
 from stateward.errors import ThreadNotFound, VersionNotFound
-from stateward.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _lines(client: Client, name: str, *, versions: bool, messages_only: bool) ->
 
 def _backup_lines(client: Client, name: str) -> Iterator[tuple[bytes, bool]]:
     """The records of a thread; the last one says what the others add up to."""
-    from stateward.backups import read_records  # noqa: PLC0415  the messages are loaded when they are used
+    from stateward.cli.backups import read_records  # noqa: PLC0415  the messages are loaded when they are used
 
     sums = sha256()
     try:

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 from rich.progress import Task as BarTask
 from rich.text import Text
 
+from stateward.cli.importing import Totals
 from stateward.cli.output import console, fail, say, size
 from stateward.cli.workers import Result, Task
-from stateward.importing import Totals
 
 
 class Lines:

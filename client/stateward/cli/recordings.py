@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from stateward.cli.exporting import FORMAT, FORMAT_OLD, MARK
+from stateward.cli.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 from stateward.cli.output import CommandError
-from stateward.exporting import FORMAT, FORMAT_OLD, MARK
-from stateward.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 
 GZIP_MAGIC = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from stateward.cli.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
+from stateward.cli.importing import RunInvalid, RunRefused
 from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines
 from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unavailable
-from stateward.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
-from stateward.importing import RunInvalid, RunRefused
 
 if TYPE_CHECKING:
     from stateward import Client
-    from stateward.restores import Restoring
+    from stateward.transfer import ThreadUpload
     from stateward.v1.backup_service_pb2 import ThreadPart
 
 WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
@@ -192,15 +192,16 @@ class _Thread:
     existed: bool = False
     is_over: bool = False
     _sums: Any = field(default_factory=sha256)
-    _restoring: Restoring | None = None
+    _upload: ThreadUpload | None = None
 
     def __post_init__(self) -> None:
-        from stateward.restores import OldFormat, Restoring  # noqa: PLC0415  the client is loaded when it is used
+        from stateward.cli.restores import OldFormat  # noqa: PLC0415  the client is loaded when it is used
+        from stateward.transfer import ThreadUpload  # noqa: PLC0415
 
         self._old = OldFormat(keep_all=self.options.keep_all)
         self.existed = self._look()
         if not self.existed:
-            self._restoring = Restoring(self.client, self.name, self.request_id)
+            self._upload = ThreadUpload(self.client, self.name, self.request_id)
 
     @property
     def name(self) -> str:
@@ -209,7 +210,7 @@ class _Thread:
 
     def _look(self) -> bool:
         """Whether this import made it before. Raises RunRefused for another thread of the name."""
-        from stateward.restores import Restoring  # noqa: PLC0415
+        from stateward.transfer import ThreadUpload  # noqa: PLC0415
 
         try:
             self.client.thread(self.name).info()
@@ -221,7 +222,7 @@ class _Thread:
                 "a --thread-prefix"
             )
         try:
-            return bool(Restoring(self.client, self.name, self.request_id).finish().existed)
+            return bool(ThreadUpload(self.client, self.name, self.request_id).finish().existed)
         except ThreadExists:
             raise RunRefused(
                 f"thread {self.name!r} exists, and this export did not make it; nothing was written to it, give "
@@ -240,29 +241,29 @@ class _Thread:
                     f"{NOTHING_RESTORED}"
                 )
         self._sums.update(line.data + b"\n")
-        if self._restoring is None:
+        if self._upload is None:
             return
         for part in self._parts(record):
-            self._restoring.take(part)
+            self._upload.take(part)
 
     def _parts(self, record: Mapping[str, Any]) -> Iterator[ThreadPart]:
-        from stateward.restores import parts_of  # noqa: PLC0415
+        from stateward.cli.restores import parts_of  # noqa: PLC0415
 
         return self._old.parts_of(record) if self.is_old else parts_of(record, keep_all=self.options.keep_all)
 
     def finish(self) -> None:
         """Makes the thread. RunRefused where its end did not come."""
-        if self.is_old and self._restoring is not None:
-            self._restoring.take(self._old.end())
+        if self.is_old and self._upload is not None:
+            self._upload.take(self._old.end())
         elif not self.is_over and not self.is_old:
             raise RunRefused(f"the end of thread {self.source!r} is missing: the file is cut off; {NOTHING_RESTORED}")
-        if self._restoring is not None:
-            self._restoring.finish()
+        if self._upload is not None:
+            self._upload.finish()
 
     def cancel(self) -> None:
         """Leaves nothing, unless it is finished."""
-        if self._restoring is not None:
-            self._restoring.cancel()
+        if self._upload is not None:
+            self._upload.cancel()
 
 
 def _old_request_ids(recording: Recording) -> dict[str, str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from stateward.importing import MESSAGES_LOG, ORIGIN_SLOT, RUN_SLOT
+from stateward.cli.importing import MESSAGES_LOG, ORIGIN_SLOT, RUN_SLOT
 from stateward.values import JSON
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stateward.cli.importing import Run, RunRefused, Totals, import_run
 from stateward.cli.output import CommandError
 from stateward.errors import (
     Corrupt,
@@ -21,7 +22,6 @@ from stateward.errors import (
     Unavailable,
     VersionMismatch,
 )
-from stateward.importing import Run, RunRefused, Totals, import_run
 
 if TYPE_CHECKING:
     from stateward import Client

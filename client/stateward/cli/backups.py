@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from stateward.exporting import FORMAT, KIND, MARK, edit_to_json, to_base64, value_to_json
+from stateward.cli.exporting import FORMAT, KIND, MARK, edit_to_json, to_base64, value_to_json
 from stateward.models import Status, ThreadOptions
+from stateward.transfer import read_parts
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.effect_pb2 import EffectState
@@ -68,15 +69,6 @@ def read_records(client: Client, name: str) -> Iterator[dict[str, Any]]:
             open_version = record
         else:
             yield record
-
-
-def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
-    """The parts of a thread as the daemon streams them."""
-    from stateward._operations.streams import ExportReader  # noqa: PLC0415  reading files needs no client
-
-    request = backup.ExportThreadRequest(namespace=client.namespace, thread=name)
-    with client._session.open(ExportReader(request)) as stream:
-        yield from stream
 
 
 def _record(part: backup.ThreadPart) -> dict[str, Any]:

@@ -1,69 +1,26 @@
 """Records of `backups.py` as the parts that the daemon makes a thread of: the reverse of it, and the old format.
 
-    thread = Restoring(client, "t", request_id)
-    for record in records:
-        thread.take(record)
-    info = thread.finish()
-
-Nothing is there before `finish` has returned, and then all of it. Errors of a record are ValueError, TypeError or
-KeyError; those of the daemon are the client's.
+Errors of a record are ValueError, TypeError or KeyError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from stateward.exporting import KIND, edit_from_json, from_base64, value_from_json
+from stateward.cli.exporting import KIND, edit_from_json, from_base64, value_from_json
 from stateward.models import Retention, Status, ThreadOptions, choice_number
+from stateward.transfer import MESSAGE_BYTES
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.effect_pb2 import EffectState
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Branch, ForkSource, Tag
 
-if TYPE_CHECKING:
-    from stateward import Client
-
-# About how large a message gets, but for a value that is larger.
-MESSAGE_BYTES = 1 << 20
 VERSION_FACTS = ("checkpoint_id", "status_detail", "schema_version", "labels", "metrics", "wait_id", "branch")
-
-
-class Restoring:
-    """One thread that is being sent."""
-
-    def __init__(self, client: Client, name: str, request_id: str) -> None:
-        """Does not wait."""
-        self._upload = client._session.connected().upload_parts("ImportThread")
-        begin = backup.ImportBegin(namespace=client.namespace, thread=name, request_id=request_id)
-        self._message = backup.ImportThreadRequest(begin=begin)
-        self._size_bytes = 0
-
-    def take(self, part: backup.ThreadPart) -> None:
-        """Sends a part, at the latest with the next ones. Raises the error that the daemon answered meanwhile."""
-        size_bytes = part.ByteSize()
-        if self._size_bytes and self._size_bytes + size_bytes > MESSAGE_BYTES:
-            self._send()
-        self._message.parts.append(part)
-        self._size_bytes += size_bytes
-
-    def finish(self) -> backup.ImportThreadResponse:
-        """Sends the rest; the thread is there when this returns."""
-        self._send()
-        answer: backup.ImportThreadResponse = self._upload.finish()
-        return answer
-
-    def cancel(self) -> None:
-        """Leaves nothing. After `finish` it does nothing."""
-        self._upload.cancel()
-
-    def _send(self) -> None:
-        self._upload.send(self._message)
-        self._message, self._size_bytes = backup.ImportThreadRequest(), 0
 
 
 def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[backup.ThreadPart]:
