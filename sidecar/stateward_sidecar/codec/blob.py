@@ -4,10 +4,10 @@
     segment   nonce ‖ (u8 compression ‖ data) ‖ tag
     index     "SI" ‖ format ‖ suite ‖ nonce ‖ (u64 bytes of the blob ‖ SHA-256 of them ‖ u32 length...) ‖ tag
 
-A segment is bound to the thread's uid, the blob's id, its place, and whether it is the last one. So a segment that was
-changed, moved, dropped or taken from elsewhere is found where it is read, and a range is read without the rest: the
-index has a length that follows from the blob's size, and says where each segment lies. Whoever reads knows size and
-SHA-256 from the thread's own sealed row.
+A segment is bound to the thread's uid, the blob's id, its place, and whether it is the last one. So a read finds a
+segment that was changed, moved, dropped or taken from elsewhere. A range is read without the rest: the length of the
+index follows from the blob's size, and the index says where each segment is. The reader knows size and SHA-256 from the
+thread's own sealed row.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ class BlobCipher:
 
     @property
     def header(self) -> bytes:
-        """What the file begins with."""
+        """The first bytes of the file."""
         return _PREFIX
 
     def seal_segment(self, index: int, data: bytes, *, is_last: bool) -> bytes:
-        """Seals a segment; all but the last one have ``SEGMENT_BYTES``."""
+        """Seals a segment. All but the last one have ``SEGMENT_BYTES``."""
         compression, packed = compress(data)
         nonce = new_nonce()
         return nonce + self._cipher.encrypt(nonce, bytes((compression,)) + packed, self._aad(index, is_last))
 
     def open_segment(self, index: int, sealed: Bytes, size_bytes: int) -> bytes:
-        """The reverse, in a blob of ``size_bytes``. Raises Corrupt."""
+        """The reverse of ``seal_segment``, for a blob of ``size_bytes``. Raises Corrupt."""
         length = segment_bytes(index, size_bytes)
         aad = self._aad(index, index == count_segments(size_bytes) - 1)
         plain = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], aad)
         return decompress(cast("Compression", plain[0]), plain[1:], length)
 
     def seal_index(self, lengths: list[int], size_bytes: int, sha256: bytes) -> bytes:
-        """Seals the index: ``lengths`` are those of the sealed segments."""
+        """Seals the index. ``lengths`` are the lengths of the sealed segments."""
         plain = _INDEX_HEAD.pack(size_bytes, sha256) + b"".join(map(_LENGTH.pack, lengths))
         return seal_record(self._cipher, INDEX_MAGIC, plain, *self._place)
 
     def open_index(self, record: Bytes, size_bytes: int, sha256: bytes) -> list[int]:
-        """The reverse: where each segment begins in the file, and after the last one where it ends. Raises Corrupt."""
+        """Returns where each segment begins in the file, and where the last one ends. Raises Corrupt."""
         plain = open_record(self._cipher, INDEX_MAGIC, record, *self._place)
         if len(plain) != _index_plain_bytes(size_bytes) or _INDEX_HEAD.unpack_from(plain) != (size_bytes, sha256):
-            raise Corrupt("the index of a blob is that of another one")
+            raise Corrupt("the index of a blob belongs to another blob")
         lengths = (length for (length,) in _LENGTH.iter_unpack(plain[_INDEX_HEAD.size :]))
         return list(accumulate(lengths, initial=PREFIX_BYTES))
 
@@ -90,27 +90,27 @@ class BlobCipher:
 
 
 def check_header(header: Bytes) -> None:
-    """Raises Corrupt unless a file begins like a blob of a format that this version reads."""
+    """Raises Corrupt unless a file begins like a blob in a format that this version reads."""
     check_prefix(header, MAGIC, PREFIX_BYTES)
 
 
 def count_segments(size_bytes: int) -> int:
-    """How many segments a blob has; an empty one has one."""
+    """Returns how many segments a blob has. An empty blob has one."""
     return max(1, -(-size_bytes // SEGMENT_BYTES))
 
 
 def segment_bytes(index: int, size_bytes: int) -> int:
-    """Bytes of the blob in one of its segments."""
+    """Returns how many bytes of the blob a segment holds."""
     return min(SEGMENT_BYTES, size_bytes - index * SEGMENT_BYTES)
 
 
 def index_bytes(size_bytes: int) -> int:
-    """Length of the sealed index."""
+    """Returns the length of the sealed index."""
     return PREFIX_BYTES + NONCE_BYTES + _index_plain_bytes(size_bytes) + TAG_BYTES
 
 
 def sealed_bytes_max(size_bytes: int) -> int:
-    """What a blob takes at most."""
+    """Returns the most bytes that a sealed blob needs."""
     segments = count_segments(size_bytes) * _SEGMENT_OVERHEAD_BYTES
     return PREFIX_BYTES + size_bytes + segments + index_bytes(size_bytes)
 

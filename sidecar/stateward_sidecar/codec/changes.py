@@ -1,7 +1,7 @@
-"""What leads from one state to the next, as the daemon makes it itself: most of it without a message for each value.
+"""The changes from one state to the next, as the daemon makes them, mostly without a message for each value.
 
-A full state may be as large as memory allows once. So its values become bytes once, and the new tree, the edits that
-are stored and what lies between them share those.
+A full state may be so large that memory has room for it only once. So its values become bytes once, and the new tree,
+the changes and the stored edits share these bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _INT64_BITS = (1 << 64) - 1
 
 
 class SlotSet(NamedTuple):
-    """A slot is set to a serialized Value: the edit SetSlot."""
+    """Sets a slot to a serialized Value: the edit SetSlot."""
 
     slot: str
     value: bytes
 
     def apply(self, draft: Draft) -> None:
-        """Changes a state."""
+        """Applies the change to a state."""
         draft.put(self.slot, self.value)
 
     def fill(self, edit: Edit) -> None:
-        """Makes a message of it."""
+        """Fills a message with the change."""
         edit.set_slot.slot = self.slot
         edit.set_slot.value.MergeFromString(self.value)
 
@@ -43,23 +43,23 @@ class SlotSet(NamedTuple):
 
 
 class LogGrown(NamedTuple):
-    """Framed values are added to a log: the edit Append."""
+    """Adds framed values to a log: the edit Append."""
 
     log: str
     items: list[bytes]
 
     def apply(self, draft: Draft) -> None:
-        """Changes a state."""
+        """Applies the change to a state."""
         draft.grow(self.log, self.items)
 
     def fill(self, edit: Edit) -> None:
-        """Makes a message of it."""
+        """Fills a message with the change."""
         edit.append.log = self.log
         for item in self.items:
             edit.append.entries.add().MergeFromString(unframe(item))
 
     def write(self, out: BytesIO) -> None:
-        """Writes it as an element of ``Diff.edits``. Its entries have the tag that they have in a log."""
+        """Writes it as an element of ``Diff.edits``. Entries have the same tag here as in a log."""
         name = self.log.encode()
         body_bytes = _field_bytes(len(name)) + sum(map(len, self.items))
         out.write(b"\x0a" + varint(_field_bytes(body_bytes)) + b"\x22" + varint(body_bytes))
@@ -67,12 +67,12 @@ class LogGrown(NamedTuple):
         out.writelines(self.items)
 
 
-# An Edit is one of the kinds that hold little, or are rare.
+# An Edit is used for the kinds that are small or rare.
 Change = SlotSet | LogGrown | Edit
 
 
 def to_diff(changes: Iterable[Change]) -> Diff:
-    """Makes a message of changes."""
+    """Makes a message from changes."""
     diff = Diff()
     for change in changes:
         if isinstance(change, Edit):
@@ -83,7 +83,7 @@ def to_diff(changes: Iterable[Change]) -> Diff:
 
 
 def apply_changes(tree: StateTree, changes: Iterable[Change], version: int) -> tuple[StateTree, bytes]:
-    """Applies changes as ``apply_edits`` does; returns the new state, and the changes as a serialized Diff."""
+    """Applies changes like ``apply_edits``. Returns the new state, and the changes as a serialized Diff."""
     draft, out = Draft(tree, version), BytesIO()
     for index, change in enumerate(changes):
         if isinstance(change, Edit):
@@ -100,7 +100,7 @@ def apply_changes(tree: StateTree, changes: Iterable[Change], version: int) -> t
 
 
 def sent_bytes(state: State, slots: dict[str, bytes], logs: dict[str, LogState]) -> int:
-    """How long a state is on the wire, given its values in bytes: counting them is all that is left to do."""
+    """Returns the size of a state on the wire, computed from the bytes of its values."""
     size = 0
     for name, value in slots.items():
         size += _field_bytes(_field_bytes(byte_length(name)) + _field_bytes(len(value)))
@@ -115,5 +115,5 @@ def sent_bytes(state: State, slots: dict[str, bytes], logs: dict[str, LogState])
 
 
 def _field_bytes(size_bytes: int) -> int:
-    """The length of a field of so many bytes, whose tag has one."""
+    """Returns the length of a field whose tag has one byte and whose content has ``size_bytes``."""
     return 1 + len(varint(size_bytes)) + size_bytes

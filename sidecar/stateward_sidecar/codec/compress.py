@@ -1,7 +1,7 @@
-"""zstd, with a snapshot as dictionary where there is one.
+"""Compresses with zstd, with a snapshot as dictionary if there is one.
 
-A compressor shared between threads crashes the process (seen), so every object here is either used under its own
-lock or made for one call. Nothing is decompressed beyond the size its caller has authenticated.
+A compressor that several threads share crashes the process (seen). So each object here has a lock, or belongs to one
+thread. No frame is decompressed beyond the size that its caller has authenticated.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward_sidecar.errors import Corrupt
 
 LEVEL = 3
-# Snapshots are made in the background: a tenth fewer bytes than level 3 for three times its time (recorded runs).
+# Snapshots are made in the background. This level gives a tenth fewer bytes than level 3 in three times its time
+# (recorded runs).
 SNAPSHOT_LEVEL = 7
-# Digesting costs 2.8 ms per MB and takes as much memory again; the newest part of a state helps most.
+# Digesting costs 2.8 ms per MB and needs as much memory again. The newest part of a state helps most.
 DICTIONARY_BYTES_MAX = 8 << 20
-# Below this a frame is larger than what it holds.
+# Below this size a frame is larger than its content.
 WORTHWHILE_BYTES = 64
 
 _local = threading.local()
@@ -48,7 +49,7 @@ class Dictionary:
         self._decompressor = zstandard.ZstdDecompressor(dict_data=self._data)
 
     def compress(self, data: bytes) -> bytes:
-        """Returns one frame that needs this dictionary to be read."""
+        """Returns one frame, which can be read only with this dictionary."""
         with self._lock:
             return self._compressor.compress(data)
 
@@ -59,14 +60,18 @@ class Dictionary:
 
 
 def dictionary_bytes(snapshot_bytes: int) -> int:
-    """About what the dictionary of a snapshot takes in memory: content, digest (large tables even for little content),
-    compressor and decompressor. Measured: 0.1 MB for 1 kB, 0.5 MB for 20 to 100 kB, 1.9 MB for 1 MB, 11 MB for 8 MB."""
+    """Returns the approximate memory of a snapshot's dictionary: content, digest (large tables even for little
+    content), compressor and decompressor. Measured: 0.1 MB for 1 kB, 0.5 MB for 20 to 100 kB, 1.9 MB for 1 MB, 11 MB
+    for 8 MB."""
     content_bytes = min(snapshot_bytes, DICTIONARY_BYTES_MAX)
     return 100_000 + min(20 * content_bytes, 400_000) + 2 * content_bytes
 
 
 def compress(data: bytes, dictionary: Dictionary | None = None, level: int = LEVEL) -> tuple[Compression, bytes]:
-    """Returns how it compressed and the result; the data itself where that is no larger. A dictionary has its level."""
+    """Returns the kind of compression and the result, or the data itself if it is no larger than the result.
+
+    ``level`` does not apply to a dictionary, which has its own.
+    """
     if len(data) < WORTHWHILE_BYTES and dictionary is None:
         return COMPRESSION_UNSPECIFIED, data
     if dictionary is not None:
@@ -90,7 +95,7 @@ def decompress(kind: Compression, frame: bytes, size_bytes: int, dictionary: Dic
 
 
 def _decompress(decompressor: zstandard.ZstdDecompressor, frame: bytes, size_bytes: int) -> bytes:
-    # A frame that names its own size would override the bound; ours never does.
+    # The size in a frame would override the bound. The daemon's own frames have none.
     try:
         if zstandard.frame_content_size(frame) > size_bytes:
             raise Corrupt("a frame is larger than its authenticated size")

@@ -1,11 +1,11 @@
-"""Differences: the edits that lead from one state to another, and the same edits made smaller for storage.
+"""Finds the edits that lead from one state to another, and makes edits smaller for storage.
 
-For every result, ``apply_edits(old, diff, version)`` has the slots, entries and first indexes of the new state. One
-exception: an index that was given out can never be reached again (a log that starts lower than the old one's did,
-or than its retired name ends), and one that lies more than ``MAX_PADDING_ENTRIES`` ahead is not worth the way. Then
-the entries are right and their indexes are those that come next.
+For every result, ``apply_edits(old, diff, version)`` has the slots, entries and first indexes of the new state, with
+one exception. The indexes differ if a log starts below the first index of the old log or below the end of its retired
+name, because an index is never used again. They also differ if the log starts more than ``MAX_PADDING_ENTRIES`` ahead.
+Then the entries are right, and they get the next indexes.
 
-Edits stand in one order: deleted slots, deleted logs, changed slots, changed logs, each ascending by name.
+The order of edits is: deleted slots, deleted logs, changed slots, changed logs, each ascending by name.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from stateward_sidecar.codec.state import (
 )
 from stateward_sidecar.errors import InvalidField
 
-# Below this a splice saves less than its own fields and the second look at the base cost.
+# Below this size a splice saves less than its own fields and the second read of the base cost.
 MIN_SPLICED_BYTES = 256
-# Empty entries that are appended and trimmed so that a log starts at a higher index: no edit names an index to start
-# at. 4 bytes each, so at most 256 KiB.
+# The most empty entries that are appended and trimmed so that a log starts at a higher index. They are needed because
+# no edit sets a first index. They take 4 bytes each, so at most 256 KiB.
 MAX_PADDING_ENTRIES = 1 << 16
-# About what an edit takes beside its name and values: tags, lengths, an index.
+# Approximate size of an edit without its name and values: tags, lengths, an index.
 _EDIT_OVERHEAD_BYTES = 14
 _EMPTY_ENTRY = frame(b"\x12\x00")
 _SLOT_EDITS = frozenset(("set_slot", "delete_slot", "splice_slot", "add_number"))
 
 
 def read_state(old: StateTree, new: State) -> tuple[dict[str, bytes], dict[str, LogState]]:
-    """The slots and logs of a full state that a client sent, which passed ``check_state``; logs begin as stored.
+    """Returns the slots and logs of a full state that passed ``check_state``. Logs keep their stored first index.
 
-    Raises InvalidField where the first index of a log is not as stored.
+    Raises InvalidField if the state gives another first index for a log.
     """
     slots = {name: value.SerializeToString() for name, value in new.slots.items()}
     logs = {}
@@ -50,7 +50,7 @@ def read_state(old: StateTree, new: State) -> tuple[dict[str, bytes], dict[str, 
         stored = old.logs.get(name)
         first_index = old.retired.get(name, 0) if stored is None else stored.first_index
         if log.HasField("first_index") and log.first_index != first_index:
-            text = f"{log.first_index}, but it is stored as {first_index}; to drop entries send a TrimLog edit"
+            text = f"{log.first_index}, but it is stored as {first_index}; to drop entries, send a TrimLog edit"
             raise InvalidField(f"state.logs[{name}].first_index", text)
         logs[name] = LogState(first_index, Entries.of(value.SerializeToString() for value in log.entries))
     return slots, logs
@@ -59,7 +59,7 @@ def read_state(old: StateTree, new: State) -> tuple[dict[str, bytes], dict[str, 
 def find_changes(
     old: StateTree, slots: dict[str, bytes], logs: dict[str, LogState], *, with_bases: bool = False
 ) -> Iterator[Change]:
-    """Finds what leads to slots and logs. Splices carry no ``base_sha256`` unless asked for: those of storage."""
+    """Finds the changes that lead to slots and logs. Splices have a ``base_sha256`` only if ``with_bases``."""
     for name in sorted(old.slots.keys() - slots.keys()):
         yield Edit(delete_slot=DeleteSlot(slot=name))
     for name in sorted(old.logs.keys() - logs.keys()):
@@ -73,16 +73,16 @@ def find_changes(
 
 
 def diff_trees(old: StateTree, new: StateTree) -> Diff:
-    """Finds the edits that lead from one stored state to another, related or not. A client could send them."""
+    """Finds the edits that lead from one stored state to any other. A client could send them."""
     return to_diff(find_changes(old, new.slots, new.logs, with_bases=True))
 
 
 def shrink(tree: StateTree, diff: Diff) -> Diff:
     """Makes a diff smaller for storage: a SetSlot that changes little of a large slot becomes a SpliceSlot.
 
-    Only a slot's first edit, whose base is in ``tree``. The splice has no ``base_sha256``, so the result must not
-    leave the daemon as it is. What a SetSlot expected was checked when it was applied, and is left out: a replay would
-    hash the same slot each time to find the same. Returns ``diff`` itself where nothing is gained.
+    Changes only the first edit of a slot, whose base is in ``tree``. The splice has no ``base_sha256``, so the result
+    must not leave the daemon. The result also omits ``expected_sha256``, which was checked when the SetSlot was
+    applied: a replay would hash the same slot again and again. Returns ``diff`` itself if nothing is gained.
     """
     splices: dict[int, SpliceSlot] = {}
     seen: set[str] = set()
@@ -112,7 +112,7 @@ def shrink(tree: StateTree, diff: Diff) -> Diff:
 
 
 def common_prefix(a: bytes, b: bytes) -> int:
-    """Counts the bytes that both begin with. Halves the range and compares slices, which is memcmp."""
+    """Counts the bytes that both begin with. Halves the range and compares slices, because that is memcmp."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -146,14 +146,14 @@ def _change_slot(name: str, old: bytes | None, new: bytes, *, with_base: bool) -
 
 
 def _splice(name: str, old: bytes, new: bytes, *, with_base: bool) -> SpliceSlot | None:
-    """Makes a splice of two serialized Values, or None where it would insert more than half of the new data."""
+    """Makes a splice of two serialized Values. Returns None if it would insert more than half of the new data."""
     if len(new) < MIN_SPLICED_BYTES:
         return None
     before, after = find_data(old), find_data(new)
     if before is None or after is None or before.media_type_field != after.media_type_field:
         return None
     a, b = old[before.start : before.stop], new[after.start : after.stop]
-    # Behind the data are fields that this server does not know; a splice leaves those of the old value.
+    # Behind the data are fields that this server does not know. A splice keeps those of the old value.
     if len(b) < MIN_SPLICED_BYTES or old[before.stop :] != new[after.stop :]:
         return None
     prefix = common_prefix(a, b)
@@ -187,7 +187,7 @@ def _change_log(name: str, old: StateTree, new: LogState) -> Iterator[Change]:
 
 
 def _change_entries(name: str, first_index: int, old: list[bytes], new: list[bytes]) -> Iterator[Change]:
-    """Leads from one list of frames to another that begins at the same index."""
+    """Finds the changes from one list of frames to another that begins at the same index."""
     both = min(len(old), len(new))
     if old[:both] == new[:both]:  # nearly always: the log has grown
         differing = []
@@ -197,7 +197,7 @@ def _change_entries(name: str, first_index: int, old: list[bytes], new: list[byt
     if differing:
         edit_bytes = byte_length(name) + _EDIT_OVERHEAD_BYTES
         replacing = sum(len(new[position]) + edit_bytes for position in differing)
-        # A trim and an append, where the log's length does not ask for them anyway.
+        # A trim and an append, unless the log's new length needs them anyway.
         more_edits = (len(old) == both) + (len(new) == both)
         rewriting = sum(map(len, new[differing[0] : both])) + more_edits * edit_bytes
         if rewriting < replacing:

@@ -1,11 +1,11 @@
-"""A state between two edits: what each kind of edit does to it.
+"""A state between two edits, and the effect of each kind of edit.
 
-The old tree is immutable, and a draft copies its dicts and lists when they are first changed, once. So an appended
+The old tree is immutable. A draft copies each of its dicts and lists once, before the first change. So an appended
 entry costs the same whatever else the state holds, and a diff that is refused half-way leaves nothing.
 
-A replay does what the save did: every edit that is stored gives the same result on the same state. AddNumber is stored
-as it was sent, for its base is the parent's number whenever it is applied. ``SetSlot.expected_sha256`` is a question of
-the save, answered once: it is not stored (``codec/diff.py``), and an edit that had it replays without.
+A replay does what the save did: every stored edit gives the same result on the same state. AddNumber is stored as it
+was sent, because its base is the parent's number whenever it is applied. ``SetSlot.expected_sha256`` is a condition of
+the save. It is checked once and not stored (``codec/diff.py``), so a replay does not check it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from stateward_sidecar.codec.state import (
 )
 from stateward_sidecar.errors import EditConflict
 
-# Each splice copies its whole slot: 100,000 of them on a slot of a few megabytes would keep a core busy for an hour.
-# The edit that passes this sum is still applied, so that one splice of any slot always is.
+# Each splice copies its whole slot: 100,000 splices of a slot of a few megabytes would keep a core busy for an hour.
+# The edit that passes this sum is still applied, so that one splice of any slot always works.
 MAX_SPLICED_BYTES = 1 << 28
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def content_sha256(value: bytes) -> bytes:
-    """SHA-256 of what a serialized Value holds: its data, the bytes of its blob, or the digits of its number."""
+    """Returns the SHA-256 of a serialized Value's data, of the bytes of its blob, or of the digits of its number."""
     span = find_data(value)
     if span is not None:
         return sha256(memoryview(value)[span.start : span.stop]).digest()
@@ -73,7 +73,7 @@ class _OpenLog:
 
 
 class Draft:
-    """The state between two edits. Dicts and lists of the old tree are copied when first changed, once."""
+    """The state between two edits. Dicts and lists of the old tree are copied once, before their first change."""
 
     __slots__ = (
         "base", "edit_index", "kind", "logs", "open_logs", "retired", "size_bytes", "slots", "spliced_bytes", "version",
@@ -106,10 +106,10 @@ class Draft:
         held = self.slots.get(edit.slot)
         value = Value(number=0) if held is None else Value.FromString(held)
         if value.WhichOneof("content") != "number":
-            self._refuse("slot", f"slot {edit.slot!r} holds no number; set it to one first")
+            self._refuse("slot", f"slot {edit.slot!r} holds no number; set it to a number first")
         total = value.number + edit.delta
         if not INT64_MIN <= total <= INT64_MAX:
-            self._refuse("delta", f"{value.number} and {edit.delta} are {total}, which is no int64")
+            self._refuse("delta", f"{value.number} plus {edit.delta} is {total}, which does not fit in an int64")
         value.number = total
         self.put(edit.slot, value.SerializeToString())
 
@@ -138,7 +138,7 @@ class Draft:
             end = splice.offset + splice.delete
         pieces.append(data[end:])
         size = sum(map(len, pieces))
-        # What stands behind the data are fields that this server does not know: they stay.
+        # Behind the data are fields that this server does not know. They stay.
         spliced = [span.media_type_field, b"\x12", varint(size), *pieces, value[span.stop :]]
         self.put(edit.slot, b"".join(spliced))
 
@@ -178,7 +178,7 @@ class Draft:
         elif trim == "from_index":
             log.entries.keep_first(max(0, self._inside(trim, edit.from_index, edit.log, log) - log.first_index))
         else:
-            self._refuse("trim", "none is set, or one that this server does not know")
+            self._refuse("trim", "no trim is set, or this server does not know it")
         if len(log.entries) < count:
             log.rewritten_version = self.version
         self.size_bytes += log.entries.size_bytes - before
@@ -188,7 +188,7 @@ class Draft:
         self.size_bytes -= log.entries.size_bytes
         # The name stays in the tree, and in its size.
         self._own_retired()[edit.log] = log.next_index
-        self._own_logs().pop(edit.log, None)  # a log that this diff made is not there yet
+        self._own_logs().pop(edit.log, None)  # a log that this diff made is not in it yet
         del self.open_logs[edit.log]
 
     def put(self, name: str, value: bytes) -> None:
@@ -205,21 +205,24 @@ class Draft:
         return value
 
     def _count(self, value: bytes) -> None:
-        """Refuses a splice where those before it copied too much. Not asked for the daemon's own, which say no base and
-        stand for the first edit of a slot: a replay must not refuse what the save did."""
+        """Refuses a splice if the splices before it copied too much.
+
+        Not called for the daemon's own splices, which have no base digest and replace the first edit of a slot: a
+        replay must not refuse what the save accepted.
+        """
         if self.spliced_bytes > MAX_SPLICED_BYTES:
             self._refuse("splices", f"the splices of the diff copy more than {MAX_SPLICED_BYTES:,} bytes; set the slot")
         self.spliced_bytes += len(value)
 
     def _compare(self, name: str, expected: bytes) -> None:
-        """Refuses unless the slot holds bytes of this SHA-256, or does not exist where that is empty."""
+        """Refuses the edit unless the slot's bytes have this SHA-256. If it is empty, there must be no slot."""
         held = self.slots.get(name)
         if held is None:
             if expected:
                 self._refuse("expected_sha256", f"expected {expected.hex()}, but there is no slot {name!r}")
             return
         if not expected:
-            self._refuse("expected_sha256", f"slot {name!r} was expected not to exist, but does")
+            self._refuse("expected_sha256", f"slot {name!r} was expected not to exist, but exists")
         if (found := content_sha256(held)) != expected:
             self._refuse("expected_sha256", f"expected {expected.hex()}, found {found.hex()} in slot {name!r}")
 
@@ -253,7 +256,7 @@ class Draft:
     def _make_log(self, name: str) -> _OpenLog:
         first_index, rewritten_version = 0, 0
         if name in self.retired:
-            # Without the mark, a reader of the old log would take the new one for its continuation.
+            # Without this mark, a reader of the old log would take the new log for its continuation.
             first_index, rewritten_version = self._own_retired().pop(name), self.version
         else:
             self.size_bytes += byte_length(name)

@@ -1,12 +1,12 @@
-"""Edits: what a request may hold, and what they do to a state.
+"""Checks and applies edits.
 
-``check_*`` judge what can be judged without the state, before anything is written; their errors name the field.
-``apply_edits`` judges the rest. It works on a draft and the old tree is immutable, so a diff is applied whole or not
-at all. The cost follows the change: one appended entry copies no list and no other log or slot.
+The ``check_*`` functions check everything that does not depend on the state, before anything is written. Their errors
+name the field. ``apply_edits`` checks the rest. It works on a draft, and the old tree is immutable, so a diff is
+applied whole or not at all. The cost follows the change: an appended entry copies no list and no other log or slot.
 
-Two edits are applied but refused from clients, for the daemon makes them itself: a SpliceSlot without
-``base_sha256`` (at rest the chain of digests vouches for the base), and an Append without entries (the only way to
-make a log that is empty, as a full state may hold it).
+Only the daemon may make two edits, and clients may not send them: a SpliceSlot without ``base_sha256`` (at rest the
+chain of digests proves the base), and an Append without entries (the only way to make an empty log, which a full state
+may have).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ MAX_MEDIA_TYPE_BYTES = 255
 MAX_PREVIEW_BYTES = 1024
 SHA256_BYTES = 32
 
-# A blob that a request names, after the path of the field that does.
+# The path of a field, and the blob that the field names.
 Named = tuple[str, BlobRef]
 
-# C0, DEL and C1: they would corrupt terminals and logs.
+# C0, DEL and C1, which would corrupt terminals and logs.
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
 COMMUTATIVE = {"append": "Append", "set_slot": "SetSlot", "delete_slot": "DeleteSlot", "add_number": "AddNumber"}
 
 
 def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
-    """Checks a client's edits, and returns the blobs they name. Raises InvalidField."""
+    """Checks a client's edits. Returns the blobs that they name. Raises InvalidField."""
     named: list[Named] = []
     if len(diff.edits) > MAX_EDITS:
         raise InvalidField(f"{field}.edits", f"{len(diff.edits):,} edits, more than {MAX_EDITS:,}")
@@ -54,7 +54,7 @@ def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
         kind = edit.WhichOneof("edit")
         path = f"{field}.edits[{index}]"
         if kind is None:
-            raise InvalidField(path, "no edit is set, or one that this server does not know")
+            raise InvalidField(path, "no edit is set, or this server does not know the edit")
         if kind in _VALUE_CHECKS:
             _VALUE_CHECKS[kind](getattr(edit, kind), f"{path}.{kind}", named)
         else:
@@ -63,7 +63,7 @@ def check_diff(diff: Diff, field: str = "diff") -> list[Named]:
 
 
 def check_stored_diff(diff: Diff, field: str) -> list[Named]:
-    """The same for edits that were stored, and may be what only the daemon makes."""
+    """Checks stored edits, which may include edits that only the daemon makes. Returns and raises as ``check_diff``."""
     sent = Diff()
     for index, edit in enumerate(diff.edits):
         kind, path = edit.WhichOneof("edit"), f"{field}.edits[{index}]"
@@ -77,11 +77,11 @@ def check_stored_diff(diff: Diff, field: str) -> list[Named]:
 
 
 def check_state(state: State, field: str = "state") -> list[Named]:
-    """Checks a full state from a client, and returns the blobs it names. Raises InvalidField."""
+    """Checks a full state from a client. Returns the blobs that it names. Raises InvalidField."""
     named: list[Named] = []
     if state.partial:
         raise InvalidField(
-            f"{field}.partial", "a partial state cannot be saved as a whole one: what it leaves out would be deleted"
+            f"{field}.partial", "a partial state cannot be saved as a full state: its missing parts would be deleted"
         )
     for name, value in state.slots.items():
         check_name(name, f"{field}.slots")
@@ -99,34 +99,34 @@ def check_name(name: str, field: str) -> None:
     """Checks the name of a slot or log. Raises InvalidField."""
     size = byte_length(name)
     if not 1 <= size <= MAX_NAME_BYTES:
-        raise InvalidField(field, f"a name has {size:,} bytes of UTF-8, it must have 1 to {MAX_NAME_BYTES:,}")
-    # isprintable() is several times faster and False for some names that are allowed.
+        raise InvalidField(field, f"a name has {size:,} bytes of UTF-8; it must have 1 to {MAX_NAME_BYTES:,}")
+    # isprintable() is several times faster, and False for some allowed names.
     if not name.isprintable() and (found := _CONTROL_CHARACTER.search(name)):
         raise InvalidField(field, f"a name has the control character U+{ord(found[0]):04X} at position {found.start()}")
 
 
 def check_value(value: Value, field: str, named: list[Named] | None = None, *, number_allowed: bool = False) -> None:
-    """Checks one value. A blob is added to ``named``; without, none is allowed. Raises InvalidField."""
+    """Checks one value. Adds a blob to ``named``; without ``named``, no blob is allowed. Raises InvalidField."""
     content = value.WhichOneof("content")
     if content is None:
         raise InvalidField(field, "no content is set; for an empty value set data to empty bytes")
     if content == "blob":
         if named is None:
-            raise InvalidField(f"{field}.blob", "no blob may stand here; send the bytes as data")
+            raise InvalidField(f"{field}.blob", "a blob is not allowed here; send the bytes as data")
         _check_blob(value.blob, f"{field}.blob")
         named.append((f"{field}.blob", value.blob))
     if content == "number":
         if not number_allowed:
-            raise InvalidField(f"{field}.number", "a number may stand in a slot only; here send its digits as data")
+            raise InvalidField(f"{field}.number", "a number is allowed only in a slot; send its digits as data")
         if value.media_type:
-            raise InvalidField(f"{field}.media_type", "must be empty: a number has none")
+            raise InvalidField(f"{field}.media_type", "must be empty, because a number has no media type")
     if (size := byte_length(value.media_type)) > MAX_MEDIA_TYPE_BYTES:
         raise InvalidField(f"{field}.media_type", f"{size:,} bytes of UTF-8, more than {MAX_MEDIA_TYPE_BYTES}")
 
 
 def _check_blob(blob: BlobRef, field: str) -> None:
     if len(blob.sha256) != SHA256_BYTES:
-        raise InvalidField(f"{field}.sha256", f"{len(blob.sha256)} bytes, it must have {SHA256_BYTES}")
+        raise InvalidField(f"{field}.sha256", f"{len(blob.sha256)} bytes; it must have {SHA256_BYTES}")
     if blob.size_bytes < 0:
         raise InvalidField(f"{field}.size_bytes", f"{blob.size_bytes} is below 0")
     if len(blob.preview) > MAX_PREVIEW_BYTES:
@@ -134,7 +134,7 @@ def _check_blob(blob: BlobRef, field: str) -> None:
 
 
 def only_commutative(diff: Diff) -> int | None:
-    """Finds the first edit that needs to know its base: none of ``COMMUTATIVE``. None = there is none."""
+    """Returns the index of the first edit that needs a base (not in ``COMMUTATIVE``); None if there is none."""
     for index, edit in enumerate(diff.edits):
         if edit.WhichOneof("edit") not in COMMUTATIVE:
             return index
@@ -144,27 +144,27 @@ def only_commutative(diff: Diff) -> int | None:
 def apply_edits(tree: StateTree, diff: Diff, version: int) -> StateTree:
     """Applies edits that passed ``check_diff`` or were made by the daemon, and returns the new state.
 
-    ``version`` becomes the rewritten version of every log of which an entry is replaced or dropped, and of one that
-    is made under a retired name. Raises EditConflict where an edit does not fit.
+    ``version`` becomes the rewritten version of every log that loses or replaces an entry, and of every log that is
+    made under a retired name. Raises EditConflict if an edit does not fit.
     """
     draft = Draft(tree, version)
     for index, edit in enumerate(diff.edits):
         kind = edit.WhichOneof("edit")
         if kind is None:
-            raise EditConflict(index, f"diff.edits[{index}]", "no edit is set, or one that this server does not know")
+            raise EditConflict(index, f"diff.edits[{index}]", "no edit is set, or this server does not know the edit")
         draft.edit_index, draft.kind = index, kind
         APPLICATIONS[kind](draft, getattr(edit, kind))
     return draft.seal()
 
 
 def _is_plain(value: Value) -> bool:
-    """True for most good values: spares the hot loops the path, which is only needed for an error."""
+    """True for most valid values. Saves the hot loops the path of the field, which only an error needs."""
     return value.WhichOneof("content") == "data" and len(value.media_type) * 4 <= MAX_MEDIA_TYPE_BYTES
 
 
 def _check_entries(entries: Iterable[Value], field: str, named: list[Named]) -> None:
     for position, value in enumerate(entries):
-        # As ``_is_plain``: a call for each of thousands of entries is a third of the time.
+        # The same test as ``_is_plain``, inline: a call for each of thousands of entries takes a third of the time.
         if value.WhichOneof("content") != "data" or len(value.media_type) * 4 > MAX_MEDIA_TYPE_BYTES:
             check_value(value, f"{field}[{position}]", named)
 
@@ -174,7 +174,7 @@ def _check_set_slot(edit: SetSlot, field: str, named: list[Named]) -> None:
     check_value(edit.value, f"{field}.value", named, number_allowed=True)
     if edit.HasField("expected_sha256") and len(edit.expected_sha256) not in (0, SHA256_BYTES):
         size = len(edit.expected_sha256)
-        raise InvalidField(f"{field}.expected_sha256", f"{size} bytes, it must have {SHA256_BYTES}, or none")
+        raise InvalidField(f"{field}.expected_sha256", f"{size} bytes; it must have {SHA256_BYTES}, or none")
 
 
 def _check_add_number(edit: AddNumber, field: str) -> None:
@@ -187,7 +187,7 @@ def _check_delete_slot(edit: DeleteSlot, field: str) -> None:
 
 def _check_splice_slot(edit: SpliceSlot, field: str) -> None:
     if len(edit.base_sha256) != SHA256_BYTES:
-        raise InvalidField(f"{field}.base_sha256", f"{len(edit.base_sha256)} bytes, it must have {SHA256_BYTES}")
+        raise InvalidField(f"{field}.base_sha256", f"{len(edit.base_sha256)} bytes; it must have {SHA256_BYTES}")
     _check_splices(edit, field)
 
 

@@ -2,9 +2,10 @@
 
     "SJ" ‖ format ‖ suite ‖ u16 header length ‖ EntryHeader ‖ nonce ‖ metadata ‖ tag ‖ edits ‖ tag
 
-Both parts are bound to the header, to the thread's uid and to the dictionary's digest; the header carries the digest
-of the entry before it. The two parts use one random nonce that differs in its last bit. Where the version was pruned
-the edits are cut off and the rest stays as it was (a *husk*), so that digests, request ids and watches go on.
+Both parts are bound to the header and to the thread's uid, and the edits also to the dictionary's digest. The header
+carries the digest of the entry before it. The two parts use one random nonce that differs in its last bit. When a
+version is pruned, its edits are cut off and the rest stays as it was (a *husk*), so that digests, request ids and
+watches still work.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _PREFIX = struct.Struct(">2sBBH")
 _DIGESTED = struct.Struct(">qqqqqq")
 METADATA_PART, EDITS_PART = 0, 1
 _METADATA_PLACE = length_prefixed(bytes((METADATA_PART,)), b"")
-# Sealed edits above this size go into rows of their own (codec/parts.py).
+# Larger sealed edits are stored in rows of their own (codec/parts.py).
 INLINE_EDITS_MAX = 1 << 20
 
 
 @dataclass(slots=True)
 class Draft:
-    """What an entry will hold; everything that can be made ready outside the writer."""
+    """The content of an entry, as far as it can be prepared outside the writer."""
 
     metadata: bytes  # a serialized EntryMetadata
     metadata_compression: Compression
@@ -56,12 +57,12 @@ class Draft:
 
     @property
     def size_bytes(self) -> int:
-        """About what it will take at rest."""
+        """Approximate size at rest."""
         return len(self.packed_metadata) + len(self.packed_edits) + 256
 
 
 def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | None = None) -> Draft:
-    """Serializes and compresses what an entry will hold."""
+    """Serializes and compresses the content of an entry."""
     plain = metadata.SerializeToString(deterministic=True)
     metadata_compression, packed_metadata = compress(plain)
     edit_compression, packed_edits = compress(edits, dictionary) if edits else (COMPRESSION_UNSPECIFIED, edits)
@@ -75,7 +76,7 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> byt
     """Completes the header with digest and sizes, and returns the record.
 
     The caller has set kind, epoch, sequence, version, parent_version, create_time_us and previous_digest. Edits that
-    are too large for one row are left out; ``header.parts_id`` then says where the caller must have put them.
+    are too large for one row are left out; ``header.parts_id`` then says where the caller stores them.
     """
     header.digest = entry_digest(cipher, header, content.metadata, content.edits_hash)
     header.metadata_bytes = len(content.metadata)
@@ -104,7 +105,7 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> byt
 
 @dataclass(slots=True)
 class Entry:
-    """A record that was taken apart, but not opened."""
+    """A record that was unpacked, but not opened."""
 
     header: EntryHeader
     record: bytes
@@ -112,12 +113,12 @@ class Entry:
 
     @property
     def inline_bytes(self) -> int:
-        """Length of the whole record, as its header says."""
+        """Length of the whole record according to its header."""
         return self._edits_start + (0 if self.header.parts_id else self.header.edit_stored_bytes)
 
     @property
     def is_husk(self) -> bool:
-        """True when the edits were cut off."""
+        """True if the edits were cut off."""
         return bool(self.header.edit_bytes) and not self.header.parts_id and len(self.record) == self._edits_start
 
     @property
@@ -133,14 +134,14 @@ class Entry:
         return _parse(EntryMetadata, self.open_metadata_bytes(cipher, uid))
 
     def open_metadata_bytes(self, cipher: Cipher, uid: bytes) -> bytes:
-        """Opens the first part as it was digested. Raises Corrupt."""
+        """Opens the first part. Returns the bytes that the digest covers. Raises Corrupt."""
         header = self.header
         sealed = memoryview(self.record)[self._clear_end + NONCE_BYTES : self._edits_start]
         packed = cipher.decrypt(self._nonce(METADATA_PART), sealed, _place(self._clear, uid, METADATA_PART, b""))
         return decompress(header.metadata_compression, packed, header.metadata_bytes)
 
     def open_edits(self, cipher: Cipher, uid: bytes, dictionary: Dictionary | None = None) -> bytes:
-        """Opens the second part: a serialized Diff. The caller gives the dictionary the header names."""
+        """Opens the second part: a serialized Diff. The caller passes the dictionary that the header names."""
         header = self.header
         sealed = memoryview(self.record)[self._edits_start :]
         if len(sealed) != header.edit_stored_bytes:
@@ -160,14 +161,14 @@ class Entry:
 
 
 def sequence_of(record: Bytes) -> int:
-    """The sequence that a record's own header names. Raises Corrupt."""
+    """Returns the sequence in a record's header. Raises Corrupt."""
     check_prefix(record, MAGIC, _PREFIX.size + NONCE_BYTES + TAG_BYTES)
     end = _PREFIX.size + _PREFIX.unpack_from(record)[3]
     return _parse(EntryHeader, bytes(record[_PREFIX.size : end])).sequence
 
 
 def unpack(record: Bytes, sequence: int) -> Entry:
-    """Takes a record apart. Raises Corrupt unless it is an entry of this sequence."""
+    """Unpacks a record. Raises Corrupt unless it is an entry of this sequence."""
     check_prefix(record, MAGIC, _PREFIX.size + NONCE_BYTES + TAG_BYTES)
     length = _PREFIX.unpack_from(record)[3]
     end = _PREFIX.size + length
@@ -183,14 +184,14 @@ def unpack(record: Bytes, sequence: int) -> Entry:
 
 
 def stored_bytes(entry: Entry) -> int:
-    """What an entry takes at rest, or took before its version was pruned."""
+    """Returns the size of an entry at rest; of a pruned version, its size before."""
     header = entry.header
     clear_bytes = len(entry.record) if header.parts_id else len(entry.husk())
     return clear_bytes + header.edit_stored_bytes
 
 
 def entry_digest(cipher: Cipher, header: EntryHeader, metadata: bytes, edits_hash: bytes) -> bytes:
-    """The history digest: covers this entry as stored and, through ``previous_digest``, all before it."""
+    """Returns the history digest. It covers this entry as stored and, by ``previous_digest``, all entries before."""
     numbers = _DIGESTED.pack(
         header.epoch, header.sequence, header.kind, header.version, header.parent_version, header.create_time_us
     )
@@ -209,4 +210,4 @@ def _parse(kind: type[M], data: bytes) -> M:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise Corrupt(f"stored bytes are no {kind.__name__}") from None
+        raise Corrupt(f"stored bytes are not a {kind.__name__}") from None

@@ -1,7 +1,7 @@
-"""Keyed hashes of names: what stands in LMDB keys and object names instead of what users called things.
+"""Keyed hashes of names. LMDB keys and object names contain these hashes instead of the users' names.
 
-A namespace's name key is random and never rotated: rotating it would move every row. Who steals it can test guesses
-of names, and nothing else.
+A namespace's name key is random and is never rotated, because that would move every row. An attacker who steals it can
+test guesses of names, and nothing else.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class NameKey:
         return self._hash(b"label", key.encode(), value.encode())
 
     def status(self, status: int) -> bytes:
-        """8 bytes for a status: there are few of them, and nobody chooses them."""
+        """8 bytes for a status. They are enough because there are few statuses, and users do not choose them."""
         return self._hash(b"status", b"%d" % status)[:STATUS_HASH_BYTES]
 
     def namespace(self, name: str) -> bytes:
-        """16 bytes for a namespace; used on the root's name key."""
+        """16 bytes for a namespace. Use it on the root's name key."""
         return self._hash(b"namespace", name.encode())
 
     def _hash(self, *parts: bytes) -> bytes:

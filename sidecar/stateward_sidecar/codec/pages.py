@@ -1,12 +1,12 @@
-"""Cutting a state into pages that fit a message.
+"""Cuts a state into pages that fit into a message.
 
-A page is a fragment of ``stateward.v1.State`` on the wire: slots ascending by name, then logs ascending by name. A
-log that goes on in the next page has its first index there. A value larger than a page travels as ``ValueChunk``s,
-one to a page; a page with a piece of a log's entry also shows the log, without entries and with that entry's index,
-so that a reader always takes the state first and then the chunk.
+A page is a fragment of ``stateward.v1.State`` on the wire: slots ascending by name, then logs ascending by name. A log
+that continues in the next page has a first index there. A value larger than a page is sent as ``ValueChunk``s, one in
+each page. A page with a piece of a log's entry also has the log, without entries and with that entry's index, so that a
+reader always reads the state first and then the chunk.
 
-Every page but the last says ``partial``; the last one says it if a projection was used. Nothing is remembered
-between pages: a ``Position`` says where the next one begins, in a state that never changes.
+Every page but the last has ``partial`` set. The last page has it set if a projection was used. The daemon remembers
+nothing between pages: a ``Position`` says where the next page begins, in a state that never changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stateward_sidecar.errors import InvalidField
 
 SLOTS, LOGS = 0, 1
 
-# At most what a slot or a log takes beside its name and values: tags, lengths, index and version.
+# The most bytes of a slot or a log without its name and values: tags, lengths, index and version.
 _SLOT_OVERHEAD_BYTES = 16
 _LOG_OVERHEAD_BYTES = 40
 _PARTIAL = b"\x18\x01"
@@ -43,19 +43,19 @@ _POSITION = struct.Struct(">BQQ")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is shown. None = all; a number = only so many of the log's last entries."""
+    """The selected slots and logs. None = all. The number of a log = only that many of its last entries."""
 
     slots: frozenset[str] | None = None
     logs: dict[str, int | None] | None = None
 
     @property
     def is_everything(self) -> bool:
-        """True where nothing is left out."""
+        """True if nothing is left out."""
         return self.slots is None and self.logs is None
 
 
 class Position(NamedTuple):
-    """Where a page begins: in slots or logs, at a name, at an entry of what is selected, at a byte of its data."""
+    """The place where a page begins: slots or logs, a name, a selected entry, and a byte of its data."""
 
     section: int
     name: str
@@ -63,23 +63,23 @@ class Position(NamedTuple):
     offset_bytes: int
 
     def pack(self) -> bytes:
-        """Makes bytes of it, for a page token."""
+        """Returns the position as bytes, for a page token."""
         return _POSITION.pack(self.section, self.entry, self.offset_bytes) + self.name.encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Position:
-        """Reads the bytes of ``pack``. Raises InvalidField where they are none."""
+        """The reverse of ``pack``. Raises InvalidField for other bytes."""
         try:
             section, entry, offset_bytes = _POSITION.unpack_from(data)
             name = data[_POSITION.size :].decode()
         except (struct.error, UnicodeDecodeError):
-            raise InvalidField("page_token", "it is not one that this server gave out") from None
+            raise InvalidField("page_token", "this server did not make it") from None
         return cls(section, name, entry, offset_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: wire bytes of a State, a piece of a large value or None, and where the next one begins or None."""
+    """One page: wire bytes of a State, a piece of a large value or None, and the position of the next page or None."""
 
     state: bytes
     chunk: ValueChunk | None
@@ -87,7 +87,7 @@ class Page:
 
 
 def selection_of(projection: Projection | None) -> Selection:
-    """Reads a projection. None = everything; a projection selects what it names and nothing else."""
+    """Reads a projection, which selects only what it names. None = everything."""
     if projection is None:
         return Selection()
     logs: dict[str, int | None] = {}
@@ -99,9 +99,9 @@ def selection_of(projection: Projection | None) -> Selection:
 
 
 def page(tree: StateTree, selection: Selection, position: Position | None, max_bytes: int) -> Page:
-    """Cuts the page that begins at ``position``; None = the first one.
+    """Cuts the page that begins at ``position``; None = the first page.
 
-    It has about ``max_bytes`` at most (>= 1): a single value that just fits may come with its name beyond that.
+    The page has at most about ``max_bytes`` (>= 1). The name of a single value that just fits may exceed that.
     """
     if position is None and selection.is_everything and _bound_wire_bytes(tree) <= max_bytes:
         return Page(wire(tree), None, None)
@@ -123,14 +123,14 @@ def page(tree: StateTree, selection: Selection, position: Position | None, max_b
 
 
 def _list_places(tree: StateTree, selection: Selection) -> list[tuple[int, str]]:
-    """Lists section and name of all that is selected and exists, in the order in which it is shown."""
+    """Lists section and name of all selected slots and logs that exist, in the order of the pages."""
     slots = tree.slots.keys() if selection.slots is None else tree.slots.keys() & selection.slots
     logs = tree.logs.keys() if selection.logs is None else tree.logs.keys() & selection.logs.keys()
     return [(SLOTS, name) for name in sorted(slots)] + [(LOGS, name) for name in sorted(logs)]
 
 
 def _find(places: list[tuple[int, str]], position: Position | None) -> tuple[int, int, int]:
-    """Returns the number of the place, and entry and byte in it."""
+    """Returns the index of the place, and entry and byte in it."""
     if position is None:
         return 0, 0, 0
     place = (position.section, position.name)
@@ -145,7 +145,7 @@ def _bound_wire_bytes(tree: StateTree) -> int:
 
 
 def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
-    """Returns how many frames fit, at least one if there is any, and their bytes."""
+    """Returns how many frames fit, at least one if there are any, and their bytes."""
     count = size_bytes = 0
     for total in accumulate(map(len, items)):
         if total > room_bytes and count:
@@ -157,8 +157,7 @@ def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
 class _Cut:
     """A page that is being filled.
 
-    Both ``take_`` methods return None when they took all there was to take, else entry and byte where the next page
-    goes on.
+    Both ``take_`` methods return None if they took everything, else entry and byte at which the next page continues.
     """
 
     def __init__(self, tree: StateTree, selection: Selection, max_bytes: int) -> None:
@@ -204,7 +203,7 @@ class _Cut:
         return (entry + count, 0) if count < len(items) else None
 
     def _take_chunk(self, chunk: ValueChunk, value: bytes, at: int, offset_bytes: int) -> int | None:
-        """Takes a piece of the Value that begins at byte ``at``; returns where the next begins, None at its end."""
+        """Takes a piece of the Value at byte ``at``. Returns the offset of the next piece; None at the end."""
         span = find_data(value, at)
         if span is None:
             raise InvalidField("max_bytes", "too small for a reference to a blob")

@@ -1,7 +1,7 @@
-"""Large content as rows of at most 1 MiB, each sealed and bound to its place.
+"""Stores large content as rows of at most 1 MiB, each sealed and bound to its place.
 
-Two users: snapshots, and edits that are too large for one row. The content is compressed as a whole, cut, and each
-piece sealed with how many there are, so that a missing, foreign or swapped piece is found.
+Snapshots, and edits that are too large for one row, are stored in this way. The content is compressed as a whole and
+cut. Each piece is sealed with the number of pieces, so that a read finds a missing, foreign or swapped piece.
 
     magic ‖ format ‖ suite ‖ nonce ‖ (u8 compression ‖ u64 uncompressed bytes ‖ u32 pieces ‖ digest ‖ piece) ‖ tag
 """
@@ -38,24 +38,24 @@ class Content:
 
     @property
     def stored_bytes(self) -> int:
-        """About what it takes at rest."""
+        """Approximate size at rest."""
         return sum(len(piece) + 64 for piece in self.pieces)
 
 
 def pack_snapshot(snapshot: bytes) -> Content:
-    """Compresses a snapshot; never against anything, so that it stands alone."""
+    """Compresses a snapshot without a dictionary, so that it is self-contained."""
     compression, packed = compress(snapshot, level=SNAPSHOT_LEVEL)
     return Content(compression, packed, len(snapshot))
 
 
 def seal_piece(cipher: Cipher, magic: bytes, content: Content, index: int, digest: bytes, *place: Bytes) -> bytes:
-    """Seals one piece. ``digest`` is that of the version the content belongs to (zeros where there is none yet)."""
+    """Seals one piece. ``digest`` is the digest of the content's version (zeros if there is none yet)."""
     head = _HEAD.pack(content.compression, content.size_bytes, len(content.pieces), digest)
     return seal_record(cipher, magic, head + content.pieces[index], _INDEX.pack(index), *place)
 
 
 def piece_digest(cipher: Cipher, magic: bytes, first: Bytes, *place: Bytes) -> bytes:
-    """The digest that the first piece carries. Raises Corrupt."""
+    """Returns the digest in the first piece. Raises Corrupt."""
     digest: bytes = _HEAD.unpack_from(open_record(cipher, magic, first, _INDEX.pack(0), *place))[3]
     return digest
 
@@ -63,17 +63,17 @@ def piece_digest(cipher: Cipher, magic: bytes, first: Bytes, *place: Bytes) -> b
 def open_pieces(
     cipher: Cipher, magic: bytes, rows: Iterator[Bytes], *place: Bytes, dictionary: Dictionary | None = None
 ) -> tuple[bytes, bytes]:
-    """The reverse: returns the content and its digest. Raises Corrupt where a piece is missing or foreign."""
+    """Opens all pieces. Returns the content and its digest. Raises Corrupt if a piece is missing or foreign."""
     packed: list[bytes] = []
     head: tuple[int, int, int, bytes] | None = None
     for index, row in enumerate(rows):
         plain = open_record(cipher, magic, row, _INDEX.pack(index), *place)
         found = _HEAD.unpack_from(plain)
         if head is not None and found != head:
-            raise Corrupt("pieces of different contents stand under one name")
+            raise Corrupt("pieces of different contents are stored under one name")
         head = found
         packed.append(plain[_HEAD.size :])
     if head is None or len(packed) != head[2]:
-        raise Corrupt(f"{len(packed)} of {head[2] if head else 'all'} pieces are there")
+        raise Corrupt(f"{len(packed)} of {head[2] if head else 'all'} pieces are present")
     compression, size_bytes, _, digest = head
     return decompress(cast("Compression", compression), b"".join(packed), size_bytes, dictionary), digest

@@ -1,7 +1,7 @@
-"""Encoding a large message piece by piece, in the bytes of ``SerializeToString(deterministic=True)``.
+"""Encodes a large message piece by piece, to the same bytes as ``SerializeToString(deterministic=True)``.
 
-protobuf's encoder doubles its buffer as it goes and frees nothing before its end: 60 MB take 190 MB for a moment. Here
-they take 60. For small messages protobuf is many times faster.
+protobuf's encoder doubles its buffer and frees nothing before its end: 60 MB take 190 MB for a moment. This encoder
+needs 60. For small messages protobuf is many times faster.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.state_pb2 import Log, State, Value
 from stateward_sidecar.codec.state import varint
 
-# Messages that may be large without one large value.
+# Messages that may be large without having a large value.
 _DEEP = frozenset(kind.DESCRIPTOR.full_name for kind in (SaveRequest, State, Log, Diff, Edit, Append))
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
-# An edit that appends fewer entries is encoded as a whole. So is a piece put together of what is smaller than itself:
-# the C library gives a piece of this size back to the system as soon as it is freed.
+# An edit that appends fewer entries than this is encoded as a whole.
 _MANY_ENTRIES = 1000
+# Small parts are joined to pieces of this size, which the C library gives back to the system as soon as they are freed.
 _PIECE_BYTES = 4 << 20
-# Names stand in the order of their bytes, but some versions of protobuf put a name after those that it begins.
+# protobuf sorts names by their bytes. Some versions put a name after the longer names that begin with it.
 _PROBE = State(slots={"a": Value(number=0), "ab": Value(number=0)}).SerializeToString(deterministic=True)
 _NAME_END = b"\xff" if _PROBE.index(b"\x0a\x01a") > _PROBE.index(b"\x0a\x02ab") else b""
 
@@ -41,12 +41,12 @@ def encode(message: Message) -> bytes:
 
 
 def encode_pieces(message: Message) -> list[bytes]:
-    """Encodes a message; the pieces of it, in their order."""
+    """Encodes a message. Returns its pieces in their order."""
     return _encode(message).pieces()
 
 
 def count_bytes(message: Message) -> int:
-    """How long a message is on the wire. protobuf's ``ByteSize`` encodes it, and needs the same memory."""
+    """Returns the size of a message on the wire. protobuf's ``ByteSize`` would need the memory of an encoding."""
     return sum(map(len, encode_pieces(message)))
 
 
@@ -123,7 +123,7 @@ def _put_messages(out: _Pieces, field: FieldDescriptor, values: Iterable[Any]) -
 
 
 def _put_plain(out: _Pieces, message: Message, field: FieldDescriptor, value: Any) -> None:
-    """A field that is a number, a text or a map, or repeats numbers or texts."""
+    """Adds a field that is a number, a text or a map, or that repeats numbers or texts."""
     if isinstance(message, State) and field.message_type is not None:
         _put_named(out, field, value)
         return
@@ -138,7 +138,7 @@ def _put_plain(out: _Pieces, message: Message, field: FieldDescriptor, value: An
 
 
 def _put_named(out: _Pieces, field: FieldDescriptor, values: Any) -> None:
-    """The slots or the logs of a state."""
+    """Adds the slots or the logs of a state."""
     assert field.message_type is not None
     tag, value_field = varint(field.number << 3 | _BYTES), field.message_type.fields_by_name["value"]
     for name in sorted(values, key=lambda name: name.encode() + _NAME_END):

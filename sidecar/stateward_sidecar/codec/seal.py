@@ -1,8 +1,8 @@
 """Authenticated encryption of everything at rest.
 
-Suite 1 is AES-256-GCM with a random 96-bit nonce. A thread's data key is never used as it is: HKDF (RFC 5869) expands
-it into one key for encryption and one for digests. Records begin with two magic bytes, the format and the suite, so a
-reader meets an unknown format as a typed error and never as garbage.
+Suite 1 is AES-256-GCM with a random 96-bit nonce. A thread's data key is never used directly: HKDF (RFC 5869) expands
+it into one key for encryption and one for digests. Records begin with two magic bytes, the format and the suite, so an
+unknown format is a typed error for a reader, and never garbage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 
 NONCES_DRAWN = 128
-# A nonce leaves this list once; the daemon never forks.
+# Each nonce leaves this list once. The daemon never forks.
 _nonces: list[bytes] = []
 _LENGTH = struct.Struct(">I").pack
 
@@ -44,8 +44,8 @@ class Cipher:
 
     def __init__(self, data_key: bytes) -> None:
         self._aead = AESGCM(_expand(data_key, b"stateward v1 encryption"))
-        # HMAC (RFC 2104) with its two padded keys made once: half the time of the library's one call, which looks
-        # the hash up and pads the key every time.
+        # HMAC (RFC 2104) with its two padded keys made once. This takes half the time of the library's function, which
+        # looks up the hash and pads the key in every call.
         key = _expand(data_key, b"stateward v1 digest").ljust(SHA256_BLOCK_BYTES, b"\0")
         self._inner = key.translate(_INNER_PAD)
         self._outer = key.translate(_OUTER_PAD)
@@ -66,17 +66,17 @@ class Cipher:
         return self.digest_joined(length_prefixed(*parts))
 
     def digest_joined(self, data: bytes) -> bytes:
-        """The same of parts that were joined before."""
+        """Returns the same digest of parts that are joined already."""
         return sha256(self._outer + sha256(self._inner + data).digest()).digest()[:DIGEST_BYTES]
 
 
 def record_prefix(magic: bytes) -> bytes:
-    """What a record of this kind begins with."""
+    """Returns the first bytes of a record of this kind."""
     return magic + bytes((FORMAT, SUITE_AES_256_GCM))
 
 
 def seal_record(cipher: Cipher, magic: bytes, plaintext: Bytes, *place: Bytes) -> bytes:
-    """Returns magic ‖ format ‖ suite ‖ nonce ‖ ciphertext ‖ tag; ``place`` says where the record belongs."""
+    """Returns magic ‖ format ‖ suite ‖ nonce ‖ ciphertext ‖ tag. ``place`` binds the record to its place."""
     prefix = record_prefix(magic)
     nonce = new_nonce()
     return prefix + nonce + cipher.encrypt(nonce, plaintext, length_prefixed(prefix, *place))
@@ -91,7 +91,7 @@ def open_record(cipher: Cipher, magic: bytes, record: Bytes, *place: Bytes) -> b
 
 
 def check_prefix(record: Bytes, magic: bytes, least_bytes: int) -> None:
-    """Raises Corrupt unless a record has this magic and a format and suite this version reads."""
+    """Raises Corrupt unless a record has this magic, and a format and suite that this version reads."""
     if len(record) < least_bytes:
         raise Corrupt(f"a record has {len(record)} bytes, fewer than the {least_bytes} of its kind")
     if bytes(record[:2]) != magic:
@@ -111,7 +111,7 @@ def content_hash(data: Bytes) -> bytes:
 
 
 def new_nonce() -> bytes:
-    """12 random bytes that were never used. Drawn from the system many at a time: each draw lets other threads in."""
+    """Returns 12 unused random bytes. Draws many at once, because each draw releases the interpreter."""
     try:
         return _nonces.pop()
     except IndexError:

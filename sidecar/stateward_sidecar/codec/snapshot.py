@@ -1,8 +1,8 @@
-"""A state as the bytes of ``stateward.storage.v1.Snapshot``, and back.
+"""Turns a state into the bytes of ``stateward.storage.v1.Snapshot``, and back.
 
-protobuf keeps the interpreter to itself while it parses a message or encodes one: 150 ms for a value of 30 MB on a busy
-machine, in which no call is answered. So a large snapshot is taken apart by hand, fields at a time, and other threads
-get their turns in between. A value that is large is copied as it stands, and never parsed.
+protobuf holds the interpreter while it parses or encodes a message: 150 ms for a value of 30 MB on a busy machine, in
+which no call is answered. So this module takes a large snapshot apart by hand, some fields at a time, and other threads
+run in between. A large value is copied and never parsed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stateward_sidecar.codec.state import (
 )
 from stateward_sidecar.errors import Corrupt
 
-# What is parsed at once, and what is copied at once: a millisecond or two.
+# The most bytes that are parsed at once, and that are copied at once. Each takes a millisecond or two.
 PARSED_BYTES, COPIED_BYTES = 1 << 20, 4 << 20
 # Tags: of Snapshot, NamedValue and NamedLog.
 _SLOTS, _LOGS, _VALUE, _ENTRY = 0x0A, 0x12, 0x12, 0x12
@@ -35,7 +35,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def to_snapshot(tree: StateTree) -> bytes:
-    """Serializes a tree, names ascending: the same bytes for the same tree."""
+    """Serializes a tree, names ascending. Equal trees give equal bytes."""
     parts: list[bytes] = []
     for name in sorted(tree.slots):
         put_slot(parts, name, tree.slots[name])
@@ -53,7 +53,7 @@ def to_snapshot(tree: StateTree) -> bytes:
 
 
 def from_snapshot(data: bytes) -> StateTree:
-    """Parses the bytes of ``to_snapshot``. Raises Corrupt where they are none."""
+    """The reverse of ``to_snapshot``. Raises Corrupt if the bytes are not a snapshot."""
     slots, logs, retired, count = dict[str, bytes](), dict[str, LogState](), dict[str, int](), 0
     try:
         for span in _spans(data, 0, len(data)):
@@ -80,7 +80,7 @@ def from_snapshot(data: bytes) -> StateTree:
 
 
 class _Span(NamedTuple):
-    """Some bytes of a message: one large field, or a row of small ones (tag 0), which begins where its content does."""
+    """Some bytes of a message: one large field, or a row of small fields (tag 0), whose content begins at its start."""
 
     tag: int
     start: int
@@ -89,14 +89,14 @@ class _Span(NamedTuple):
 
 
 def _cut(data: bytes, start: int, stop: int) -> bytes:
-    """A copy. Slices are copied a few milliseconds at a time, and they are joined beside other threads."""
+    """Returns a copy. Copies slices a few milliseconds at a time, and joins them beside other threads."""
     if stop - start <= COPIED_BYTES:
         return data[start:stop]
     return b"".join([data[at : min(at + COPIED_BYTES, stop)] for at in range(start, stop, COPIED_BYTES)])
 
 
 def _spans(data: bytes, start: int, stop: int) -> Iterator[_Span]:
-    """All bytes of a message, in their order. Raises DecodeError, IndexError."""
+    """Yields all bytes of a message as spans, in their order. Raises DecodeError, IndexError."""
     if stop - start <= PARSED_BYTES:
         if start < stop:
             yield _Span(0, start, start, stop)
@@ -105,7 +105,7 @@ def _spans(data: bytes, start: int, stop: int) -> Iterator[_Span]:
     while at < stop:
         field_start = at
         tag, size_bytes = data[at], data[at + 1]
-        if size_bytes < _LONG and tag < _LONG and tag & 7 == _BYTES:  # most; the other way is slow
+        if size_bytes < _LONG and tag < _LONG and tag & 7 == _BYTES:  # most fields; the other branch is slow
             at += 2 + size_bytes
             content = at
         else:
@@ -126,7 +126,7 @@ def _spans(data: bytes, start: int, stop: int) -> Iterator[_Span]:
 
 
 def _skip(data: bytes, tag: int, at: int) -> tuple[int, int]:
-    """Where the content of a field begins and ends."""
+    """Returns where the content of a field begins and ends."""
     kind = tag & 7
     if kind == _BYTES:
         size_bytes, at = read_varint(data, at)
@@ -152,7 +152,7 @@ def _read_log(data: bytes, log: _Span) -> tuple[str, LogState]:
     name, first_index, rewritten_version, items = "", 0, 0, list[bytes]()
     for span in _spans(data, log.content, log.stop):
         field = _cut(data, span.start, span.stop)
-        if span.tag == _ENTRY:  # it is framed as it stands
+        if span.tag == _ENTRY:  # the field has the bytes of a frame
             items.append(field)
             continue
         part = NamedLog.FromString(field)

@@ -1,19 +1,18 @@
-"""A state in memory: immutable, sharing what did not change, and kept as wire bytes so that reading it is joining.
+"""A state in memory. It is immutable, shares unchanged parts with other states, and is kept as wire bytes.
 
     StateTree ─ slots    name → serialized Value
               ├ logs     name → LogState ─ Entries, a view of a shared list of framed values
               └ retired  name → the index the next entry of a deleted log gets
 
-Indexes of a log. Its entries are contiguous: they are those in [first_index, next_index). What is deleted or trimmed
-at the start is never numbered again: a trim raises ``first_index``, a deletion retires the log with its
-``next_index``, from which a later log of that name goes on. Cutting from the end gives the cut indexes up for reuse
-and sets ``rewritten_version``, so that a reader that folded entries starts again. For the same reason a log that is
-made under a retired name begins with ``rewritten_version`` set.
+The entries of a log have the contiguous indexes [first_index, next_index). An index that is deleted, or trimmed at the
+start, is never used again. A trim raises ``first_index``. A deletion retires the log's name with its ``next_index``, at
+which a later log of that name begins. A cut from the end frees the cut indexes for reuse and sets
+``rewritten_version``, so that a reader that folded entries starts again. For the same reason a log that is made under a
+retired name begins with ``rewritten_version`` set.
 
-A *framed* value is one element of ``Log.entries`` on the wire: tag, varint length, serialized Value. Joining frames
-gives a log, and a whole state is one join with one copy of its bytes (1 MB in 2,000 entries: 0.1 ms; with a log's
-bytes joined on their own first it is 1 ms, most of it page faults). A snapshot has another tag there, which costs it
-0.4 ms more, in the background.
+A *framed* value is one element of ``Log.entries`` on the wire: tag, varint length, serialized Value. Joined frames are
+a log, and a whole state is one join with one copy of its bytes (1 MB in 2,000 entries: 0.1 ms; if the bytes of each log
+are joined first, 1 ms, most of it page faults).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from typing import overload
 
 from stateward.v1.state_pb2 import State
 
-# A view that pins more dropped entries than it shows, and more than these, is copied: a window that moves along a log
-# would otherwise keep every entry it ever showed.
+# A view that keeps more dropped entries than it shows, and more than this, is copied. Otherwise a window that moves
+# along a log would keep every entry that it ever showed.
 _COMPACT_SLACK_ENTRIES = 64
-# Looking for the end of a shared list and growing it are two steps; without the lock two threads that append to one
-# view could both take its end.
+# To find the end of a shared list and to grow it are two steps. Without the lock, two threads that append to one view
+# could both take its end.
 _GROWING = threading.Lock()
 _ONE_BYTE = tuple(bytes((number,)) for number in range(128))
 _MEDIA_TYPE_TAG = 0x0A
@@ -39,8 +38,8 @@ _DATA_TAG = 0x12
 class Entries:
     """The framed values of a log, oldest first: an immutable view of a list that later views share.
 
-    Appending to the view that ends where its list ends grows the list: older views do not look past their own end.
-    Any other view copies the pointers first. ``size_bytes`` is the sum of the frames' lengths.
+    An append to the view that ends where its list ends grows the list, because older views do not read past their own
+    end. An append to any other view copies the pointers first. ``size_bytes`` is the sum of the frames' lengths.
     """
 
     __slots__ = ("_items", "_start", "_stop", "size_bytes")
@@ -96,7 +95,7 @@ class Entries:
         return draft.seal()
 
     def replace(self, position: int, item: bytes) -> Entries:
-        """Returns these entries with another one at ``position``. Copies the pointers."""
+        """Returns these entries with ``item`` at ``position``. Copies the pointers."""
         draft = self.edit()
         draft.replace(position, item)
         return draft.seal()
@@ -115,9 +114,9 @@ class Entries:
 
 
 class EntriesDraft:
-    """Entries while one diff changes them: the pointers are copied at most once however many edits there are.
+    """Entries while one diff changes them. The pointers are copied at most once for any number of edits.
 
-    Counts and positions must lie inside; the caller checks. After ``seal`` the draft must not be used.
+    The caller checks that counts and positions are in range. After ``seal`` the draft must not be used.
     """
 
     __slots__ = ("_items", "_private", "_start", "_stop", "size_bytes")
@@ -126,7 +125,7 @@ class EntriesDraft:
         self._items = base._items
         self._start = base._start
         self._stop = base._stop
-        self._private = False  # True once nobody else has this list
+        self._private = False  # True if no other view has this list
         self.size_bytes = base.size_bytes
 
     def __len__(self) -> int:
@@ -142,7 +141,7 @@ class EntriesDraft:
         self.size_bytes += sum(map(len, items))
 
     def replace(self, position: int, item: bytes) -> None:
-        """Puts a framed value in the place of another."""
+        """Replaces a framed value."""
         if not self._private:
             self._own()
         at = self._start + position
@@ -163,13 +162,13 @@ class EntriesDraft:
             del self._items[stop:]
 
     def seal(self) -> Entries:
-        """Ends the draft and returns what it holds."""
+        """Ends the draft and returns its entries."""
         if len(self._items) > 2 * len(self) + _COMPACT_SLACK_ENTRIES:
             self._own()
         return Entries(self._items, self._start, self._stop, self.size_bytes)
 
     def _grow_shared(self, items: list[bytes]) -> bool:
-        # An empty view owns its list instead: the list may be that of EMPTY_ENTRIES, which everybody shares.
+        # An empty view gets a list of its own, because its list may be that of EMPTY_ENTRIES, which all share.
         if self._start == self._stop:
             return False
         with _GROWING:
@@ -196,16 +195,16 @@ class LogState:
 
     @property
     def next_index(self) -> int:
-        """The index the next entry gets."""
+        """The index of the next entry."""
         return self.first_index + len(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class StateTree:
-    """A whole state. The dicts are never changed once they are in a tree.
+    """A whole state. The dicts of a tree never change.
 
-    ``size_bytes`` is what the limit on states counts: names in UTF-8 (of slots, logs and retired logs, so that making
-    and deleting logs is bounded too), serialized Values of slots, and frames of entries.
+    ``size_bytes`` is the size that the limit on states counts: names in UTF-8 (of slots, logs and retired logs, so that
+    making and deleting logs is bounded too), serialized Values of slots, and frames of entries.
     """
 
     slots: dict[str, bytes]
@@ -215,7 +214,7 @@ class StateTree:
 
     @classmethod
     def of(cls, slots: dict[str, bytes], logs: dict[str, LogState], retired: dict[str, int]) -> StateTree:
-        """Makes a tree and counts its size. Takes the dicts over."""
+        """Makes a tree and counts its size. The tree owns the dicts from then on."""
         size = sum(byte_length(name) + len(value) for name, value in slots.items())
         size += sum(byte_length(name) + log.entries.size_bytes for name, log in logs.items())
         size += sum(map(byte_length, retired))
@@ -241,7 +240,7 @@ def to_message(tree: StateTree) -> State:
 
 
 def from_message(state: State) -> StateTree:
-    """Makes a tree of a message, taken as it is: an absent first index is 0, and nothing is retired."""
+    """Makes a tree of a message. An absent first index is 0, and no logs are retired."""
     slots = {name: value.SerializeToString() for name, value in state.slots.items()}
     logs = {
         name: LogState(log.first_index, _entries_of(log.entries), log.rewritten_version)
@@ -251,13 +250,13 @@ def from_message(state: State) -> StateTree:
 
 
 def put_slot(parts: list[bytes], name: str, value: bytes) -> None:
-    """Adds one slot: an entry of ``State.slots``, which is a ``NamedValue`` of ``Snapshot.slots`` byte for byte."""
+    """Adds one entry of ``State.slots``. It has the same bytes as a ``NamedValue`` of ``Snapshot.slots``."""
     head = name_field(name) + b"\x12" + varint(len(value))
     parts += (b"\x0a", varint(len(head) + len(value)), head, value)
 
 
 def put_log(parts: list[bytes], name: str, log: LogState) -> None:
-    """Adds one entry of ``State.logs``. The first index is always there, a rewritten version of 0 never."""
+    """Adds one entry of ``State.logs``. It always has the first index, and never a rewritten version of 0."""
     first = b"\x08" + varint(log.first_index)
     rewritten = number_field(b"\x18", log.rewritten_version)
     log_bytes = len(first) + log.entries.size_bytes + len(rewritten)
@@ -268,7 +267,7 @@ def put_log(parts: list[bytes], name: str, log: LogState) -> None:
 
 
 def frame(value: bytes) -> bytes:
-    """Makes a serialized Value an element of ``Log.entries``."""
+    """Returns a serialized Value as an element of ``Log.entries``."""
     return b"\x12" + varint(len(value)) + value
 
 
@@ -278,7 +277,7 @@ def unframe(item: bytes) -> bytes:
 
 
 def skip_prefix(item: bytes) -> int:
-    """Tells where in a frame the serialized Value begins."""
+    """Returns the place in a frame at which the serialized Value begins."""
     return read_varint(item, 1)[1]
 
 
@@ -286,7 +285,7 @@ def varint(number: int) -> bytes:
     """Encodes a number >= 0 in base 128, lowest digits first, as protobuf does."""
     if number < 0x80:
         return _ONE_BYTE[number]
-    if number < 0x4000:  # by far the most: lengths of messages of a chat
+    if number < 0x4000:  # most numbers: lengths of chat messages
         return bytes((number & 0x7F | 0x80, number >> 7))
     digits = bytearray()
     while number > 0x7F:
@@ -298,7 +297,7 @@ def varint(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DataSpan:
-    """Where the data of a serialized Value lies: bytes ``start`` to ``stop`` of it, after the media type's field."""
+    """The place of the data in a serialized Value: bytes ``start`` to ``stop``, after the field of the media type."""
 
     media_type_field: bytes
     start: int
@@ -313,10 +312,10 @@ class DataSpan:
 
 
 def find_data(value: bytes, at: int = 0) -> DataSpan | None:
-    """Finds the data in a serialized Value that begins at byte ``at``, without copying it. None = it holds a blob or a
-    number.
+    """Finds the data in a serialized Value that begins at byte ``at``, without copying it.
 
-    Relies on fields standing in the order of their numbers, as every protobuf serializer writes them.
+    Returns None if the Value holds a blob or a number. Relies on the order of fields by number, in which every protobuf
+    serializer writes them.
     """
     begin = at
     if at < len(value) and value[at] == _MEDIA_TYPE_TAG:
@@ -330,12 +329,12 @@ def find_data(value: bytes, at: int = 0) -> DataSpan | None:
 
 
 def byte_length(name: str) -> int:
-    """Tells how many bytes a name has in UTF-8."""
+    """Returns the number of bytes of a name in UTF-8."""
     return len(name) if name.isascii() else len(name.encode())
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at byte ``at``, and where it ends."""
+    """Returns the number at byte ``at``, and the place after it."""
     number = shift = 0
     while data[at] > 0x7F:
         number |= (data[at] & 0x7F) << shift
@@ -345,13 +344,13 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def name_field(name: str) -> bytes:
-    """Field 1 of everything that has a name."""
+    """Returns field 1 of every message with a name."""
     encoded = name.encode()
     return b"\x0a" + varint(len(encoded)) + encoded
 
 
 def number_field(tag: bytes, number: int) -> bytes:
-    """A varint field, left out where it is 0."""
+    """Returns a varint field; empty if the number is 0."""
     return tag + varint(number) if number else b""
 
 
