@@ -1,48 +1,48 @@
 """What can go wrong, one class for each different reaction.
 
     StatewardError
-    ├── VersionMismatch        somebody else saved first: hydrate, redo the change, save (or use `update`)
+    ├── VersionMismatch        another agent saved first: hydrate, redo the change, save (or use `update`)
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
     │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
-    │   └── NoHandoff          the thread is not handed to anybody
-    ├── VersionPruned          it existed, and retention removed it
-    ├── InvalidRequest         the call is wrong whatever is stored: correct the program
-    │   ├── InvalidField       `.field` says where
-    │   ├── RequestIdReused    one request id for two different requests
-    │   └── FeatureUnavailable this daemon lacks what was asked for
+    │   └── NoHandoff          the thread is not handed to any agent
+    ├── VersionPruned          the version existed, and retention removed it
+    ├── InvalidRequest         the request can never succeed: correct the program
+    │   ├── InvalidField       `.field` names the wrong field
+    │   ├── RequestIdReused    one request id was used for two different requests
+    │   └── FeatureUnavailable this daemon lacks a feature that the request uses
     ├── AlreadyExists
     │   ├── ThreadExists       the new thread's name is taken
-    │   └── CheckpointIdReused one checkpoint id for two different checkpoints
-    ├── SchemaMismatch         the head has another schema than what is added to it
+    │   └── CheckpointIdReused one checkpoint id was used for two different checkpoints
+    ├── SchemaMismatch         the head's schema differs from the schema of the new data
     ├── EditConflict           an edit does not fit the stored state; `.edit` is its index
-    ├── OwnershipLost          somebody else may write this thread now
+    ├── OwnershipLost          this caller may not write the thread now
     │   ├── NotOwner           another sidecar holds it; nothing was written: wait, or `attach(take_over=True)`
-    │   ├── Fenced             another sidecar took it; what only this disk had is kept as the thread `.orphan`
+    │   ├── Fenced             another sidecar took it; the thread `.orphan` keeps what only this disk had
     │   ├── LeaseHeld  WriterAborted
-    ├── StaleAnswer            the question is no longer asked
-    ├── EffectError            what `thread.effect` says of a tool's call instead of its result
-    │   ├── ClaimLost          it was called, and somebody else settles it by now; `.result` is what it returned
-    │   ├── EffectFailed       it failed before
-    │   ├── EffectUncertain    it may have happened: find out, or call again with `check=`
-    │   └── EffectInProgress   somebody else is at it
+    ├── StaleAnswer            the thread no longer asks this question
+    ├── EffectError            `thread.effect` has no result to return
+    │   ├── ClaimLost          another agent has the claim now; `.result` is what the tool returned here
+    │   ├── EffectFailed       the tool failed before
+    │   ├── EffectUncertain    the tool may have run: find out, or call again with `check=`
+    │   └── EffectInProgress   another agent is running the tool
     ├── HandoffTaken           another agent has taken the work over
-    ├── KeyUnavailable         the data is there, its key is not
+    ├── KeyUnavailable         the daemon does not have the key that decrypts the data
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
-    ├── NotArchivedYet         the version IS saved, on this disk only so far: `wait_archived(.checkpoint)`
-    ├── Exhausted              something is full
+    ├── NotArchivedYet         the version IS saved, but only on this disk: `wait_archived(.checkpoint)`
+    ├── Exhausted              a limit is reached
     │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
     ├── Corrupt                stored bytes are missing or were changed
-    ├── Unavailable            try again later; the client itself already did for `retry_timeout` seconds
+    ├── Unavailable            try again later; the client has already retried for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
-    │   │   └── WrongTarget    what is at the target is no daemon, or may not be used: trying again does not help
+    │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
     │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
     │   ├── ShuttingDown  OutcomeUnknown
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
     ├── Unauthenticated  PermissionDenied
-    └── Internal               a fault of the daemon; its log has more
+    └── Internal               a bug in the daemon; its log has details
 
-React to the class (or `.reason`), never to the text.
+Programs should test the class (or `.reason`), never the message text.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ if TYPE_CHECKING:
 class StatewardError(Exception):
     """Base of all errors of this library.
 
-    `reason` is the ErrorReason without its prefix ("" = the error came without one), `code` the gRPC status code's
-    name, `metadata` the facts in machine-readable form, `retry_delay` how long the daemon asks to wait, if it does.
+    `reason` is the ErrorReason without its prefix, or "" if the error has none. `code` is the name of the gRPC status
+    code. `metadata` holds the facts of the message for programs. `retry_delay` is the time that the daemon asks the
+    client to wait before it retries; None = the daemon named no time.
     """
 
-    #: Whether the same request may succeed a moment later with nothing changed.
+    #: Whether the same request may succeed a moment later.
     retryable: ClassVar[bool] = False
 
     def __init__(
@@ -93,35 +94,35 @@ class StatewardError(Exception):
 
 
 class VersionMismatch(StatewardError):
-    """The branch's head is not what was expected: somebody saved in between. Hydrate, redo the change, save again."""
+    """The branch's head is not the expected version: another agent saved first. Hydrate, redo the change, save."""
 
     @property
     def current_version(self) -> int | None:
-        """Version of the head; 0 = the branch does not exist. None = not said."""
+        """Version of the head; 0 = the branch does not exist, None = unknown."""
         return self._number("current_version")
 
     @property
     def current_digest(self) -> bytes:
-        """Digest of the head, 16 bytes; empty = not said."""
+        """Digest of the head, 16 bytes; empty = unknown."""
         return bytes.fromhex(self.metadata.get("current_digest", ""))
 
     @property
     def expected_version(self) -> int | None:
-        """The version that the request expected."""
+        """The version that the request expected; None = unknown."""
         return self._number("expected_version")
 
 
 class NotFound(StatewardError):
-    """Base of what is not there."""
+    """Base of the errors for a thread, version or handoff that does not exist."""
 
     @property
     def thread(self) -> str:
-        """Name of the thread that was asked for; empty = not said."""
+        """Name of the requested thread; empty = unknown."""
         return self.metadata.get("thread", "")
 
 
 class ThreadNotFound(NotFound):
-    """There is no thread of this name (and uid)."""
+    """No thread has this name (and uid)."""
 
 
 class VersionNotFound(NotFound):
@@ -129,138 +130,140 @@ class VersionNotFound(NotFound):
 
 
 class NoHandoff(NotFound):
-    """The thread is not handed to anybody: it never was, or who gave it away went on with it."""
+    """The thread is not handed to any agent: it never was, or the agent that handed it over has continued it."""
 
 
 class VersionPruned(StatewardError):
-    """The version, or the place in the journal, was removed by retention or pruning. Take a newer one."""
+    """Retention or pruning removed the version or the journal position. Use a newer one."""
 
     @property
     def version(self) -> int | None:
-        """The version that was asked for; None = not said."""
+        """The requested version; None = unknown."""
         return self._number("version")
 
 
 class InvalidRequest(StatewardError):
-    """Base of what only a change of the program mends."""
+    """Base of the errors that can be corrected only by changing the program."""
 
 
 class InvalidField(InvalidRequest):
-    """A field of the request is wrong whatever is stored."""
+    """A field of the request is invalid, whatever the daemon has stored. Correct it."""
 
     @property
     def field(self) -> str:
-        """Path of the field in the request, such as `diff.edits[3].set_slot.slot`."""
+        """Path of the field in the request, such as `diff.edits[3].set_slot.slot`; empty = unknown."""
         return self.metadata.get("field", "")
 
 
 class RequestIdReused(InvalidRequest):
-    """The request id was used with another body. Every operation needs its own."""
+    """The request id was used before, with another body. Give every operation its own request id."""
 
 
 class FeatureUnavailable(InvalidRequest):
-    """The daemon does not have what the request uses. `.metadata["feature"]` names it."""
+    """The daemon does not have a feature that the request uses. `.metadata["feature"]` names the feature."""
 
 
 class AlreadyExists(StatewardError):
-    """Base of names that are taken."""
+    """Base of the errors for a name that is taken."""
 
 
 class ThreadExists(AlreadyExists):
-    """A thread of this name exists already. Choose another, or delete that one."""
+    """A thread of this name exists already. Choose another name, or delete that thread."""
 
 
 class CheckpointIdReused(AlreadyExists):
-    """The checkpoint id names another checkpoint of the branch."""
+    """Another checkpoint of the branch already has this checkpoint id."""
 
 
 class EditConflict(StatewardError):
-    """An edit does not fit the state it is applied to. Hydrate and make the change again."""
+    """An edit does not fit the stored state. Hydrate and make the change again."""
 
     @property
     def edit(self) -> int | None:
-        """Index of the edit in the diff; None = not said."""
+        """Index of the edit in the diff; None = unknown."""
         return self._number("edit")
 
     @property
     def field(self) -> str:
-        """Path of the field that does not fit."""
+        """Path of the field that does not fit; empty = unknown."""
         return self.metadata.get("field", "")
 
 
 class SchemaMismatch(StatewardError):
-    """The head has another schema than what was to be added to it. Migrate the thread, or update this program."""
+    """The head's schema differs from the schema of the new data. Migrate the thread, or update this program."""
 
     @property
     def schema(self) -> int | None:
-        """The head's; None = not said."""
+        """Schema of the head; None = unknown."""
         return self._number("schema")
 
 
 class OwnershipLost(StatewardError):
-    """Base of: somebody else may write this thread now. Stop, or take the thread over on purpose."""
+    """Base of the errors that mean: this caller may not write the thread now. Stop, or take the thread over."""
 
     @property
     def owner_id(self) -> str:
-        """The --owner-id of the sidecar that has the thread; empty = not said."""
+        """The --owner-id of the sidecar that holds the thread; empty = unknown."""
         return self.metadata.get("owner_id", "")
 
     @property
     def epoch(self) -> int | None:
-        """That sidecar's owner epoch; None = not said."""
+        """That sidecar's owner epoch; None = unknown."""
         return self._number("epoch")
 
 
 class LeaseHeld(OwnershipLost):
-    """Someone else holds the thread's lease. Wait for its end."""
+    """Another holder has the thread's lease. Wait until the lease ends."""
 
 
 class NotOwner(OwnershipLost):
-    """Another sidecar holds the thread; nothing was written. Go there, or wait with `thread.attach(wait=seconds)`.
+    """Another sidecar holds the thread; nothing was written.
 
-    The client waited already, if that sidecar was idle and its lease would have been over within `retry_timeout`.
+    Send the call to that sidecar, or wait for the thread with `thread.attach(wait=seconds)`. The client has already
+    waited if that sidecar was idle and its lease was to end within `retry_timeout`.
 
-    Where that sidecar's machine is known to be dead: `thread.attach(take_over=True)`, then the call again.
+    If that sidecar's machine is dead, call `thread.attach(take_over=True)`, then repeat the call.
     """
 
     @property
     def unchanged(self) -> timedelta | None:
-        """For how long it has been seen to archive nothing; None = not said."""
+        """How long this daemon has seen the owner archive nothing; None = unknown."""
         return self._span("unchanged_s")
 
     @property
     def free_in(self) -> timedelta | None:
-        """When the thread is free if it stays like that; None = not said."""
+        """The time until the thread is free if the owner archives nothing until then; None = unknown."""
         return self._span("free_in_s")
 
 
 class Fenced(OwnershipLost):
     """Another sidecar took the thread over. Hydrate to see the history as it is now.
 
-    What was committed here and not archived is kept: `client.thread(error.orphan)` can be read and forked.
+    The daemon keeps the entries that were committed here and not archived: `client.thread(error.orphan)` can be read
+    and forked.
     """
 
     @property
     def orphan(self) -> str:
-        """Name of the thread that keeps what only this disk had; empty = there was nothing."""
+        """Name of the thread that keeps the entries that only this disk had; empty = there were none."""
         return self.metadata.get("orphan", "")
 
     @property
     def common_sequence(self) -> int | None:
-        """The newest place in the journal that both histories share; None = not said."""
+        """The newest journal position that both histories share; None = unknown."""
         return self._number("common_sequence")
 
 
 class WriterAborted(OwnershipLost):
-    """An earlier frame of the stream failed. Reset the writer and send again what was not acknowledged."""
+    """An earlier frame of the stream failed. Reset the writer and send the unacknowledged changes again."""
 
 
 class StaleAnswer(StatewardError):
-    """The answer is for a question that is no longer asked. Look at the thread again."""
+    """The thread no longer asks the question that was answered. Read the thread again."""
 
 
 class EffectError(StatewardError):
-    """Base of what `thread.effect` says of a tool's call instead of its result. `key` and `anchor` name the effect."""
+    """Base of the errors that `thread.effect` raises if it has no result. `key` and `anchor` name the effect."""
 
     @property
     def key(self) -> str:
@@ -274,9 +277,9 @@ class EffectError(StatewardError):
 
 
 class ClaimLost(EffectError):
-    """The claim on the effect is somebody else's: it ran out, or an agent with the same holder name was started.
+    """Another agent has the claim on the effect: the claim ran out, or an agent with the same holder name started.
 
-    The tool was called all the same where `has_result` is true: then `result` is what it returned, and is not recorded.
+    If `has_result` is true, the tool was called here and returned `result`, which is not recorded.
     """
 
     result: Any = None
@@ -284,33 +287,33 @@ class ClaimLost(EffectError):
 
 
 class EffectFailed(EffectError):
-    """The tool failed before, with `detail`. It is called again only with `retry_failed=True`."""
+    """The tool failed before, with `detail`. `thread.effect` calls it again only with `retry_failed=True`."""
 
     @property
     def detail(self) -> str:
-        """Type and text of the error it raised."""
+        """Type and text of the error that the tool raised."""
         return self.metadata.get("detail", "")
 
 
 class EffectUncertain(EffectError):
-    """The tool may have been called, and nobody knows what became of it. Find out, then `thread.effect` with `check`.
+    """The tool may have been called, and its outcome is unknown. Find out, then call `thread.effect` with `check`.
 
-    A tool raises it itself, as `raise EffectUncertain("no answer in time") from error`, where it cannot tell whether it
-    did its work: that is then recorded, and not that it failed.
+    A tool that cannot tell whether it did its work raises this error itself, as in `raise EffectUncertain("no answer
+    in time") from error`. The effect is then recorded as uncertain, not as failed.
     """
 
     @property
     def idempotency_key(self) -> str:
-        """What the tool was given, if it takes one; empty = not said."""
+        """The idempotency key that the tool received, if it takes one; empty = unknown."""
         return self.metadata.get("idempotency_key", "")
 
 
 class EffectInProgress(EffectError):
-    """Somebody else has begun it and not ended within the time that was waited. Ask again later."""
+    """Another agent began the effect and did not end it while this call waited. Try again later."""
 
     @property
     def holder(self) -> str:
-        """Name of who is at it."""
+        """Name of the agent that has the claim."""
         return self.metadata.get("holder", "")
 
 
@@ -319,12 +322,12 @@ class HandoffTaken(StatewardError):
 
     @property
     def taken_by(self) -> str:
-        """Name of who has it."""
+        """Name of that agent; empty = unknown."""
         return self.metadata.get("taken_by", "")
 
 
 class KeyUnavailable(StatewardError):
-    """The key that opens the data is not there. An operator must give the daemon the right key."""
+    """The daemon does not have the key that decrypts the data. An operator must give the daemon that key."""
 
 
 class NoArchive(StatewardError):
@@ -334,9 +337,10 @@ class NoArchive(StatewardError):
 class NotArchivedYet(StatewardError, TimeoutError):
     """The version IS saved on this disk, but was not archived in time. It is a TimeoutError, too.
 
-    Do not save again: the state continues from the version, and `thread.wait_archived(checkpoint)` waits further.
-    Raised only if ARCHIVED was asked for. `checkpoints` are all versions that the call made, `checkpoint` is the first
-    one that is not archived (None after `wait_archived(sequence)`), and `sequence` is its place in the journal.
+    Do not save again: the state already continues from this version. `thread.wait_archived(checkpoint)` continues to
+    wait. Raised only if the caller asked for ARCHIVED. `checkpoints` are all versions that the call saved.
+    `checkpoint` is the first of them that is not archived (None after `wait_archived(sequence)`), and `sequence` is
+    its position in the journal.
     """
 
     def __init__(
@@ -346,8 +350,8 @@ class NotArchivedYet(StatewardError, TimeoutError):
             (f"version {checkpoint.version}", "checkpoint") if checkpoint else (f"sequence {sequence}", sequence)
         )
         super().__init__(
-            f"{what} of thread {thread!r} is saved on this disk and not archived yet; "
-            f"do not save it again, wait on with: thread.wait_archived({known})",
+            f"{what} of thread {thread!r} is saved on this disk but not archived yet; "
+            f"do not save it again, wait with: thread.wait_archived({known})",
             reason="NOT_ARCHIVED_YET",
         )
         self.thread = thread
@@ -357,7 +361,7 @@ class NotArchivedYet(StatewardError, TimeoutError):
 
 
 class Exhausted(StatewardError):
-    """Base of what is full."""
+    """Base of the errors for a limit that is reached."""
 
 
 class StateTooLarge(Exhausted):
@@ -365,35 +369,35 @@ class StateTooLarge(Exhausted):
 
     @property
     def size_bytes(self) -> int | None:
-        """Its size; None = not said."""
+        """Size of the state or message; None = unknown."""
         return self._number("size_bytes")
 
     @property
     def limit_bytes(self) -> int | None:
-        """What is allowed; None = not said."""
+        """The largest size that the daemon allows; None = unknown."""
         return self._number("limit_bytes")
 
 
 class QuotaExceeded(Exhausted):
-    """A quota of the namespace is used up. Delete something, or ask for more."""
+    """A quota of the namespace is used up. Delete data, or ask for a larger quota."""
 
 
 class DiskFull(Exhausted):
-    """The disk or the map is full; reads and deletions go on. Free space, then retry."""
+    """The disk or the LMDB map is full; reads and deletions still work. Free space, then retry."""
 
 
 class QueueFull(Exhausted):
-    """Too many writes wait. Retry after a moment."""
+    """Too many writes wait in the daemon. Retry after a moment."""
 
     retryable = True
 
 
 class Corrupt(StatewardError):
-    """Stored bytes are missing or were changed. Take another version, or restore; `verify` says how far it goes."""
+    """Stored bytes are missing or were changed. Use another version, or restore; `verify` shows the extent."""
 
 
 class Unavailable(StatewardError):
-    """Base of what passes by itself. The client has already retried when this is raised."""
+    """Base of temporary failures. The client has already retried when it raises this."""
 
     retryable = True
 
@@ -403,21 +407,28 @@ class ServerUnavailable(Unavailable):
 
 
 class WrongTarget(ServerUnavailable):
-    """What is at the target is no daemon, or this user may not use it. Said at once: correct target or permissions."""
+    """No daemon listens at the target, or this user may not use it. Correct the target or the permissions.
+
+    The client raises this at once, without a retry.
+    """
 
     retryable = False
 
 
 class ShuttingDown(Unavailable):
-    """The daemon is stopping. Retry when it is back."""
+    """The daemon is stopping. Retry when it runs again."""
 
 
 class OutcomeUnknown(Unavailable):
-    """The disk failed in the middle of a commit. Retry with the same request id to learn what became of the write."""
+    """The disk failed during a commit. Retry with the same request id to learn whether the write happened."""
 
 
 class ArchiveUnavailable(Unavailable):
-    """The bucket does not answer, and the call needs it: nothing was written, and no thread is called new meanwhile."""
+    """The bucket does not answer, and the call needs it. Nothing was written.
+
+    Until the bucket answers, the daemon also raises this for a thread that is not on its disk: it cannot tell whether
+    the thread is new.
+    """
 
 
 class DeadlineExceeded(StatewardError, TimeoutError):
@@ -426,7 +437,7 @@ class DeadlineExceeded(StatewardError, TimeoutError):
 
 
 class Unauthenticated(StatewardError):
-    """The call carries no valid token."""
+    """The call has no valid token."""
 
 
 class PermissionDenied(StatewardError):
@@ -434,7 +445,7 @@ class PermissionDenied(StatewardError):
 
 
 class Internal(StatewardError):
-    """A fault of the daemon. Its log has more."""
+    """A bug in the daemon. Its log has details."""
 
 
 #: Every reason of the contract and the exception it becomes (a test checks that none is missing).
