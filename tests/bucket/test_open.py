@@ -30,7 +30,7 @@ from stateward_sidecar.errors import StartError
         ("az://", "names no bucket; write az://container/prefix"),
         ("s3://bucket/a//b", "no usable prefix"),
         ("s3://bucket/a b", "no usable prefix"),
-        ("s3://bucket/a?region=x", "nothing after"),
+        ("s3://bucket/a?region=x", "must not contain"),
         ("s3://[bucket/a", "cannot be read"),
     ],
 )

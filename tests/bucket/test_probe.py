@@ -61,7 +61,7 @@ def test_probe_passes_and_tidies_up(bucket: Bucket) -> None:
     [
         (IgnoresCreate, "overwrites an object that exists"),
         (IgnoresReplace, "changed meanwhile"),
-        (ReplacesMissing, "makes a deleted object anew"),
+        (ReplacesMissing, "creates a deleted object again"),
         (RefusesReplace, "refuses If-Match"),
         (KnowsNoConditions, "501 Not Implemented"),
         (OtherEtag, "another ETag"),

@@ -1,16 +1,17 @@
-"""A bucket in a local directory: the embedded default, also for several processes on one machine.
+"""A bucket in a local directory. Several processes of one machine may use it at once.
 
-An object is a file whose path is its key. It is written under a temporary name in the same directory, synced, and then
-given its name: by link() for ``create``, which never replaces, else by rename(). Files that begin with a dot are the
-bucket's own: ``.tmp-…`` are writes under way or cut off by a crash, ``.lock`` is held by flock while ``put``,
-``replace`` and ``delete`` compare and act. A file that has its name is never written again, so a reader that opened
-it sees one whole object.
+An object is a file whose path is its key. The file is written under a temporary name in the same directory, synced, and
+then named: ``create`` uses link(), which never replaces a file, the others use rename(). Files that begin with a dot
+are the bucket's own: ``.tmp-…`` are unfinished writes, or were left by a crash. ``put``, ``replace`` and ``delete``
+hold are the bucket's own: ``.tmp-…`` are unfinished writes, or were left by a crash. ``put``, ``replace`` and
+``delete`` hold it sees one whole object.
 
-A call that returned survives a power cut. The first touch of a directory by a process syncs it and what leads to it: a
-process that was killed may have left names that are visible and not yet durable. If the sync of a directory fails, the
-outcome of that call is unclear and every later call is refused: what such a sync covered cannot be known any more.
+A call that returned survives a power cut. When a process first uses a directory, it syncs the directory and those that
+lead to it, because a process that was killed may have left names that are visible and not yet durable. If the sync of a
+directory fails, the outcome of that call is unclear, and every later call is refused, because nobody can know any more
+what that sync covered.
 
-The etag is a hash of the content. It repeats when the bytes do; the write ids inside bodies do not.
+The etag is a hash of the content. It repeats if the bytes repeat; the write ids inside of bodies do not.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from stateward_sidecar.bucket.errors import (
 )
 from stateward_sidecar.errors import StartError
 
-LEFT_OVER_AFTER_S = 3600.0  # a temporary file of this age is a crash's: no write takes so long
+LEFT_OVER_AFTER_S = 3600.0  # a crash left any temporary file that is older: no write takes so long
 DIRECTORIES_MAX = 65_536  # how many directories are remembered as synced
 _TEMPORARY = ".tmp-"
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -54,7 +55,7 @@ COPY_BYTES = 1 << 20
 
 
 class DirectoryBucket(Bucket):
-    """Objects as files below ``root``, which is made if it is missing. Raises StartError."""
+    """Objects as files below ``root``, which is made if it does not exist. Raises StartError."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -123,7 +124,7 @@ class DirectoryBucket(Bucket):
                 return
             with _locked(path.parent):
                 path.unlink(missing_ok=True)
-                self._sync(path.parent)  # also when it was missing: who removed it may not have lived to sync
+                self._sync(path.parent)  # even if it was missing: another removal may not be synced
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         check_prefix(prefix)
@@ -141,7 +142,7 @@ class DirectoryBucket(Bucket):
 
     @contextmanager
     def _call(self, key: str) -> Iterator[Path]:
-        """Gives the path of a key, and turns errors of the system into the bucket's."""
+        """Yields the path of a key, and turns errors of the system into errors of the bucket."""
         path = self._root / check_key(key)
         if self._failure:
             raise BucketRefused(self._failure)
@@ -164,7 +165,7 @@ class DirectoryBucket(Bucket):
 
     @contextmanager
     def _temporary(self, path: Path, data: bytes | BinaryIO) -> Iterator[Path]:
-        """A synced file with these bytes beside ``path``; gone at the end unless it was renamed."""
+        """Yields a synced file with these bytes beside ``path``. Removes it at the end unless it was renamed."""
         self._make_directories(path.parent)
         temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
         try:
@@ -192,10 +193,11 @@ class DirectoryBucket(Bucket):
         self._settle(directory)
 
     def _settle(self, directory: Path) -> None:
-        """At this process's first touch: makes what stands in a directory and leads to it durable, and tidies up."""
+        """Prepares a directory that this process has not used yet: makes its names and those that lead to it durable,
+        and removes what crashes left."""
         with self._settling:
             missing = [folder for folder in self._chain(directory) if folder not in self._settled]
-        # Somebody may have made a new directory a moment ago in one that was synced before.
+        # Another process may just have made a new directory in a directory that was synced before.
         for folder in dict.fromkeys((*missing, *(folder.parent for folder in missing if folder != self._root))):
             self._sync(folder)
         for folder in missing:
@@ -206,7 +208,7 @@ class DirectoryBucket(Bucket):
             self._settled.update(missing)
 
     def _chain(self, directory: Path) -> tuple[Path, ...]:
-        """A directory of the bucket and those that lead to it, from the inside out."""
+        """A directory of the bucket and its parents within the bucket, innermost first."""
         return tuple(folder for folder in (directory, *directory.parents) if folder.is_relative_to(self._root))
 
     def _sync(self, directory: Path) -> None:
@@ -227,7 +229,8 @@ def _sync_directory(directory: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keeps all others, threads as well as processes, from replacing or deleting here. Ends with the process."""
+    """Keeps all other threads and processes from replacing or deleting in a directory. The lock ends with the
+    process."""
     fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -237,7 +240,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:
-    """Exactly what is there: one read gives at most 2 GiB."""
+    """Reads so many bytes, or up to the end. One system call returns at most 2 GiB."""
     parts = []
     while length > 0 and (part := os.pread(fd, length, offset)):
         parts.append(part)
@@ -259,7 +262,8 @@ def _etag_of(data: bytes) -> str:
 
 
 def _translate(error: OSError, path: Path) -> BucketError:
-    """By what helps. Names are given last, in one step: until then nothing has happened."""
+    """The bucket's error for an error of the system, by what helps against it. Of the first three kinds, none leaves an
+    effect: a file gets its name last, in one step."""
     message = f"{path}: {error.strerror}"
     if error.errno in _FULL:
         return BucketFull(message)

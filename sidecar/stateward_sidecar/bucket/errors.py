@@ -1,24 +1,24 @@
-"""How a bucket fails. One class for each reaction of the caller.
+"""How a bucket fails. There is one class for each reaction of the caller.
 
-None of them leaves the daemon as it is: whoever uses a bucket says what the failure means for the call it serves.
+None of these errors reaches a client as it is: the code that uses the bucket says what the failure means for its call.
 
 Exception
-└── BucketError             base; ``is_unclear`` says whether the call may have had its effect all the same
-    ├── ObjectNotFound      no object of this name
-    ├── ObjectExists        create: the name is taken
-    ├── ObjectChanged       replace: the object is not the one that was read, or is gone
-    ├── BucketUnavailable   no answer, or one that asks to come back: try again later
+└── BucketError             base; ``is_unclear`` says that the call may have had its effect
+    ├── ObjectNotFound      no object has this name
+    ├── ObjectExists        create: an object has this name already
+    ├── ObjectChanged       replace: the object was changed or deleted since it was read
+    ├── BucketUnavailable   no answer, or the bucket asks to try again later
     ├── BucketDenied        credentials or permissions are missing
-    ├── BucketFull          no room, or a quota is used up
-    ├── BucketRefused       the bucket does not do that, does not exist, or must not be used any more
-    └── BucketUnfit         the probe found that it does not keep what the archive builds on
+    ├── BucketFull          no room is left, or a quota is reached
+    ├── BucketRefused       the bucket does not support the request, does not exist, or must not be used any more
+    └── BucketUnfit         the probe found that the bucket breaks a promise that the archive relies on
 """
 
 from __future__ import annotations
 
 
 class BucketError(Exception):
-    """Base of all. ``is_unclear``: a write may have happened, or may still happen, although the call failed."""
+    """Base class. ``is_unclear``: a write may have happened, or may still happen, although the call failed."""
 
     def __init__(self, message: str, *, is_unclear: bool = False, **metadata: object) -> None:
         super().__init__(message)
@@ -28,14 +28,14 @@ class BucketError(Exception):
 
 
 class ObjectNotFound(BucketError):
-    """No object of this name."""
+    """No object has this name."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the bucket has no object {key}", key=key)
 
 
 class ObjectExists(BucketError):
-    """The name is taken. Read what is there.
+    """An object has this name already. Read it.
 
     ``is_unclear`` from the retrying wrapper: an earlier attempt of this call may have landed and been replaced since.
     """
@@ -45,7 +45,7 @@ class ObjectExists(BucketError):
 
 
 class ObjectChanged(BucketError):
-    """The object is not the one whose etag was given, or is gone. Read it again.
+    """The object has another etag than the one given, or was deleted. Read it again.
 
     ``is_unclear`` from the retrying wrapper: an earlier attempt of this call may have landed and been replaced since.
     """
@@ -59,11 +59,11 @@ class BucketUnavailable(BucketError):
 
 
 class BucketDenied(BucketError):
-    """The bucket does not let us. Correct credentials or permissions; trying again does not help."""
+    """The bucket denies access. Correct the credentials or permissions; trying again does not help."""
 
 
 class BucketFull(BucketError):
-    """No room is left, or a quota is used up. Nothing was written; free space, then try again."""
+    """No room is left, or a quota is reached. Nothing was written. Free space, then try again."""
 
 
 class BucketRefused(BucketError):
@@ -71,4 +71,4 @@ class BucketRefused(BucketError):
 
 
 class BucketUnfit(BucketError):
-    """The bucket does not keep a promise the archive builds on; the message says which. Use another one."""
+    """The bucket breaks a promise that the archive relies on; the message says which. Use another bucket."""

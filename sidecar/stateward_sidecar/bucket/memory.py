@@ -16,7 +16,7 @@ Hook = Callable[[str, str], None]
 
 
 def etag_of(data: bytes) -> str:
-    """By content, as S3 does it: a counter would hide that etags may repeat."""
+    """A hash of the content, as in S3: a counter would hide that etags may repeat."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
@@ -77,7 +77,7 @@ class MemoryBucket(Bucket):
         self.after("list", prefix)
 
     def close(self) -> None:
-        """Keeps what it has, so that a test can open it again."""
+        """Keeps the objects, so that a test can open the bucket again."""
 
     def _find(self, key: str) -> bytes:
         if key not in self.objects:

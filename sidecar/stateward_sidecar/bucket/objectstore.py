@@ -1,13 +1,13 @@
-"""A bucket of S3 and what speaks like it, Google Cloud Storage or Azure, through obstore.
+"""A bucket in S3 or a store with its API, in Google Cloud Storage or in Azure, through obstore.
 
-Only obstore's blocking calls are used: its asynchronous ones can abort the interpreter at exit. They let go of the
-interpreter's lock. The store is made at the first call, because obstore hangs in a process forked after it was used;
-such a process is refused. obstore itself never tries again: an attempt after a lost answer would turn our own landed
-write into a conflict, so that belongs to the wrapper that reads back.
+Only obstore's blocking calls are used, because its asynchronous calls can abort the interpreter at exit. Blocking calls
+release the interpreter's lock. The store is made at the first call, because obstore hangs in a process that was forked
+after it was used; calls in such a process are refused. obstore itself never tries again: a second attempt after a lost
+answer would meet the caller's own write as a conflict. So the wrapper that reads back tries again.
 
-Credentials come from where each provider's tools look: environment, web identity, instance metadata. For stores that
-speak S3: AWS_ENDPOINT_URL (plain http is taken as it is written), AWS_REGION, AWS_ACCESS_KEY_ID and so on; buckets are
-addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise.
+Credentials come from where each provider's tools look for them: environment, web identity, instance metadata. Stores
+with the API of S3 are set by AWS_ENDPOINT_URL (plain http is accepted), AWS_REGION, AWS_ACCESS_KEY_ID and so on.
+Buckets are addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0  # from the first byte sent to the last byte received
-# What is read from the environment we are given; obstore reads the rest from the process's.
+# These are read from the given environment; obstore reads the others from the environment of the process.
 _S3_SETTINGS = (
     "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
 )  # fmt: skip
-# obstore's exceptions have no fields. The first status in the text is its own; what the server wrote comes after it.
+# obstore's exceptions have no fields. The first status in the text is obstore's; the server's answer comes after it.
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S+")
@@ -73,7 +73,7 @@ class ObjectStoreBucket(Bucket):
     def __init__(self, url: str, environment: Mapping[str, str], request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._url = url
         self._is_s3 = url.startswith("s3://")
-        # Google compares generations, which obstore calls versions; the others compare etags.
+        # Google compares generations, which obstore calls versions. The others compare etags.
         self._etag_field = "version" if url.startswith("gs://") else "e_tag"
         self._environment = dict(environment)
         self._request_timeout_s = request_timeout_s
@@ -109,7 +109,7 @@ class ObjectStoreBucket(Bucket):
         return self._put_if(key, data, "create", "create")
 
     def replace(self, key: str, data: bytes, etag: str) -> str:
-        # Without the other field: obstore takes no None for it.
+        # Without the other field: obstore does not accept None for it.
         mode: Any = {self._etag_field: etag}
         return self._put_if(key, data, mode, "replace")
 
@@ -130,7 +130,7 @@ class ObjectStoreBucket(Bucket):
                 yield found["path"], found["size"]
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Closes the connections."""
         with self._opening:
             self._store = None
 
@@ -141,7 +141,7 @@ class ObjectStoreBucket(Bucket):
     def _etag_of(self, found: ObjectMeta | PutResult) -> str:
         etag = found["version"] if self._etag_field == "version" else found["e_tag"]
         if not etag:
-            raise BucketRefused(f"{self._url} gives objects no ETag", is_unclear=True)
+            raise BucketRefused(f"{self._url} gives no ETags", is_unclear=True)
         return etag
 
     @contextmanager
@@ -190,7 +190,7 @@ def _said(error: Exception) -> str:
 
 
 def _translate(error: Exception, key: str, url: str, method: str) -> BucketError:
-    """By obstore's class where it tells enough, else by the server's status and code."""
+    """The bucket's error, by obstore's class if that says enough, else by the server's status and code."""
     is_write = method in _WRITES
     text = str(error)
     status = int(found[1]) if (found := _STATUS.search(text)) else 0
@@ -199,8 +199,8 @@ def _translate(error: Exception, key: str, url: str, method: str) -> BucketError
     if code in _NO_BUCKET:
         return BucketRefused(f"{url}: there is no such bucket", status=status)
     if code in _LATER or (status == 409 and method != "create"):
-        # Below 500 nothing was stored: S3 answers 409 while another write is under way. obstore calls each 409
-        # "already exists", which is true for Azure's answer to a create.
+        # With a status below 500 nothing was stored. S3 answers 409 while another write is under way. obstore calls
+        # every 409 "already exists", which is right only for Azure's answer to a create.
         return BucketUnavailable(message, status=status, is_unclear=is_write and status >= 500)
     if isinstance(error, FileNotFoundError):
         return BucketRefused(message, status=status) if is_write else ObjectNotFound(key)

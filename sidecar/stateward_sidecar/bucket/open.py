@@ -24,10 +24,10 @@ def open_bucket(
     *,
     must_exist: bool = False,
 ) -> Bucket:
-    """The bucket at this URL, which tries again where that helps. Nothing is asked of a remote one yet; the directory
-    of a local one is made, but with `must_exist`.
+    """Returns the bucket at this URL, with retries. Sends nothing to a remote bucket yet. Makes the directory of a
+    local bucket unless `must_exist`.
 
-    Raises StartError, saying what to write, and never repeats a URL that may hold a password.
+    Raises StartError, which says what to write and never repeats a URL that may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -35,21 +35,21 @@ def open_bucket(
         raise StartError(f"the archive's URL cannot be read; {_EXAMPLES}") from None
     if "@" in parts.netloc:
         raise StartError(
-            f"the archive's URL takes no user or password; credentials come from the environment; {_EXAMPLES}"
+            f"the archive's URL must not hold a user or password; credentials come from the environment; {_EXAMPLES}"
         )
     if parts.query or parts.fragment:
-        raise StartError(f"the archive's URL takes nothing after ? or #; {_EXAMPLES}")
+        raise StartError(f"the archive's URL must not contain ? or #; {_EXAMPLES}")
     if parts.scheme == "file":
         directory = _directory(parts, url)
         if must_exist and not directory.is_dir():
             raise StartError(f"--archive: there is no archive at {url}: no such directory")
         return RetryingBucket(DirectoryBucket(directory), clock, patience)
     if parts.scheme in _PLACES:
-        # Here and not above: obstore takes a tenth of the daemon's start, which one without an archive need not pay.
+        # Imported here: obstore takes a tenth of the daemon's start, which is spared without an archive.
         from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
         return RetryingBucket(ObjectStoreBucket(_place(parts, url), environment), clock, patience)
-    raise StartError(f"{url!r} is no archive; {_EXAMPLES}")
+    raise StartError(f"{url!r} is not the URL of an archive; {_EXAMPLES}")
 
 
 def _directory(parts: SplitResult, url: str) -> Path:

@@ -1,4 +1,4 @@
-"""Proves on a real bucket that conditional writes are honoured, before the archive relies on them."""
+"""Proves that a bucket honours conditional writes, before the archive relies on them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PREFIX = "_probe/"
 
 
 def probe_bucket(bucket: Bucket) -> None:
-    """Creates, replaces, reads and deletes one object of a random name, which is gone at the end.
+    """Creates, replaces, reads and deletes one object with a random name, and leaves nothing behind.
 
-    Returns if the bucket does all of it as promised. Raises BucketUnfit with the sentence that says what it does
-    wrong, or the error of a bucket that cannot be used at all. It takes about ten requests, one after the other.
+    Returns if the bucket behaves as promised. Raises BucketUnfit, which says what is wrong, or another BucketError if
+    the bucket cannot be used at all. Makes about ten requests, one after the other.
     """
     key = PREFIX + secrets.token_hex(16)
     try:
         _probe(bucket, key)
     except BucketRefused as error:
-        raise BucketUnfit(f"the bucket does not take conditional writes, or does not exist: {error.message}") from error
+        raise BucketUnfit(f"the bucket does not support conditional writes, or is missing: {error.message}") from error
     finally:
         with suppress(BucketError):
             bucket.delete(key)
@@ -44,14 +44,14 @@ def _probe(bucket: Bucket, key: str) -> None:
     except ObjectChanged:
         raise BucketUnfit("the bucket refuses If-Match with the right ETag, so nothing could be updated") from None
     if second_etag == first_etag:
-        raise BucketUnfit("the bucket gives two contents the same ETag, so it cannot tell who wrote last")
+        raise BucketUnfit("the bucket gives two contents the same ETag, so nobody can tell which was written last")
     _probe_replace(bucket, key, third, first_etag, "overwrites an object that was changed meanwhile (If-Match)")
     _expect(bucket, key, second, second_etag)
     bucket.delete(key)
     with suppress(ObjectNotFound):
         bucket.get(key)
-        raise BucketUnfit("the bucket still gives an object after it was deleted")
-    _probe_replace(bucket, key, third, second_etag, "makes a deleted object anew on If-Match")
+        raise BucketUnfit("the bucket still returns an object after it was deleted")
+    _probe_replace(bucket, key, third, second_etag, "creates a deleted object again on If-Match")
 
 
 def _probe_create(bucket: Bucket, key: str, data: bytes) -> None:
@@ -76,6 +76,6 @@ def _expect(bucket: Bucket, key: str, data: bytes, etag: str) -> None:
     except ObjectNotFound:
         raise BucketUnfit("the bucket does not show an object right after it was written") from None
     if found.data != data:
-        raise BucketUnfit("the bucket gives other bytes than were written last")
+        raise BucketUnfit("the bucket returns other bytes than those that were written last")
     if found.etag != etag:
-        raise BucketUnfit("the bucket names another ETag on reading than on writing")
+        raise BucketUnfit("the bucket gives another ETag on reading than on writing")

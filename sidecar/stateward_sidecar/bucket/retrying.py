@@ -1,17 +1,17 @@
-"""Tries again, and finds out what became of a write whose answer was lost.
+"""Retries, and finds out what happened to a write whose answer was lost.
 
-A conditional write that landed while its answer was lost comes back as a conflict when it is sent again. So after a
-conflict the object is read and compared with the bytes that were to be written; bodies carry a write id, so equal bytes
-are this very write:
+If a conditional write was applied and its answer was lost, the second attempt meets a conflict. So after a conflict
+this wrapper reads the object and compares it with the bytes that were to be written. Bodies carry a write id, so equal
+bytes are this very write:
 
-    our bytes                      it landed: success, with the etag that was read
-    missing (create), or           nothing happened (a store may answer 409 to writes that race): try again
+    the caller's bytes             the write was applied: success, with the etag that was read
+    missing (create), or           nothing happened (a store may answer 409 to concurrent writes): try again
       the etag given (replace)
     anything else                  ObjectExists, ObjectChanged
 
-What cannot be told from outside: that our write landed and was replaced or deleted before it was looked for. The error
-then has ``is_unclear``, and a body that names the writes before it tells the caller. A create that was deleted in
-between is made again; names that are deleted must not be created again.
+One case cannot be seen from outside: the write was applied, and then replaced or deleted before it was read back. The
+error then has ``is_unclear``; a body that names the writes before it tells the caller. A create whose object was
+deleted in between is made again, so a name that was deleted must not be created again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a call goes on. It may take one request longer than ``deadline_s``."""
+    """How long a call tries. It may take longer than ``deadline_s`` by one request."""
 
     deadline_s: float = 30.0
     pause_min_s: float = 0.1
@@ -46,9 +46,9 @@ class Patience:
 
 
 class RetryingBucket(Bucket):
-    """A bucket that tries again while ``inner`` is unavailable, and reads back after conflicts.
+    """A bucket that retries while ``inner`` is unavailable, and reads back after conflicts.
 
-    ``sleep`` may raise to end the waiting, for a stop; like ``dice`` it can be another one in tests.
+    ``sleep`` may raise to end a wait when the daemon stops. Tests replace ``sleep`` and ``dice``.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RetryingBucket(Bucket):
         self._run(lambda: self._inner.delete(key))
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Tries again until the first object was given; a listing that breaks later raises."""
+        """Retries until the first object is there. A listing that breaks later raises."""
         rest: Iterator[tuple[str, int]] = iter(())
 
         def begin() -> tuple[str, int] | None:
@@ -130,12 +130,12 @@ class RetryingBucket(Bucket):
         self._inner.close()
 
     def _read_back(self, key: str, data: bytes, attempts: _Attempts) -> Object | None:
-        """What is there after a conflict; None if nothing is.
+        """Returns the object after a conflict; None if there is none.
 
-        Bytes that are not ours are believed when they are read twice: a bit that flips on the way must not make
-        another's write out of ours.
+        Other bytes than the caller's count only if two reads return them: a bit that flips during the transfer must not
+        make the caller's write look like another one.
         """
-        was_unclear, attempts.is_unclear = attempts.is_unclear, True  # for as long as nobody knows
+        was_unclear, attempts.is_unclear = attempts.is_unclear, True  # until the reads below have told
         found = self._look(key)
         if was_unclear and found is not None and found.data != data:
             again = self._look(key)
@@ -154,7 +154,8 @@ class RetryingBucket(Bucket):
         return _Attempts(self._clock.monotonic() + self._patience.deadline_s, self._patience.pause_min_s)
 
     def _run(self, attempt: Callable[[], Result], attempts: _Attempts | None = None) -> Result:
-        """Until it succeeds, fails for good, or the deadline is near. Errors say whether any attempt was unclear."""
+        """Tries until it succeeds, fails for good, or the deadline is near. The error says whether any attempt was
+        unclear."""
         attempts = attempts or self._begin()
         while True:
             try:
@@ -165,7 +166,8 @@ class RetryingBucket(Bucket):
                     raise
 
     def _pause(self, attempts: _Attempts) -> bool:
-        """Waits before the next attempt, unless the deadline would pass meanwhile. Decorrelated jitter."""
+        """Waits before the next attempt, with decorrelated jitter. Returns False if the deadline would pass
+        meanwhile."""
         patience = self._patience
         longest = max(patience.pause_min_s, attempts.pause_s * 3)
         attempts.pause_s = min(patience.pause_max_s, self._dice.uniform(patience.pause_min_s, longest))
@@ -177,7 +179,7 @@ class RetryingBucket(Bucket):
 
 @dataclass(slots=True)
 class _Attempts:
-    """What one call has been through."""
+    """The attempts of one call so far."""
 
     end: float
     pause_s: float
@@ -185,4 +187,4 @@ class _Attempts:
 
 
 class _NothingHappened(BucketUnavailable):
-    """The store spoke of a conflict and there is none."""
+    """The store answered with a conflict, and there is none."""
