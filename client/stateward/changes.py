@@ -1,4 +1,4 @@
-"""The edits that `diff`, `history` and `watch` return: one frozen dataclass for each kind."""
+"""Edits, one frozen dataclass for each kind: what `diff`, `history` and `watch` return, and `thread.apply` takes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class SlotSpliced:
 
     slot: str
     splices: tuple[tuple[int, int, bytes], ...]
+    base_sha256: bytes = b""
+    """SHA-256 of the bytes before the edit; empty = unknown. `apply` then reads them at its parent."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ class NumberAdded:
 
 @dataclass(frozen=True)
 class EntriesAppended:
-    """Entries were added at the end of a log. `at_index` is the index of the first entry; None = unknown."""
+    """Entries were added at the end of a log. `at_index` is the index of the first entry; None = unknown, and for
+    `apply` the end of the log, wherever it is."""
 
     log: str
     entries: tuple[Any, ...]
-    at_index: int | None
+    at_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _change(edit: diff_pb2.Edit) -> Change:
             return SlotDeleted(edit.delete_slot.slot)
         case "splice_slot":
             splices = ((splice.offset, splice.delete, splice.insert) for splice in edit.splice_slot.splices)
-            return SlotSpliced(edit.splice_slot.slot, tuple(splices))
+            return SlotSpliced(edit.splice_slot.slot, tuple(splices), edit.splice_slot.base_sha256)
         case "add_number":
             return NumberAdded(edit.add_number.slot, edit.add_number.delta)
         case "append":
@@ -107,3 +110,45 @@ def _change(edit: diff_pb2.Edit) -> Change:
             return LogDeleted(edit.delete_log.log)
         case _:
             raise ValueError("the daemon sent a kind of edit that this client does not know; hydrate instead")
+
+
+def edit_to_proto(change: Change, path: str) -> diff_pb2.Edit:
+    """The message that `changes_from_proto` reads. Raises TypeError or ValueError naming the place, which begins with
+    `path`, if a value cannot be stored or a field is not of its type."""
+    try:
+        return _edit(change, path)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(path):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _edit(change: Change, path: str) -> diff_pb2.Edit:
+    match change:
+        case SlotSet(slot, value):
+            stored = values.encode_slot(value, f"{path}.value")
+            return diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=slot, value=stored))
+        case SlotDeleted(slot):
+            return diff_pb2.Edit(delete_slot=diff_pb2.DeleteSlot(slot=slot))
+        case SlotSpliced(slot, splices, base_sha256):
+            ranges = [diff_pb2.Splice(offset=at, delete=removed, insert=put) for at, removed, put in splices]
+            return diff_pb2.Edit(splice_slot=diff_pb2.SpliceSlot(slot=slot, base_sha256=base_sha256, splices=ranges))
+        case NumberAdded(slot, delta):
+            return diff_pb2.Edit(add_number=diff_pb2.AddNumber(slot=slot, delta=delta))
+        case EntriesAppended(log, entries, at_index):
+            stored_entries = [values.encode(entry, f"{path}.entries[{at}]") for at, entry in enumerate(entries)]
+            return diff_pb2.Edit(append=diff_pb2.Append(log=log, entries=stored_entries, at_index=at_index))
+        case EntryReplaced(log, index, value):
+            stored = values.encode(value, f"{path}.value")
+            return diff_pb2.Edit(replace_entry=diff_pb2.ReplaceEntry(log=log, index=index, value=stored))
+        case LogTrimmed(log, keep_last, before_index, from_index):
+            if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
+                raise ValueError(f"{path}: give exactly one of keep_last, before_index and from_index")
+            return diff_pb2.Edit(
+                trim_log=diff_pb2.TrimLog(
+                    log=log, keep_last=keep_last, before_index=before_index, from_index=from_index
+                )
+            )
+        case LogDeleted(log):
+            return diff_pb2.Edit(delete_log=diff_pb2.DeleteLog(log=log))
+    raise TypeError(f"{path}: {change!r} is no change of stateward.changes")

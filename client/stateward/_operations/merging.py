@@ -29,7 +29,7 @@ ANY, ABSENT = Expected.ANY, Expected.ABSENT
 
 def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[int]:
     """Adds to the number in a slot, which is made with 0 if missing. Returns the sum in the version that this made."""
-    _require_kept(ref, slot)
+    require_kept(ref, slot)
     try:
         delta = operator.index(delta)
     except TypeError:
@@ -50,7 +50,7 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
 
 def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions) -> Operation[Checkpoint]:
     """Sets one slot, if it holds what is expected."""
-    _require_kept(ref, slot)
+    require_kept(ref, slot)
     request = yield from begin_merge("set_slot", ref, options)
     edit = request.diff.edits.add().set_slot
     edit.slot = slot
@@ -61,12 +61,12 @@ def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: Save
     return (yield from merge(ref, request))
 
 
-def _require_kept(ref: ThreadRef, slot: str) -> None:
+def require_kept(ref: ThreadRef, slot: str, where: str = "") -> None:
     """ValueError for a slot that is declared to stay in this process: here it could only be saved."""
     declared = Slots()
     declared._keep_out(ref.ephemeral)
     if declared._is_ephemeral(slot):
-        raise ValueError(f"slot {slot!r} is ephemeral: this client was told never to save it")
+        raise ValueError(f"{where}slot {slot!r} is ephemeral: this client was told never to save it")
 
 
 def _digest(slot: str, expected: Any) -> bytes:

@@ -171,7 +171,7 @@ def _accept(
 
 def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
-    request = _bare_request(ref, options)
+    request = bare_request(ref, options)
     if options.get("schema_version") is None:
         current = ref.migrations.current if ref.migrations is not None and state.version == 0 else 0
         request.schema_version = state.schema_version or current
@@ -233,7 +233,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
+def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
     """A SaveRequest without expectation and content."""
     unknown = options.keys() - SaveOptions.__optional_keys__
     if unknown:
@@ -355,7 +355,7 @@ def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[ch
         )
     if ref.migrations is not None and options.get("schema_version") is None:
         options = {**options, "schema_version": (yield from ref.migrations._prepare_append(ref))}
-    return _bare_request(ref, options)
+    return bare_request(ref, options)
 
 
 def store_values(

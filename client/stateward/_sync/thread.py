@@ -15,6 +15,7 @@ from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
 from stateward._operations import (
+    applying,
     before,
     caching,
     effects,
@@ -152,6 +153,22 @@ class Thread:
         signals. The same holds for `increment`, `set_slot` and boards.
         """
         return self._run(saving.append(self._ref, log, entries, options))
+
+    def apply(
+        self, edits: Iterable[Change], *, parent: Checkpoint | int | None = None, **options: Unpack[SaveOptions]
+    ) -> Checkpoint:
+        """Saves a version from edits, which are applied in order, all or none. They are those of `stateward.changes`,
+        and what `diff` returns can be applied.
+
+        `parent` is the version that the edits lead on from: the branch's head, or 0 if there is no branch yet. Raises
+        VersionMismatch if the head is another one. Without `parent` the edits go on top of whatever is the head, and
+        only SlotSet, SlotDeleted, NumberAdded and EntriesAppended are allowed.
+
+        Raises EditConflict if an edit does not fit the state: `error.edit` is its index. Raises InvalidField if an edit
+        is wrong whatever the state is: `error.field` names the place, such as `diff.edits[3].set_slot.slot`. Raises
+        TypeError or ValueError, naming the place, for a value that cannot be stored.
+        """
+        return self._run(applying.apply(self._ref, edits, parent, options))
 
     def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
         """Writes bytes that are too large for the state, and returns the Blob that names them.

@@ -1,0 +1,79 @@
+"""The operation that saves edits of the caller's, instead of what changed in a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from stateward._operations.merging import require_kept
+from stateward._operations.reading import hydrate_stored
+from stateward._operations.saving import SaveOptions, bare_request, begin_merge, merge, store_values
+from stateward._operations.steps import Operation, ThreadRef
+from stateward.changes import Change, edit_to_proto
+from stateward.models import Checkpoint
+from stateward.v1 import diff_pb2, state_pb2
+
+
+def apply(
+    ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
+) -> Operation[Checkpoint]:
+    """One version that edits make of `parent`, or of whatever is the branch's head."""
+    edits = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
+    for index, edit in enumerate(edits):
+        require_kept(ref, _slot_of(edit), f"edits[{index}].slot: ")
+    if parent is None:
+        request = yield from begin_merge("apply without parent", ref, options)
+    elif options.get("overwrite"):
+        raise TypeError("apply has no option overwrite")
+    else:
+        request = bare_request(ref, options)
+        version = parent if isinstance(parent, int) else parent.version
+        if ref.at is not None and version == ref.at:  # the first version of a branch
+            request.expected_version, request.parent.version = 0, version
+        else:
+            request.expected_version = version
+            if isinstance(parent, Checkpoint):
+                request.expected_digest = parent.digest
+        yield from _complete_splices(ref, edits, version)
+    stored = [value for edit in edits for value in _values_of(edit)]
+    for value, taken in zip(stored, (yield from store_values(ref, stored, options)), strict=True):
+        if value is not taken:
+            value.CopyFrom(taken)
+    request.diff.SetInParent()  # a version may change nothing
+    request.diff.edits.extend(edits)
+    return (yield from merge(ref, request))
+
+
+def _slot_of(edit: diff_pb2.Edit) -> str:
+    return str(getattr(getattr(edit, edit.WhichOneof("edit") or ""), "slot", ""))
+
+
+def _values_of(edit: diff_pb2.Edit) -> list[state_pb2.Value]:
+    match edit.WhichOneof("edit"):
+        case "set_slot":
+            return [edit.set_slot.value]
+        case "replace_entry":
+            return [edit.replace_entry.value]
+        case _:
+            return list(edit.append.entries)
+
+
+def _complete_splices(ref: ThreadRef, edits: list[diff_pb2.Edit], version: int) -> Operation[None]:
+    """Names the bytes that splices replace parts of, where `diff` left that out: the daemon requires it."""
+    bare = {
+        edit.splice_slot.slot for edit in edits if edit.HasField("splice_slot") and not edit.splice_slot.base_sha256
+    }
+    if not bare:
+        return
+    state = yield from hydrate_stored(ref, version, slots=bare)
+    data = {slot: state.slots.raw(slot).data for slot in bare if slot in state.slots}
+    for edit in edits:
+        if edit.HasField("set_slot"):
+            data[edit.set_slot.slot] = edit.set_slot.value.data
+        elif edit.HasField("splice_slot") and edit.splice_slot.slot in data:
+            spliced = edit.splice_slot
+            before = data[spliced.slot]
+            spliced.base_sha256 = spliced.base_sha256 or sha256(before).digest()
+            for splice in reversed(spliced.splices):
+                before = before[: splice.offset] + splice.insert + before[splice.offset + splice.delete :]
+            data[spliced.slot] = before
