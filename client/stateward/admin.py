@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stateward.models import Durability, read_member, read_time
+from google.protobuf.duration_pb2 import Duration
+
+from stateward.models import Durability, FromProto, read_fields, read_member, read_optional, read_time
 from stateward.v1 import admin_service_pb2
 
 
@@ -28,16 +30,12 @@ class ServerInfo:
     @classmethod
     def from_proto(cls, message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
         """From the answer that has it."""
-        return cls(
-            version=message.version,
-            format=message.format,
+        return read_fields(
+            cls,
+            message,
             features=frozenset(message.features),
-            max_state_bytes=message.max_state_bytes,
-            max_message_bytes=message.max_message_bytes,
-            request_id_window_entries=message.request_id_window_entries,
             request_id_window=message.request_id_window.ToTimedelta(),
             default_durability=read_member(Durability, message.default_durability),
-            key_id=message.key_id,
             warnings=tuple(message.warnings),
             start_time=read_time(message.start_time),
         )
@@ -71,8 +69,7 @@ class ArchiveStats:
     @classmethod
     def from_proto(cls, message: admin_service_pb2.ArchiveStats) -> ArchiveStats:
         """From its message."""
-        values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
-        return cls(**{**values, "lag": message.lag.ToTimedelta() if message.HasField("lag") else None})
+        return read_fields(cls, message, lag=read_optional(message, "lag", Duration.ToTimedelta))
 
 
 @dataclass(frozen=True)
@@ -103,13 +100,11 @@ class Stats:
     @classmethod
     def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
         """From the answer that has it."""
-        values = {name: getattr(message, name) for name in cls.__dataclass_fields__}
-        archive = ArchiveStats.from_proto(message.archive) if message.HasField("archive") else None
-        return cls(**{**values, "archive": archive})
+        return read_fields(cls, message, archive=read_optional(message, "archive", ArchiveStats.from_proto))
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(FromProto):
     """Something that is wrong in the store. `version` and `sequence` 0 = none."""
 
     reason: str
@@ -119,11 +114,6 @@ class Finding:
     version: int
     sequence: int
     message: str
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.Finding) -> Finding:
-        """From its message."""
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -138,12 +128,11 @@ class VerifyProgress:
     @classmethod
     def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
         """From its message."""
-        finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
-        return cls(message.records, message.threads, finding, message.done)
+        return read_fields(cls, message, finding=read_optional(message, "finding", Finding.from_proto))
 
 
 @dataclass(frozen=True)
-class DrainResult:
+class DrainResult(FromProto):
     """How far the daemon came with giving everything up."""
 
     detached_threads: int
@@ -152,8 +141,3 @@ class DrainResult:
     """Threads of which this machine alone has something. 0 = it may go; without an archive, all that are here."""
     ready: bool
     """False = it takes no new work."""
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.DrainResponse) -> DrainResult:
-        """From its message."""
-        return cls(message.detached_threads, message.dirty_threads, message.ready)

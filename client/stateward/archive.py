@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from stateward.admin import ArchiveStats, Finding
-from stateward.models import ThreadInfo, read_time
+from stateward.models import FromProto, ThreadInfo, read_fields, read_optional, read_time
 from stateward.v1 import archive_service_pb2
 
 
@@ -28,10 +28,9 @@ class ArchiveStatus:
     @classmethod
     def from_proto(cls, message: archive_service_pb2.GetArchiveResponse) -> ArchiveStatus:
         """From the answer that has it."""
-        return cls(
-            url=message.url,
-            archive_id=message.archive_id,
-            owner_id=message.owner_id,
+        return read_fields(
+            cls,
+            message,
             stats=ArchiveStats.from_proto(message.stats),
             interval=message.interval.ToTimedelta(),
             lease=message.lease.ToTimedelta(),
@@ -56,12 +55,11 @@ class ArchivedThread:
     @classmethod
     def from_proto(cls, message: archive_service_pb2.ListArchiveResponse) -> ArchivedThread:
         """From its message."""
-        return cls(
-            thread=ThreadInfo.from_proto(message.thread) if message.HasField("thread") else None,
-            detached=message.detached,
-            object_bytes=message.object_bytes,
-            archive_time=read_time(message.archive_time) if message.HasField("archive_time") else None,
-            problem=message.problem,
+        return read_fields(
+            cls,
+            message,
+            thread=read_optional(message, "thread", ThreadInfo.from_proto),
+            archive_time=read_optional(message, "archive_time", read_time),
         )
 
 
@@ -78,8 +76,8 @@ class ArchiveVerifyProgress:
     @classmethod
     def from_proto(cls, message: archive_service_pb2.VerifyArchiveResponse) -> ArchiveVerifyProgress:
         """From its message."""
-        finding = Finding.from_proto(message.finding) if message.HasField("finding") else None
-        return cls(message.threads, message.objects, message.bytes, finding, message.done)
+        finding = read_optional(message, "finding", Finding.from_proto)
+        return read_fields(cls, message, read_bytes=message.bytes, finding=finding)
 
 
 @dataclass(frozen=True)
@@ -99,19 +97,11 @@ class RestoreProgress:
     @classmethod
     def from_proto(cls, message: archive_service_pb2.RestoreArchiveResponse) -> RestoreProgress:
         """From its message."""
-        return cls(
-            total_threads=message.total_threads,
-            threads=message.threads,
-            entries=message.entries,
-            read_bytes=message.bytes,
-            thread=message.thread,
-            problem=message.problem,
-            done=message.done,
-        )
+        return read_fields(cls, message, read_bytes=message.bytes)
 
 
 @dataclass(frozen=True)
-class GarbageProgress:
+class GarbageProgress(FromProto):
     """How far a collection of garbage is, and which object it removed (or would remove) just now."""
 
     threads: int
@@ -121,11 +111,6 @@ class GarbageProgress:
     key: str
     """Name of the object in the bucket; empty = only progress."""
     done: bool
-
-    @classmethod
-    def from_proto(cls, message: archive_service_pb2.CollectGarbageResponse) -> GarbageProgress:
-        """From its message."""
-        return cls(**{name: getattr(message, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Any
 
 from stateward import values
-from stateward.models import read_time
+from stateward.models import read_optional, read_time
 from stateward.v1 import effect_pb2, state_pb2
 
 
@@ -135,16 +135,11 @@ class RecordedEffect:
         """From its message."""
         effect = message.effect
         return cls(
-            anchor=effect.anchor,
-            key=effect.key,
-            name=effect.name,
-            sort_key=effect.sort_key,
+            **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key")},
+            **{name: getattr(message, name) for name in ("sequence", "detail", "attempts")},
             state=EffectState(message.state) if message.state in _STATES else message.state,
             holder=message.holder.name,
             begin_time=read_time(message.begin_time),
-            end_time=read_time(message.end_time) if message.HasField("end_time") else None,
-            sequence=message.sequence,
-            detail=message.detail,
-            attempts=message.attempts,
+            end_time=read_optional(message, "end_time", read_time),
             stored_value=effect.value if effect.HasField("value") else None,
         )

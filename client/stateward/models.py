@@ -5,13 +5,14 @@ Times are timezone-aware UTC, lengths of time timedelta, digests bytes, labels p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
@@ -87,6 +88,26 @@ def read_time(stamp: Timestamp) -> datetime:
 def read_map(field: Mapping[str, T]) -> dict[str, T]:
     """Returns a map field as a dict. Most are empty, and copying one takes four Python calls."""
     return dict(field) if field else {}
+
+
+class FromProto:
+    """A dataclass whose fields have the names of a message's fields."""
+
+    @classmethod
+    def from_proto(cls, message: Message) -> Self:
+        """From its message."""
+        return read_fields(cls, message)
+
+
+def read_fields(kind: Callable[..., T], message: Message, **read: Any) -> T:
+    """Makes a dataclass from the fields of the same names in a message. `read` are those that are read otherwise."""
+    names = kind.__dataclass_fields__.keys() - read.keys()  # type: ignore[attr-defined]
+    return kind(**{name: getattr(message, name) for name in names}, **read)
+
+
+def read_optional(message: Message, name: str, read: Callable[[Any], T]) -> T | None:
+    """A field of a message; None if it is not set."""
+    return read(getattr(message, name)) if message.HasField(name) else None
 
 
 @dataclass(frozen=True)
@@ -214,7 +235,7 @@ class ThreadOptions:
 
 
 @dataclass(frozen=True)
-class Branch:
+class Branch(FromProto):
     """A named head."""
 
     name: str
@@ -223,41 +244,26 @@ class Branch:
     base_version: int
     """The version its first checkpoint was made from; 0 = the empty state."""
 
-    @classmethod
-    def from_proto(cls, message: thread_pb2.Branch) -> Branch:
-        """From its message."""
-        return cls(message.name, message.version, message.digest, message.base_version)
-
 
 @dataclass(frozen=True)
-class Tag:
+class Tag(FromProto):
     """A name for one version."""
 
     name: str
     version: int
 
-    @classmethod
-    def from_proto(cls, message: thread_pb2.Tag) -> Tag:
-        """From its message."""
-        return cls(message.name, message.version)
-
 
 @dataclass(frozen=True)
-class ForkSource:
+class ForkSource(FromProto):
     """The version that a fork was made from."""
 
     thread: str
     uid: str
     version: int
 
-    @classmethod
-    def from_proto(cls, message: thread_pb2.ForkSource) -> ForkSource:
-        """From its message."""
-        return cls(message.thread, message.uid, message.version)
-
 
 @dataclass(frozen=True)
-class Orphan:
+class Orphan(FromProto):
     """The thread that an orphan comes from."""
 
     thread: str
@@ -266,11 +272,6 @@ class Orphan:
     """The newest sequence of the journal that both histories share."""
     epoch: int
     """The owner epoch in which the orphan's own entries were written."""
-
-    @classmethod
-    def from_proto(cls, message: thread_pb2.Orphan) -> Orphan:
-        """From its message."""
-        return cls(message.thread, message.common_sequence, message.epoch)
 
 
 @dataclass(frozen=True)
@@ -350,36 +351,24 @@ class ThreadInfo:
     @classmethod
     def from_proto(cls, message: thread_pb2.Thread) -> ThreadInfo:
         """From its message."""
-        return cls(
-            namespace=message.namespace,
+        return read_fields(
+            cls,
+            message,
             name=message.thread,
-            uid=message.uid,
-            version=message.version,
-            digest=message.digest,
             status=read_member(Status, message.status),
-            status_detail=message.status_detail,
             step=message.step if message.HasField("step") else None,
             metrics=read_map(message.metrics),
             options=ThreadOptions.from_proto(message),
             create_time=read_time(message.create_time),
             update_time=read_time(message.update_time),
-            expire_time=read_time(message.expire_time) if message.HasField("expire_time") else None,
-            forked_from=ForkSource.from_proto(message.forked_from) if message.HasField("forked_from") else None,
-            sequence=message.sequence,
-            archived_sequence=message.archived_sequence,
-            last_version=message.last_version,
-            retained_versions=message.retained_versions,
+            expire_time=read_optional(message, "expire_time", read_time),
+            forked_from=read_optional(message, "forked_from", ForkSource.from_proto),
             branches=tuple(map(Branch.from_proto, message.branches)),
             tags=tuple(map(Tag.from_proto, message.tags)),
-            stored_bytes=message.stored_bytes,
-            wait_id=message.wait_id,
             access=read_member(Access, message.access),
-            owner_id=message.owner_id,
-            owner_epoch=message.owner_epoch,
-            orphan=Orphan.from_proto(message.orphan) if message.HasField("orphan") else None,
-            question=Question.from_proto(message.question) if message.HasField("question") else None,
-            lease=Lease.from_proto(message.lease) if message.HasField("lease") else None,
-            pending_signals=message.pending_signals,
+            orphan=read_optional(message, "orphan", Orphan.from_proto),
+            question=read_optional(message, "question", Question.from_proto),
+            lease=read_optional(message, "lease", Lease.from_proto),
         )
 
 

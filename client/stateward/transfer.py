@@ -1,9 +1,9 @@
 """A thread as a stream of parts, for copies between stores that share no keys: with its versions, blobs and effects.
 
-    upload = ThreadUpload(client, "copy", request_id)
-    for part in read_parts(client, "t"):
-        upload.take(part)
-    upload.finish()
+upload = ThreadUpload(client, "copy", request_id)
+for part in read_parts(client, "t"):
+    upload.take(part)
+upload.finish()
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MESSAGE_BYTES = 1 << 20
 
 def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
     """The parts of a thread as the daemon streams them."""
-    from stateward._operations.streams import ExportReader  # noqa: PLC0415  reading files needs no client
+    from stateward._operations.streams import export  # noqa: PLC0415  reading files needs no client
 
-    request = backup.ExportThreadRequest(namespace=client.namespace, thread=name)
-    with client._session.open(ExportReader(request)) as stream:
-        yield from stream
+    with client._session.open(export(client.namespace, name)) as stream:
+        for message in stream:
+            yield from message.parts
 
 
 class ThreadUpload:

@@ -24,7 +24,7 @@ from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave
 from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
-from stateward._operations.streams import VerifyReader, WatchReader
+from stateward._operations.streams import WatchReader, verify
 from stateward._operations.threads import ThreadFilters
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
@@ -181,7 +181,7 @@ class AsyncClient:
 
     def verify(self, thread: str | None = None) -> AsyncStream[VerifyProgress]:
         """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""
-        return self._session.open(VerifyReader(self.namespace, thread or ""))
+        return self._session.open(verify(self.namespace, thread or ""))
 
     # -- many threads -------------------------------------------------------------------------------------------------
 

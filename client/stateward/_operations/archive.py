@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from google.protobuf.message import Message
-
-from stateward._operations.steps import Call, Operation, T
-from stateward._operations.streams import Reader
+from stateward._operations.steps import Call, Operation
+from stateward._operations.streams import ProgressReader
 from stateward.archive import (
     ArchivedThread,
     ArchiveStatus,
@@ -22,26 +17,6 @@ from stateward.v1 import archive_service_pb2 as service
 
 # A thread with a long history is read from the disk and written anew.
 REPAIR_TIMEOUT_S = 600.0
-
-
-class ProgressReader(Reader[T]):
-    """Progress of long work. Once begun it is not taken up again: its counts would start anew."""
-
-    def __init__(self, method: str, request: Message, read: Callable[[Any], T]) -> None:
-        self.method = method
-        self._request = request
-        self._read = read
-        self._begun = False
-
-    def request(self) -> Message:
-        return self._request
-
-    def take(self, message: Any) -> list[T]:
-        self._begun = True
-        return [self._read(message)]
-
-    def can_resume(self) -> bool:
-        return not self._begun
 
 
 def status() -> Operation[ArchiveStatus]:

@@ -83,9 +83,8 @@ class Plan:
 
     def request(self, ref: ThreadRef, holder: Holder, max_age: timedelta | None = None) -> service.BeginEffectRequest:
         """The request, but for its id."""
-        return service.BeginEffectRequest(
-            namespace=ref.namespace,
-            thread=ref.thread,
+        return ref.about(
+            service.BeginEffectRequest,
             anchor=self.anchor,
             key=self.key,
             name=self.name,
@@ -94,7 +93,7 @@ class Plan:
             max_age=max_age,
             retry_failed=self.retry_failed,
             lease_token=ref.held.for_call(),
-            durability=self.durability,  # type: ignore[arg-type]
+            durability=self.durability,
         )
 
 
@@ -185,9 +184,8 @@ class Claim:
 
     def request(self, **fields: Any) -> service.CompleteEffectRequest:
         """The request that ends it, or says that it goes on."""
-        return service.CompleteEffectRequest(
-            namespace=self._ref.namespace,
-            thread=self._ref.thread,
+        return self._ref.about(
+            service.CompleteEffectRequest,
             anchor=self._plan.anchor,
             key=self._plan.key,
             claim_token=self.token,

@@ -52,9 +52,8 @@ def owner_polls(claim: Claim) -> Backoff:
 def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
     """Takes the lease, or waits for it. Where it is not to be had in time, LeaseHeld; NotOwner where the thread is on
     another machine."""
-    request = leases.AcquireLeaseRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        leases.AcquireLeaseRequest,
         holder=claim.holder.to_proto(),
         term=timedelta(seconds=claim.term_s),
         take_over=claim.take_over,
@@ -80,7 +79,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
 
 def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operation[Lease]:
     """Begins the term anew. LeaseHeld where it was lost, also with its thread."""
-    request = leases.RenewLeaseRequest(namespace=ref.namespace, thread=ref.thread, token=token)
+    request = ref.about(leases.RenewLeaseRequest, token=token)
     try:
         return Lease.from_proto((yield Call("RenewLease", request, deadline_s)).lease)
     except ThreadNotFound as error:
@@ -89,7 +88,7 @@ def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operat
 
 def release(ref: ThreadRef, token: int) -> Operation[bool]:
     """Gives it back, if the daemon can be reached. False where it was not held any more."""
-    request = leases.ReleaseLeaseRequest(namespace=ref.namespace, thread=ref.thread, token=token)
+    request = ref.about(leases.ReleaseLeaseRequest, token=token)
     try:
         return bool((yield Call("ReleaseLease", request, RELEASE_PATIENCE_S)).released)
     except StatewardError:

@@ -91,14 +91,7 @@ def prepare_reading(ref: ThreadRef, version: int | None) -> Operation[None]:
 
 def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:
     """The request for the entries from `start` on."""
-    return checkpoints.ReadLogRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        branch=ref.branch,
-        log=log,
-        from_index=start,
-        version=version_ref(version),
-    )
+    return ref.on_branch(checkpoints.ReadLogRequest, log=log, from_index=start, version=version_ref(version))
 
 
 def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:

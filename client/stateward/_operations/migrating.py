@@ -167,7 +167,7 @@ def _labels(head: checkpoint_pb2.Checkpoint, found: int) -> dict[str, str]:
 
 
 def _read_head(ref: ThreadRef) -> Operation[checkpoint_pb2.Checkpoint]:
-    request = checkpoints.GetCheckpointRequest(namespace=ref.namespace, thread=ref.thread, branch=ref.branch)
+    request = ref.on_branch(checkpoints.GetCheckpointRequest)
     response: checkpoints.GetCheckpointResponse = yield Call("GetCheckpoint", request)
     return response.checkpoint
 

@@ -27,16 +27,14 @@ def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float) -
     mode = threads.ATTACH_MODE_IF_FREE
     if take_over or read_only:
         mode = threads.ATTACH_MODE_TAKE_OVER if take_over else threads.ATTACH_MODE_READ_ONLY
-    request = threads.AttachRequest(
-        namespace=ref.namespace, thread=ref.thread, mode=mode, wait=timedelta(seconds=wait_s) if wait_s else None
-    )
+    request = ref.about(threads.AttachRequest, mode=mode, wait=timedelta(seconds=wait_s) if wait_s else None)
     deadline_s = wait_s + ATTACH_MARGIN_S if wait_s else None
     return ThreadInfo.from_proto((yield Call("Attach", request, deadline_s, waits_for_owner=False)).thread)
 
 
 def detach(ref: ThreadRef) -> Operation[ThreadInfo]:
     """Archives what is committed and gives the thread up."""
-    request = threads.DetachRequest(namespace=ref.namespace, thread=ref.thread)
+    request = ref.about(threads.DetachRequest)
     return ThreadInfo.from_proto((yield Call("Detach", request)).thread)
 
 

@@ -59,12 +59,8 @@ def hydrate_stored(
 ) -> Operation[State]:
     """A state as it is stored, put together from its pages. Only a branch's head may be missing: that is the empty
     state."""
-    request = checkpoints.HydrateRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        branch=ref.branch,
-        version=version_ref(version, tag, checkpoint_id),
-        projection=projection(slots, logs),
+    request = ref.on_branch(
+        checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id), projection=projection(slots, logs)
     )
     pinned = request.HasField("version")
     request.include_signals = not pinned
@@ -173,20 +169,13 @@ def get_checkpoint(
     ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None
 ) -> Operation[Checkpoint]:
     """What is known about a version."""
-    request = checkpoints.GetCheckpointRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        branch=ref.branch,
-        version=version_ref(version, tag, checkpoint_id),
-    )
+    request = ref.on_branch(checkpoints.GetCheckpointRequest, version=version_ref(version, tag, checkpoint_id))
     return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
 
 
 def diff(ref: ThreadRef, a: int, b: int | None) -> Operation[list[Change]]:
     """The edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
-    request = checkpoints.DiffCheckpointsRequest(
-        namespace=ref.namespace, thread=ref.thread, branch=ref.branch, to=version_ref(b)
-    )
+    request = ref.on_branch(checkpoints.DiffCheckpointsRequest, to=version_ref(b))
     getattr(request, "from").version = a
     changes: list[Change] = []
     while True:

@@ -18,12 +18,11 @@ def put_effects(
     create: ThreadOptions | None,
 ) -> Operation[int]:
     """Records results; how many were not there before."""
-    request = service.PutEffectsRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        service.PutEffectsRequest,
         effects=[each.to_proto() for each in effects],
         request_id=new_request_id(),
-        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+        durability=choice_number(Durability, durability),
         lease_token=ref.held.for_call(),
         create=None if create is None else create.to_proto(),
     )
@@ -39,9 +38,8 @@ def list_effects(
     """The request for the first page."""
     if isinstance(names, str):
         raise TypeError("names takes a list of names, not one name")
-    return service.ListEffectsRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    return ref.about(
+        service.ListEffectsRequest,
         anchor=anchor or "",
         all_anchors=anchor is None,
         names=names,

@@ -155,18 +155,24 @@ def _accept(
     short: Checkpoint | None = None
     for each, part, request, response in zip(saves, collected, requests, responses, strict=True):
         checkpoint = _read_checkpoint(request, response)
-        origin = Origin(each.ref.namespace, each.ref.thread, each.ref.branch)
-        each.state.rebase(part, checkpoint, origin, whole=request.overwrite)
-        if request.ack_signals:
-            each.state.acknowledge(request.ack_signals)
-        each.state.read_blobs_through(each.ref.blobs)
-        each.state.keep_blobs(part.blobs)
+        go_on(each.ref, each.state, request, part, checkpoint)
         made.append(checkpoint)
         if response.durability < request.durability:
             short = short or checkpoint
     if short:
         raise NotArchivedYet(short.thread, short.sequence, short, made)
     return made
+
+
+def go_on(
+    ref: ThreadRef, state: State, request: checkpoints.SaveRequest, collected: Collected, checkpoint: Checkpoint
+) -> None:
+    """Moves a state onto the version that was made of it."""
+    origin = Origin(ref.namespace, ref.thread, ref.branch)
+    state.rebase(collected, checkpoint, origin, whole=request.overwrite)
+    state.acknowledge(request.ack_signals)
+    state.read_blobs_through(ref.blobs)
+    state.keep_blobs(collected.blobs)
 
 
 def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
@@ -247,7 +253,7 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     fields["lease_token"] = ref.held.for_call() if lease is None else lease.token
-    return checkpoints.SaveRequest(namespace=ref.namespace, thread=ref.thread, branch=ref.branch, **fields)
+    return ref.on_branch(checkpoints.SaveRequest, **fields)
 
 
 def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:

@@ -52,7 +52,7 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
 
 def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
     """What no save acknowledged yet, oldest first."""
-    request = service.ListSignalsRequest(namespace=ref.namespace, thread=ref.thread)
+    request = ref.about(service.ListSignalsRequest)
     return list(map(Signal.from_proto, (yield Call("ListSignals", request)).signals))
 
 
@@ -81,15 +81,14 @@ def send(
     request_id: str | None = None,
 ) -> Operation[Signal]:
     """Adds a signal. Raises NotArchivedYet if the signal is stored, but less durably than asked."""
-    request = service.SendSignalRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        service.SendSignalRequest,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=sender,
         wait_id=wait_id or "",
         request_id=request_id or new_request_id(),
-        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+        durability=choice_number(Durability, durability),
     )
     response: service.SendSignalResponse = yield Call(
         "SendSignal",
@@ -217,9 +216,6 @@ class AnswerReader(Reader[Signal]):
                 )  # fmt: skip
         return []
 
-    def can_resume(self) -> bool:
-        return True
-
 
 class SignalReader(Reader[Wake]):
     """Threads to which a signal comes, from when the stream was opened first on. What waited before is listed once."""
@@ -243,9 +239,6 @@ class SignalReader(Reader[Wake]):
             elif isinstance(event.what, Signal):
                 self._seen.discard(event.what.id)
         return wakes
-
-    def can_resume(self) -> bool:
-        return True
 
     def waiting(self) -> Operation[list[Wake]]:
         """What waits already. To be asked when the stream is open, so that nothing falls between the two."""

@@ -25,6 +25,7 @@ from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
+R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 
@@ -103,31 +104,25 @@ def with_retries(
 ) -> Operation[T]:
     """The same operation, with each call tried again while the daemon is away, for at most so many seconds; and while
     another sidecar holds its thread and is idle, until it is free, for at most `owner_patience_s()` seconds."""
-    retry = free = None
-    try:
-        step = next(operation)
+
+    def perform(step: Call | Pause | Await) -> Operation[object]:
+        retry = free = None
         while True:
-            delay_s = None
             try:
-                answer = yield step
+                return (yield step)
             except StatewardError as error:
-                if isinstance(step, Call) and (not isinstance(step, Upload) or step.content.is_repeatable):
-                    retry = retry or Retry(_patience_of(step, patience_s))
-                    delay_s = retry.delay_after(error)
-                    if isinstance(error, NotOwner) and step.waits_for_owner:
-                        free = free or UntilFree(_patience_of(step, owner_patience_s))
-                        delay_s = free.delay_after(error)
+                if not isinstance(step, Call) or (isinstance(step, Upload) and not step.content.is_repeatable):
+                    raise
+                retry = retry or Retry(_patience_of(step, patience_s))
+                delay_s = retry.delay_after(error)
+                if isinstance(error, NotOwner) and step.waits_for_owner:
+                    free = free or UntilFree(_patience_of(step, owner_patience_s))
+                    delay_s = free.delay_after(error)
                 if delay_s is None:
-                    step, retry, free = operation.throw(error), None, None
-            else:
-                step, retry, free = operation.send(answer), None, None
-            if delay_s is not None:
-                yield Pause(delay_s)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        operation.close()  # an interrupted call must not leave its state marked as being saved
+                    raise
+            yield Pause(delay_s)
+
+    return through(operation, perform)
 
 
 def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], float]:
@@ -197,6 +192,14 @@ class ThreadRef:
     """Names of slots, and prefixes that end in "/", that are never saved."""
     held: Held = field(default_factory=Held, compare=False, repr=False)
     """The lease under which its handle writes; handles on other branches that are made from it share it."""
+
+    def about(self, kind: Callable[..., R], **fields: Any) -> R:
+        """A request about the thread, of this kind and with these fields."""
+        return kind(namespace=self.namespace, thread=self.thread, **fields)
+
+    def on_branch(self, kind: Callable[..., R], **fields: Any) -> R:
+        """A request about the branch."""
+        return self.about(kind, branch=self.branch, **fields)
 
 
 def new_request_id() -> str:

@@ -46,7 +46,27 @@ class Reader(Generic[T]):
 
     def can_resume(self) -> bool:
         """Whether reopening the stream goes on without gap and duplicate."""
-        raise NotImplementedError
+        return True
+
+
+class ProgressReader(Reader[T]):
+    """Long work that is told of bit by bit. Once begun it is not taken up again: it would start anew."""
+
+    def __init__(self, method: str, request: Message, read: Callable[[Any], T]) -> None:
+        self.method = method
+        self._request = request
+        self._read = read
+        self._begun = False
+
+    def request(self) -> Message:
+        return self._request
+
+    def take(self, message: Any) -> list[T]:
+        self._begun = True
+        return [self._read(message)]
+
+    def can_resume(self) -> bool:
+        return not self._begun
 
 
 class WatchReader(Reader[Event]):
@@ -68,9 +88,8 @@ class WatchReader(Reader[Event]):
         if isinstance(slots, str) or isinstance(logs, str):
             raise TypeError("slots and logs take a list of names, not one name")
         self._ref = ref
-        self._request = threads.WatchRequest(
-            namespace=ref.namespace,
-            thread=ref.thread,
+        self._request = ref.about(
+            threads.WatchRequest,
             after_sequence=after_sequence,
             after_cursor=after_cursor,
             include_diff=include_diff,
@@ -86,9 +105,6 @@ class WatchReader(Reader[Event]):
         self._request.ClearField("after_sequence")
         self._request.after_cursor = message.cursor
         return list(map(Event.from_proto, message.events))
-
-    def can_resume(self) -> bool:
-        return True
 
 
 class HistoryReader(Reader[HistoryEntry]):
@@ -106,10 +122,8 @@ class HistoryReader(Reader[HistoryEntry]):
         projection: checkpoints.Projection | None,
     ) -> None:
         direction = checkpoints.DIRECTION_NEWEST_FIRST if newest_first else checkpoints.DIRECTION_OLDEST_FIRST
-        self._request = checkpoints.ReadHistoryRequest(
-            namespace=ref.namespace,
-            thread=ref.thread,
-            branch=ref.branch,
+        self._request = ref.on_branch(
+            checkpoints.ReadHistoryRequest,
             version=version_ref(version),
             from_version=from_version,
             direction=direction,
@@ -134,9 +148,6 @@ class HistoryReader(Reader[HistoryEntry]):
         self._last = version
         checkpoint, changes = Checkpoint.from_proto(message.checkpoint), changes_from_proto(message.diff)
         return [HistoryEntry(checkpoint, self._state(message), changes)]
-
-    def can_resume(self) -> bool:
-        return True
 
     def _state(self, message: checkpoints.ReadHistoryResponse) -> State | None:
         if not message.HasField("state"):
@@ -167,48 +178,17 @@ class BlobReader(Reader[bytes]):
             self._request.length -= len(message.data)
         return [message.data]
 
-    def can_resume(self) -> bool:
-        return True
+
+def verify(namespace: str, thread: str) -> ProgressReader[VerifyProgress]:
+    """The progress of a verification."""
+    request = admin.VerifyRequest(namespace=namespace, thread=thread)
+    return ProgressReader("Verify", request, VerifyProgress.from_proto)
 
 
-class VerifyReader(Reader[VerifyProgress]):
-    """The progress of a verification. Once begun it is not taken up again: its counts would start anew."""
-
-    method = "Verify"
-
-    def __init__(self, namespace: str, thread: str) -> None:
-        self._request = admin.VerifyRequest(namespace=namespace, thread=thread)
-        self._begun = False
-
-    def request(self) -> Message:
-        return self._request
-
-    def take(self, message: admin.VerifyResponse) -> list[VerifyProgress]:
-        self._begun = True
-        return [VerifyProgress.from_proto(message)]
-
-    def can_resume(self) -> bool:
-        return not self._begun
-
-
-class ExportReader(Reader[backup.ThreadPart]):
-    """The parts of a thread. Once begun it is not taken up again: what was read may have changed since."""
-
-    method = "ExportThread"
-
-    def __init__(self, request: backup.ExportThreadRequest) -> None:
-        self._request = request
-        self._begun = False
-
-    def request(self) -> Message:
-        return self._request
-
-    def take(self, message: backup.ExportThreadResponse) -> list[backup.ThreadPart]:
-        self._begun = True
-        return list(message.parts)
-
-    def can_resume(self) -> bool:
-        return not self._begun
+def export(namespace: str, thread: str) -> ProgressReader[backup.ExportThreadResponse]:
+    """The parts of a thread, some in each message."""
+    request = backup.ExportThreadRequest(namespace=namespace, thread=thread)
+    return ProgressReader("ExportThread", request, lambda message: message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class OptionChanges(TypedDict, total=False):
 
 def get_thread(ref: ThreadRef) -> Operation[ThreadInfo]:
     """What is known about the thread."""
-    response = yield Call("GetThread", threads.GetThreadRequest(namespace=ref.namespace, thread=ref.thread))
+    response = yield Call("GetThread", ref.about(threads.GetThreadRequest))
     return ThreadInfo.from_proto(response.thread)
 
 
@@ -163,9 +163,8 @@ def fork(
     ref: ThreadRef, new_thread: str, version: int | None, whole: bool, create: ThreadOptions | None
 ) -> Operation[ThreadInfo]:
     """Copies one version, or the whole thread, to a new one."""
-    request = threads.ForkThreadRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        threads.ForkThreadRequest,
         branch="" if whole else ref.branch,
         version=version_ref(version),
         new_thread=new_thread,
@@ -186,9 +185,8 @@ def prune(
     """Removes versions."""
     if sum(each is not None for each in (versions, older_than, keep_latest_per_branch)) != 1:
         raise TypeError("prune takes exactly one of versions, older_than and keep_latest_per_branch")
-    request = threads.PruneThreadRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        threads.PruneThreadRequest,
         versions=None if versions is None else threads.VersionList(versions=versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
@@ -208,12 +206,11 @@ def delete(
 ) -> Operation[bool]:
     """Whether there was a thread. To make a retry free, what is deleted is the uid that was seen first; but where only
     this disk is meant, to look first could ask an archive that is away."""
-    request = threads.DeleteThreadRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        threads.DeleteThreadRequest,
         expected_version=expected_version,
         allow_missing=missing_ok or not local_only,
-        durability=choice_number(Durability, durability),  # type: ignore[arg-type]
+        durability=choice_number(Durability, durability),
         local_only=local_only,
     )
     if missing_ok or local_only:
@@ -230,9 +227,8 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
         known = ", ".join(OptionChanges.__annotations__)
         raise TypeError(f"update_options takes one or more of {known}, not {', '.join(sorted(unknown)) or 'nothing'}")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    request = threads.UpdateThreadRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
+    request = ref.about(
+        threads.UpdateThreadRequest,
         options=ThreadOptions(**given).to_proto(),
         update_mask=FieldMask(paths=options),
         request_id=new_request_id(),
@@ -242,10 +238,8 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
 
 def set_tag(ref: ThreadRef, name: str, version: int | None, expected: int | None) -> Operation[Tag]:
     """Makes or moves a tag."""
-    request = threads.SetTagRequest(
-        namespace=ref.namespace,
-        thread=ref.thread,
-        branch=ref.branch,
+    request = ref.on_branch(
+        threads.SetTagRequest,
         tag=name,
         version=version_ref(version),
         expected_tagged_version=expected,
@@ -256,9 +250,7 @@ def set_tag(ref: ThreadRef, name: str, version: int | None, expected: int | None
 
 def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
     """Removes a tag."""
-    request = threads.DeleteTagRequest(
-        namespace=ref.namespace, thread=ref.thread, tag=name, request_id=new_request_id()
-    )
+    request = ref.about(threads.DeleteTagRequest, tag=name, request_id=new_request_id())
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 
@@ -308,14 +300,12 @@ class Answer(Protocol):
 
 def entry_of(ref: ThreadRef, answer: Answer, sequence: int) -> threads.WaitDurableRequest:
     """Names the entry that an answer is about: after a takeover another one may stand at its place."""
-    return threads.WaitDurableRequest(
-        namespace=ref.namespace, thread=ref.thread, sequence=sequence, uid=answer.uid, digest=answer.digest
-    )
+    return ref.about(threads.WaitDurableRequest, sequence=sequence, uid=answer.uid, digest=answer.digest)
 
 
 def _wait_request(ref: ThreadRef, what: Checkpoint | int) -> threads.WaitDurableRequest:
     if not isinstance(what, Checkpoint):
-        return threads.WaitDurableRequest(namespace=ref.namespace, thread=ref.thread, sequence=what)
+        return ref.about(threads.WaitDurableRequest, sequence=what)
     if (what.namespace, what.thread) != (ref.namespace, ref.thread):
         raise ValueError(f"this version belongs to thread {what.thread!r}, not {ref.thread!r}")
     return entry_of(ref, what, what.sequence)

@@ -21,7 +21,7 @@ def write_blob(
     ref: ThreadRef, content: Content, media_type: str = "", create: ThreadOptions | None = None
 ) -> Operation[Blob]:
     """Writes bytes, unless the thread has them; makes the thread with `create` if there is none."""
-    begin = blobs.BlobBegin(namespace=ref.namespace, thread=ref.thread, media_type=media_type, sha256=content.sha256)
+    begin = ref.about(blobs.BlobBegin, media_type=media_type, sha256=content.sha256)
     if content.size_bytes is not None:
         begin.size_bytes = content.size_bytes
     if create is not None:
@@ -79,9 +79,7 @@ def read_blob(request: blobs.ReadBlobRequest) -> Operation[bytes]:
 
 def read_request(ref: ThreadRef, digest: bytes, offset: int = 0, length: int | None = None) -> blobs.ReadBlobRequest:
     """The request for a range of a blob."""
-    return blobs.ReadBlobRequest(
-        namespace=ref.namespace, thread=ref.thread, blob=state_pb2.BlobRef(sha256=digest), offset=offset, length=length
-    )
+    return ref.about(blobs.ReadBlobRequest, blob=state_pb2.BlobRef(sha256=digest), offset=offset, length=length)
 
 
 def digest_of(blob: Any) -> bytes:

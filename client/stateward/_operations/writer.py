@@ -34,13 +34,13 @@ from stateward._operations.saving import (
     _learn_numbers,
     _read_checkpoint,
     _save_request,
+    go_on,
 )
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
-from stateward._state.collected import Collected
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
-from stateward.state import Origin, State
+from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import writer_service_pb2 as writers
 
@@ -117,10 +117,8 @@ class Writing:
 
     def _dial(self, claim: Claim) -> Steps:
         self.is_open = False
-        request = writers.OpenWriter(
-            namespace=self.ref.namespace,
-            thread=self.ref.thread,
-            branch=self.ref.branch,
+        request = self.ref.on_branch(
+            writers.OpenWriter,
             holder=claim.holder.to_proto(),
             term=timedelta(seconds=claim.term_s),
             wait=timedelta(seconds=claim.wait_s) if claim.wait_s else None,
@@ -179,7 +177,7 @@ class Writing:
             self._numbering.look(self.ref.held.calls)
         elif not self._numbering.is_known:
             yield from self.flush()
-        if not self._has_room():
+        if len(self._unanswered) >= FRAMES_MAX or self._unanswered_bytes > BYTES_MAX:
             most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
             yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
@@ -191,7 +189,7 @@ class Writing:
                 version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST
             )
             frame.expected = _read_checkpoint(request, answer)
-            self._move(frame, collected, frame.expected)
+            go_on(self.ref, state, request, collected, frame.expected)
         else:
             frame.collected, state.saving = collected, True
         self._tip = frame.expected
@@ -200,9 +198,6 @@ class Writing:
         if self.is_open:
             yield Put(message_of(frame))
         return frame
-
-    def _has_room(self) -> bool:
-        return len(self._unanswered) < FRAMES_MAX and self._unanswered_bytes <= BYTES_MAX
 
     def _next_version(self, state: State) -> int:
         seen = self.head[0] if self._unanswered else max(self.head[0], state.version)
@@ -221,14 +216,6 @@ class Writing:
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
             request.ClearField("expected_digest")  # not answered yet: the stream sees to it that nothing comes between
         return request, collected
-
-    def _move(self, frame: Frame, collected: Collected, checkpoint: Checkpoint) -> None:
-        state, ref = frame.state, self.ref
-        origin = Origin(ref.namespace, ref.thread, ref.branch)
-        state.rebase(collected, checkpoint, origin, whole=frame.request.overwrite)
-        state.acknowledge(frame.request.ack_signals)
-        state.read_blobs_through(ref.blobs)
-        state.keep_blobs(collected.blobs)
 
     def check(self) -> None:
         """Raises what stands in the way of more frames."""
@@ -338,7 +325,7 @@ class Writing:
         frame.checkpoint, frame.is_done = checkpoint, True
         if frame.collected is not None:
             frame.state.saving = False
-            self._move(frame, frame.collected, checkpoint)
+            go_on(self.ref, frame.state, frame.request, frame.collected, checkpoint)
         elif frame.state.checkpoint is frame.expected:
             frame.state.checkpoint = checkpoint
         self.head = checkpoint.version, checkpoint.digest

@@ -20,7 +20,7 @@ from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave
 from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
-from stateward._operations.streams import VerifyReader, WatchReader
+from stateward._operations.streams import WatchReader, verify
 from stateward._operations.threads import ThreadFilters
 from stateward._sync.archive import Archive
 from stateward._sync.boards import Board
@@ -182,7 +182,7 @@ class Client:
 
     def verify(self, thread: str | None = None) -> Stream[VerifyProgress]:
         """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""
-        return self._session.open(VerifyReader(self.namespace, thread or ""))
+        return self._session.open(verify(self.namespace, thread or ""))
 
     # -- many threads -------------------------------------------------------------------------------------------------
 
