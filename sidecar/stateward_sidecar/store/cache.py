@@ -1,4 +1,4 @@
-"""Hot states and dictionaries under one byte budget. All truth is in LMDB: anything here can go at any moment."""
+"""A cache of states and dictionaries with one byte budget. LMDB holds the truth, so any item may be dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRY_OVERHEAD_BYTES = 64
 
 
 class Cache:
-    """Least recently used first out. Safe to share between threads."""
+    """Drops the least recently used item first. Safe for several threads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -23,7 +23,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def state(self, thread: int, version: int) -> StateTree | None:
-        """The state of a thread at a version."""
+        """Returns the state of a thread at a version; None if it is not cached."""
         found = self._get(("state", thread, version))
         return found if isinstance(found, StateTree) else None
 
@@ -32,7 +32,7 @@ class Cache:
         self._put(("state", thread, version), tree, state_bytes(tree))
 
     def replace_state(self, thread: int, old: int, new: int, tree: StateTree) -> None:
-        """Keeps a new state, and forgets the one it was made from: that will hardly be asked for again."""
+        """Keeps a new state, and forgets the state it was made from, which is rarely read again."""
         self._put(("state", thread, new), tree, state_bytes(tree), ("state", thread, old))
 
     def drop_state(self, thread: int, version: int) -> None:
@@ -41,7 +41,7 @@ class Cache:
             self._pop(("state", thread, version))
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:
-        """The digested snapshot of a thread at a version."""
+        """Returns the digested snapshot of a thread at a version; None if it is not cached."""
         found = self._get(("dictionary", thread, version))
         return found if isinstance(found, Dictionary) else None
 
@@ -50,9 +50,9 @@ class Cache:
         self._put(("dictionary", thread, dictionary.version), dictionary, dictionary.size_bytes)
 
     def fit_together(self, tree: StateTree) -> bool:
-        """Whether a state and a dictionary made of it are kept side by side.
+        """Returns whether a state and the dictionary made from it fit into the cache together.
 
-        Where they are not, they would push each other out with every save, and every save would read both again.
+        If they do not, they push each other out with every save, and every save has to read both again.
         """
         return state_bytes(tree) + dictionary_bytes(tree.size_bytes) <= self.limit_bytes
 
@@ -91,6 +91,6 @@ class Cache:
 
 
 def state_bytes(tree: StateTree) -> int:
-    """About what a state takes in memory."""
+    """Returns about how many bytes a state takes in memory."""
     entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
     return tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8)

@@ -1,7 +1,7 @@
-"""Which versions a prune removes.
+"""Chooses the versions that a prune removes.
 
-Sequences and times grow with versions, so "not archived yet" and "not old enough" are found by bisection: what is read
-does not grow with the history. Only a rule that counts by branch, in a thread with several, looks at the newest
+Sequences and times grow with versions, so "not archived yet" and "not old enough" are found by bisection, and the cost
+does not grow with the history. Only a rule that counts by branch, in a thread with several branches, reads the newest
 versions one by one.
 """
 
@@ -22,18 +22,18 @@ from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 ENTRIES_A_STEP = 100
-# Others get the interpreter between two steps.
+# Pause between two steps, so that other threads get the interpreter.
 PAUSE_S = 0.0005
 
 
 class Chooser:
-    """Reads in short transactions of its own: neither for the event loop nor for the writer."""
+    """Chooses versions. Opens short transactions of its own, so not for the event loop or the writer."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def by_request(self, thread: Thread, request: PruneThreadRequest) -> list[int]:
-        """What a request names, ascending. Raises InvalidField, VersionNotFound."""
+        """Returns the versions that a request prunes, ascending. Raises InvalidField or VersionNotFound."""
         kind = request.WhichOneof("what")
         if kind == "versions":
             return self._named(thread, request.versions.versions)
@@ -43,7 +43,7 @@ class Chooser:
         return self.by_rule(thread, rule)
 
     def by_rule(self, thread: Thread, rule: Retention) -> list[int]:
-        """Retained versions that every part of a rule lets go, ascending."""
+        """Returns the retained versions that a rule prunes, ascending. Every part of the rule must allow it."""
         retained = thread.pruned.rest(thread.head.last_version)
         count, others = len(retained), list[int]()
         if rule.keep_last:
@@ -59,7 +59,7 @@ class Chooser:
         return [version for version in (*first, *others) if version <= newest and version not in kept]
 
     def ages_us(self, thread: Thread, rule: Retention) -> int:
-        """When the next version is as old as a rule says, if nothing is written until then; 0 = never."""
+        """Returns when the next version is old enough for a rule, in microseconds since 1970; 0 = never."""
         kept = protected(Draft(thread))
         for version in thread.pruned.rest(thread.head.last_version):
             if version not in kept:
@@ -69,7 +69,7 @@ class Chooser:
         return 0
 
     def _last_archived(self, txn: lmdb.Transaction, thread: Thread, retained: Ranges) -> int:
-        """How many of the oldest retained versions the archive has. Nothing goes before it is there."""
+        """Returns how many of the oldest retained versions are archived. No other version may be pruned."""
         if self._context.archive is None:
             return len(retained)
         return bisect_right(
@@ -87,12 +87,15 @@ class Chooser:
             ]  # fmt: skip
 
     def _before_newest(self, thread: Thread, retained: Ranges, keep_last: int) -> tuple[int, list[int]]:
-        """How many of the oldest versions are none of their branch's newest, and later ones that are none either."""
+        """Returns the versions that are not among the ``keep_last`` newest of their branch.
+
+        Returns a number of oldest versions that all may go, and a list of later versions.
+        """
         if len(thread.branches) == 1:
             return max(len(retained) - keep_last, 0), []
         left = dict.fromkeys(thread.branches, keep_last)
         at, over, branches = len(retained), list[int](), list(thread.branches.items())
-        # A branch has no versions up to the one it was made from.
+        # All versions of a branch are above its base version.
         while at and any(left[name] and branch.base_version < retained[at - 1] for name, branch in branches):
             with self._context.engine.read() as txn:
                 for version in (retained[index] for index in range(at - 1, max(at - ENTRIES_A_STEP, 0) - 1, -1)):
@@ -108,7 +111,7 @@ class Chooser:
 
 
 def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, time_us: int) -> int:
-    """How many of the oldest retained versions are from before a time."""
+    """Returns how many of the oldest retained versions were made before a time."""
     return bisect_left(
         range(len(retained)), time_us,
         key=lambda at: replay.read_version(txn, thread, retained[at]).header.create_time_us,
@@ -116,7 +119,10 @@ def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, time_u
 
 
 def choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
-    """The retained ones among versions that may be named, ascending. Raises InvalidField, VersionNotFound."""
+    """Returns the retained versions among ``versions``, ascending.
+
+    Raises VersionNotFound if a version does not exist, InvalidField if it is a head or has a tag.
+    """
     doomed = sorted(set(versions))
     last = draft.head.last_version
     heads = {branch.version: branch.name for branch in draft.all_branches().values()}
@@ -134,7 +140,7 @@ def choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
 
 
 def protected(draft: Draft) -> set[int]:
-    """Versions that no rule removes: heads, bases of branches, tags."""
+    """Returns the versions that no rule prunes: heads, bases of branches, tagged versions."""
     branches = draft.all_branches().values()
     return (
         {branch.version for branch in branches}

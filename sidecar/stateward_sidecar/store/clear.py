@@ -1,10 +1,10 @@
-"""Clearing away what was pruned: in steps that hold the writer for a few milliseconds each.
+"""Clears pruned versions, in steps that hold the writer for a few milliseconds each.
 
-A prune is one small transaction: from then on nobody reads the versions, and a row says that their rows are still here.
-Here edits and index rows go, then the snapshots that no version needs any more, then old husks. A crash in between is
-made good by the next start, which finds that row.
+A prune is one small transaction. After it nobody reads the versions, and a row lists those that still have their rows.
+This module removes edits and index rows, then the snapshots that no version needs, then old husks. After a crash the
+next start finds the row and continues.
 
-An entry that goes is cut down to its header and metadata (a husk) while a retry may ask for it, and removed later.
+An entry that a retry may ask for is first cut down to its header and metadata (a husk), and removed later.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
 
 STEP_S = 0.003
-# Entries that a step may read to be up to date.
+# How many new entries a step may read for the lineage.
 ENTRIES_A_STEP = 64
 
 
 @dataclass(slots=True)
 class _Work:
-    """One step."""
+    """The work of one step."""
 
     txn: lmdb.Transaction
     draft: Draft
     head: ThreadHead
     now_us: int
-    archived: int  # up to here entries may go
+    archived: int  # entries up to this one may be removed
     lineage: Lineage
-    # What the lineage learns once the step is committed.
+    # Changes of the lineage, made after the step is committed.
     freed: Counter[int] = field(default_factory=Counter)
     husks: list[int] = field(default_factory=list)
     dropped: int = 0
 
     def in_window(self, entry: Entry) -> bool:
-        """True while a retry may still ask for the entry."""
+        """Returns whether the entry must stay: a retry may ask for it, or it is the first one."""
         header = entry.header
         return (
             header.sequence == 1
@@ -63,11 +63,11 @@ class _Work:
         )
 
     def free(self, stored_bytes: int) -> None:
-        """So much less is stored."""
+        """Subtracts bytes from the stored size in the head."""
         self.head.stored_bytes = max(self.head.stored_bytes - stored_bytes, 0)
 
     def settle(self) -> None:
-        """After the commit."""
+        """Updates the lineage after the commit."""
         lineage = self.lineage
         lineage.users -= self.freed
         del lineage.husks[: self.dropped]
@@ -76,22 +76,25 @@ class _Work:
 
 
 class Clearer:
-    """Waits for the writer: not for the event loop."""
+    """Clears pruned versions. Waits for the writer, so not for the event loop."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def clear(self, number: int, lineage: Lineage) -> None:
-        """Does all that is to be done for a thread. Only one call a thread at a time. Raises ShuttingDown, DiskFull."""
+        """Clears all pruned versions of a thread. Only one call for each thread at a time.
+
+        Raises ShuttingDown or DiskFull.
+        """
         more = True
         while more:
-            # Not in the background: under load that would never end, and a step is as short as a save.
+            # Not as background writes: under load they might never run, and a step is as short as a save.
             write = Write(run=self._step(number, lineage), is_alone=True, frees_space=True)
             more = self._context.writer.submit(write, wait=True).wait()
 
     def _step(self, number: int, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """True: there is more to do."""
+        """Returns the write of one step. The write returns whether there is more to do."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._find(txn, batch, number)
@@ -119,13 +122,13 @@ class Clearer:
         return draft if draft is not None and draft.identity.number == number else None
 
     def _clear_versions(self, work: _Work, until: float) -> bool:
-        """Edits and index rows, then snapshots. False: the time is over."""
+        """Clears edits and index rows, then snapshots. Returns False if the time is over."""
         txn, draft = work.txn, work.draft
         uncleared, last = read_uncleared(txn, draft.identity.number, draft.pruned), 0
         for version in uncleared:
             last = version
             _strip_if_whole(work, version)
-            if time.perf_counter() > until:  # after one at least: a slow disk must not keep it from ever ending
+            if time.perf_counter() > until:  # after at least one version, so that a slow disk does not stop progress
                 break
         rest = uncleared.after(last)
         is_done = not rest.pairs() and _drop_snapshots(work, until)
@@ -137,7 +140,7 @@ class Clearer:
 
 
 def _drop_snapshots(work: _Work, until: float) -> bool:
-    """Removes snapshots of pruned versions that no version needs as dictionary. False: the time is over."""
+    """Removes snapshots of pruned versions that no version needs as dictionary. Returns False if the time is over."""
     draft, lineage = work.draft, work.lineage
     wanted = {branch.snapshot_version for branch in draft.all_branches().values()}
     doomed = [
@@ -156,7 +159,7 @@ def _drop_snapshots(work: _Work, until: float) -> bool:
 
 
 def _drop_husks(work: _Work, until: float) -> bool:
-    """Finishes earlier prunes: husks and prune entries that have left the window. False: the time is over."""
+    """Removes husks and prune entries that no retry may ask for any more. Returns False if the time is over."""
     lineage = work.lineage
     for sequence in lineage.husks[:ENTRIES_A_STEP]:
         record = work.txn.get(work.draft.identity.keys.entry(sequence))
@@ -172,18 +175,18 @@ def _drop_husks(work: _Work, until: float) -> bool:
 
 
 def _strip_if_whole(work: _Work, version: int) -> None:
-    """Damage stays as it is, for Verify to name."""
+    """Clears a version. A damaged one stays as it is, and Verify reports it."""
     try:
         sequence = replay.place_of(work.txn, work.draft, version)
         record = work.txn.get(work.draft.identity.keys.entry(sequence))
         if record is not None:
             _strip(work, unpack(record, sequence))
     except StatewardError as error:
-        log_damage("a pruned version is not cleared away", error, uid=work.draft.identity.uid_text)
+        log_damage("a pruned version is not cleared", error, uid=work.draft.identity.uid_text)
 
 
 def _strip(work: _Work, entry: Entry) -> None:
-    """Takes the edits of a version away, and the whole entry where nobody may ask for it any more."""
+    """Removes the edits of a version; the whole entry if no retry may ask for it any more."""
     identity, txn, header = work.draft.identity, work.txn, entry.header
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     pieces_bytes = _delete_rows(txn, identity.keys.edits_pieces(header.parts_id)) if header.parts_id else 0
@@ -196,14 +199,14 @@ def _strip(work: _Work, entry: Entry) -> None:
         husk = entry.husk()
         work.free(len(entry.record) - len(husk))
         txn.put(identity.keys.entry(header.sequence), husk)
-        if header.sequence > 1:  # which says what the thread is, and stays
+        if header.sequence > 1:  # the first entry describes the thread, and stays
             work.husks.append(header.sequence)
     else:
         _drop(work, entry)
 
 
 def _drop(work: _Work, entry: Entry) -> None:
-    """Removes an entry with the rows that lead to it."""
+    """Removes an entry and the rows that lead to it."""
     identity, txn = work.draft.identity, work.txn
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     if metadata.request_hash:
@@ -217,7 +220,7 @@ def _drop(work: _Work, entry: Entry) -> None:
 
 
 def _delete_rows(txn: lmdb.Transaction, prefix: bytes) -> int:
-    """Removes all rows with a prefix. Returns how many bytes their values had."""
+    """Removes all rows with a prefix. Returns the size of their values in bytes."""
     found = [(key, len(value)) for key, value in rows(txn, prefix)]
     for key, _ in found:
         txn.delete(key)

@@ -1,8 +1,8 @@
-"""The rows of effects: what is known of each, and where in the journal its value is.
+"""The rows of effects: the record of each effect, and the sequence of the entry that has its value.
 
-Row ``E`` is put in the transaction of the entry that tells of the effect, under keyed hashes of anchor and key. It is
-an index: the newest entry of an effect implies it. What only the archive has is fetched before it is said that there
-is no effect, for a tool that ran once must not run again.
+Row ``E`` is put in the transaction of the effect's entry, under keyed hashes of anchor and key. It is an index, and can
+be rebuilt from the newest entry of the effect. Entries that only the archive has are fetched before the daemon answers
+that there is no such effect, because a tool that ran once must not run again.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 
 
 def effect_key(identity: Identity, anchor: str, key: str) -> bytes:
-    """The row of an effect."""
+    """Returns the row key of an effect."""
     return anchor_prefix(identity, anchor) + identity.hash_id(b"effect", anchor, key)
 
 
 def anchor_prefix(identity: Identity, anchor: str) -> bytes:
-    """Begins the rows of an anchor."""
+    """Returns the prefix of the row keys of an anchor."""
     return identity.keys.effects(identity.hash_id(b"anchor", anchor))
 
 
 def find_effect(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> EffectRow | None:
-    """What is known of an effect; None where nobody ever began it. Raises Corrupt or HistoryElsewhere."""
+    """Returns the row of an effect; None if nobody ever began it. Raises Corrupt or HistoryElsewhere."""
     identity = thread.identity
     _check_sum(txn, thread)
     record = txn.get(row_key)
     row = _open(identity, row_key, record) if record is not None else None
-    # A copy may lack entries in the middle: what it knows of older ones proves nothing.
+    # A copy may lack entries below its floor, so a row that is older than the floor may be out of date.
     if thread.floor_sequence and thread.head.effects and (row is None or row.sequence <= thread.floor_sequence):
         raise replay.history_elsewhere(identity)
     return row
 
 
 def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterator[EffectRow]:
-    """All effects of an anchor, or of the thread, by key. Raises Corrupt or HistoryElsewhere."""
+    """Yields all effects of an anchor, or of the thread, in key order. Raises Corrupt or HistoryElsewhere."""
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
     _check_sum(txn, thread)
@@ -57,9 +57,9 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
 
 
 def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
-    """The next effects of the thread, with their rows' keys; ``after`` = that of the last one, empty = from the first.
+    """Returns the next effects of the thread with their row keys. Raises Corrupt or HistoryElsewhere.
 
-    Raises as ``list_effects``.
+    ``after``: the row key of the previous effect; empty = begin with the first.
     """
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
@@ -75,7 +75,10 @@ def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
 
 
 def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
-    """Once for each thread in memory: with a row lost or rolled back, a tool would run again. Raises Corrupt."""
+    """Compares the effect rows with the sum in the head, once for each thread in memory. Raises Corrupt.
+
+    A row that was lost or rolled back would make a tool run again.
+    """
     loaded = thread.thread if isinstance(thread, Draft) else thread
     if loaded.effects_checked or thread.floor_sequence:
         return
@@ -88,7 +91,7 @@ def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
 
 
 def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
-    """All rows against the sum in the head, and each against the entry that it names."""
+    """Compares all rows with the sum in the head, and each row with the entry that it names. Yields the damage."""
     identity = thread.identity
     try:
         _check_sum(txn, thread)
@@ -102,7 +105,7 @@ def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
         try:
             entry = replay.read_entry(txn, identity, row.sequence)
             if replay.open_metadata(identity, entry).effect != row.record:
-                raise Corrupt("the row of an effect does not say what its entry says", identity.name)
+                raise Corrupt("the row of an effect differs from its journal entry", identity.name)
         except Corrupt as error:
             yield error.locate(identity.name)
 
@@ -126,7 +129,7 @@ def _part(identity: Identity, row_key: bytes, row: EffectRow) -> int:
 
 
 def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: EffectRecord) -> None:
-    """Puts the row that an entry from the archive implies, where none is newer; the head counts it already."""
+    """Puts the row for an entry from the archive, unless there is a newer one. The head counts the effect already."""
     row_key = effect_key(identity, record.anchor, record.key)
     known = txn.get(row_key)
     if known is None or _open(identity, row_key, known).sequence < header.sequence:
@@ -134,7 +137,7 @@ def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader,
 
 
 def read_value(txn: lmdb.Transaction, identity: Identity, row: EffectRow, cache: Cache) -> Value | None:
-    """The value of an effect that is over; None where it has none. Raises Corrupt."""
+    """Returns the value of an effect that is over; None if it has none. Raises Corrupt."""
     if not row.record.has_value:
         return None
     entry = replay.read_entry(txn, identity, row.sequence)
@@ -171,5 +174,5 @@ def _open(identity: Identity, key: bytes, record: bytes | memoryview) -> EffectR
     except DecodeError:
         raise Corrupt("the row of an effect cannot be read", identity.name) from None
     if effect_key(identity, row.record.anchor, row.record.key) != key:
-        raise Corrupt("the row of an effect leads to another one", identity.name)
+        raise Corrupt("the row of an effect holds another effect", identity.name)
     return row

@@ -1,11 +1,12 @@
-"""Effects: what tools did, recorded apart from states, and who is at it.
+"""Effects: the results of tool calls, recorded beside the states, and the claims on calls that are open.
 
     NEW ──begin──► IN_PROGRESS ──complete──► DONE | FAILED
      ▲                  │ its holder died, or its term ended, or it was given up
-     └──complete NEW────┴─► UNCERTAIN ──begin──► IN_PROGRESS, whose holder was told UNCERTAIN
+     └──complete NEW────┴─► UNCERTAIN ──begin──► IN_PROGRESS; begin answers UNCERTAIN
 
-A claim is an entry of the journal, durable before its holder calls the tool. So a tool is called at most once without
-somebody knowing that it may have been: who comes next is told UNCERTAIN, and is the only one who is.
+A claim is an entry of the journal, durable before its holder calls the tool. If the claim dies, the next caller gets
+UNCERTAIN with a claim of its own. So a tool is never called again by a caller that does not know of the first call, and
+only one caller at a time has to find out whether the tool ran.
 
 Order of checks: request id → ownership and lease → state of the effect.
 """
@@ -74,7 +75,7 @@ PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What an entry says of the request that made it."""
+    """The facts of a request that are stored in its entry."""
 
     request_hash: bytes = b""
     fingerprint: bytes = b""
@@ -82,7 +83,7 @@ class _Asked:
 
 
 class Effects:
-    """The verbs. Those that write return a write for the queue."""
+    """The verbs. Those that write return a function for the writer."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
@@ -91,7 +92,7 @@ class Effects:
     # -- with a claim ---------------------------------------------------------------------------------------------
 
     def begin(self, request: BeginEffectRequest) -> Callable[[lmdb.Transaction, Batch], BeginEffectResponse]:
-        """Claims an effect, or says what became of it."""
+        """Returns the write that claims an effect, or answers with its result or its present claim."""
         asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BeginEffectResponse:
@@ -108,7 +109,7 @@ class Effects:
         row = find_effect(txn, draft, row_key)
         found = find_request(txn, draft, request.request_id, asked.fingerprint)
         if found is not None and row is not None and row.sequence == found.header.sequence:
-            return _claimed(txn, draft, row)  # the answer was lost
+            return _claimed(txn, draft, row)  # a retry: the answer was lost
         if request.lease_token:
             check_lease(context, draft, request.lease_token)
         now = context.clock.now_us()
@@ -142,7 +143,7 @@ class Effects:
     def _state(
         self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
     ) -> EffectState:
-        """What the effect is for who begins it now."""
+        """Returns the state of the effect for this caller."""
         if row is None:
             return EFFECT_STATE_NEW
         record = row.record
@@ -154,14 +155,14 @@ class Effects:
             return record.state
         before, caller = record.holder, request.holder
         was_restarted = before.name == caller.name and before.incarnation != caller.incarnation
-        # Whoever took the thread's lease since has ended what was done under the former one.
+        # Somebody acquired the thread's lease since: that ended the claims under the former lease.
         was_overtaken = bool(record.lease_token) and draft.head.lease.token > record.lease_token
         if was_restarted or was_overtaken or not self._remaining_s(draft, row_key, record):
             return EFFECT_STATE_UNCERTAIN
         return EFFECT_STATE_IN_PROGRESS
 
     def complete(self, request: CompleteEffectRequest) -> Callable[[lmdb.Transaction, Batch], CompleteEffectResponse]:
-        """Says how an effect ended, or begins the term of its claim anew."""
+        """Returns the write that records how an effect ended, or renews its claim. The write raises ClaimLost."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> CompleteEffectResponse:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
@@ -176,7 +177,7 @@ class Effects:
             if record.state != EFFECT_STATE_IN_PROGRESS:
                 if request.renew or record.state != request.state:
                     raise _lost(draft, request, record)
-                return self._completed(txn, draft, row)  # the answer was lost
+                return self._completed(txn, draft, row)  # a retry: the answer was lost
             draft.check_writable()
             if request.lease_token:
                 check_lease(self._context, draft, request.lease_token)
@@ -205,7 +206,7 @@ class Effects:
     # -- without a claim ------------------------------------------------------------------------------------------
 
     def put(self, request: PutEffectsRequest) -> Callable[[lmdb.Transaction, Batch], PutEffectsResponse]:
-        """Records results."""
+        """Returns the write that records results without claims. It raises ClaimLost if an effect is in progress."""
         asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutEffectsResponse:
@@ -232,7 +233,7 @@ class Effects:
     def put_all(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect], asked: _Asked | None = None
     ) -> int:
-        """Records results in a transaction of the caller's, in their order. Returns how many were written."""
+        """Records results in the caller's transaction, in their order. Returns how many were written."""
         now, chosen = self._context.clock.now_us(), list[tuple[bytes, EffectRow | None, Effect]]()
         for effect in effects:
             row_key = effect_key(draft.identity, effect.anchor, effect.key)
@@ -257,7 +258,7 @@ class Effects:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def list(self, request: ListEffectsRequest) -> ListEffectsResponse:
-        """A page of effects."""
+        """Returns a page of effects."""
         context = self._context
         answer, size = ListEffectsResponse(), 0
         with context.engine.read() as txn:
@@ -308,7 +309,7 @@ class Effects:
 
 
 def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
-    """What the effects of a save say where they are the first entries of a thread."""
+    """Returns the settings for the first entry if the effects of a save begin a new thread; else None."""
     return _Asked(create=request.create) if is_new else None
 
 
@@ -323,7 +324,7 @@ def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> BeginEffect
 
 
 def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow | None) -> str:
-    """The same for every attempt until it is over; another one for what is done anew after that."""
+    """Returns the idempotency key: the same for all attempts until the effect is over, then another one."""
     if row is not None and row.record.state not in OVER and row.record.idempotency_key:
         return str(row.record.idempotency_key)
     since = str(row.sequence if row is not None else 0)

@@ -1,5 +1,7 @@
-"""Snapshots whose pieces are written in several transactions: a row says so until the first piece, the last one put, is
-there. What a crash or a full disk leaves of them is cleared by the next start or sweep, which look at these rows only.
+"""Unfinished snapshots. The pieces of a large snapshot are written in several transactions.
+
+A row marks the snapshot as unfinished until its first piece is put, which is put last. The next start or sweep clears
+what a crash or a full disk left. It reads only these rows.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from stateward_sidecar.store.thread import rows
 
 @contextmanager
 def under_way(context: Context, number: int, *versions: int) -> Iterator[None]:
-    """Keeps snapshots of a thread from being cleared while somebody writes them. What fails is cleared at once, unless
-    somebody else writes the same snapshot: a prune and the background may."""
+    """Protects snapshots of a thread from being cleared while they are written.
+
+    If the block fails, the unfinished snapshots are cleared at once, unless another task writes the same snapshot: a
+    prune and a background task may do so.
+    """
     mine, place = {(number, version) for version in versions}, object()
     context.under_way[place] = mine
     try:
@@ -39,7 +44,7 @@ def _is_under_way(context: Context, number: int, version: int) -> bool:
 
 
 def mark(txn: lmdb.Transaction, number: int, version: int, index: int) -> None:
-    """With each piece: the first one completes the snapshot, any other one leaves it half made."""
+    """Updates the mark when a piece is put: piece 0 completes the snapshot, any other piece leaves it unfinished."""
     key = layout.half_key(number, version)
     if index:
         txn.put(key, layout.PRESENT)
@@ -48,7 +53,7 @@ def mark(txn: lmdb.Transaction, number: int, version: int, index: int) -> None:
 
 
 def drop(txn: lmdb.Transaction, number: int, version: int) -> None:
-    """Removes what was written of a snapshot that will not be finished."""
+    """Removes the pieces of a snapshot that will not be finished, and its mark."""
     keys = layout.ThreadKeys(number)
     if txn.get(keys.snapshot_piece(version, 0)) is None:
         for key in [key for key, _ in rows(txn, keys.snapshot_pieces(version))]:
@@ -57,7 +62,10 @@ def drop(txn: lmdb.Transaction, number: int, version: int) -> None:
 
 
 def clear(context: Context) -> None:
-    """Removes all that nobody writes any more, one snapshot a write. Raises ShuttingDown. Waits for the writer."""
+    """Removes all unfinished snapshots that nobody writes, one in each write. Waits for the writer.
+
+    Raises ShuttingDown.
+    """
     with context.engine.read() as txn:
         half = [layout.half_of(key) for key, _ in rows(txn, b"H") if len(key) == layout.HALF_KEY_BYTES]
     for number, version in half:

@@ -1,4 +1,4 @@
-"""What never changes about a thread, and the keys and sums that follow from it."""
+"""The constants of a thread, and the row keys and sums that follow from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from stateward_sidecar.storage.layout import ThreadKeys
 
 ROW_MAGIC = b"SR"
 _ROW_PREFIX = record_prefix(ROW_MAGIC)
-# Of a thread with thousands of branches few are written at a time.
+# A thread may have thousands of branches, but few of them are written at a time.
 PLACES_MAX = 64
 
 
 class Identity:
-    """What never changes about a thread: its number here, its uid, its keys."""
+    """The constants of a thread: its number on this disk, its uid, its name and its keys."""
 
     __slots__ = (
         "_branch_keys", "_places", "cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid", "uid_text",
@@ -31,22 +31,22 @@ class Identity:
         self.keys = ThreadKeys(number)
         self.uid_text = uid.hex()
         self._branch_keys: dict[str, bytes] = {}
-        # Of rows that are rewritten with every save: what their ciphertext and their part of the sum are bound to.
+        # For rows that every save rewrites: the associated data of the ciphertext, and the prefix of the row's sum.
         self._places: dict[bytes, tuple[bytes, bytes]] = {}
 
     def hash_id(self, kind: bytes, *names: str) -> bytes:
-        """16 bytes that stand for a branch, tag, checkpoint id or request id in a key."""
+        """Returns the 16 bytes that stand for a name (of a branch, tag, checkpoint id and so on) in a key."""
         return self.cipher.digest(kind, *(name.encode() for name in names))
 
     def branch_key(self, name: str) -> bytes:
-        """The row of a branch."""
+        """Returns the row key of a branch."""
         key = self._branch_keys.get(name)
         if key is None:
             key = self._branch_keys[name] = self.keys.branch(self.hash_id(b"branch", name))
         return key
 
     def seal_row(self, key: bytes, plaintext: bytes) -> bytes:
-        """Seals a row that is rewritten, bound to thread and key."""
+        """Seals a row, and binds it to the thread and the row key."""
         nonce = new_nonce()
         return _ROW_PREFIX + nonce + self.cipher.encrypt(nonce, plaintext, self._place(key)[0])
 
@@ -55,7 +55,7 @@ class Identity:
         return open_record(self.cipher, ROW_MAGIC, record, self.uid, self.keys.row(key))
 
     def row_sum(self, key: bytes, plaintext: bytes) -> int:
-        """What a row adds (by XOR) to the sum in the head."""
+        """Returns the part of a row in the head's sum (combined by XOR)."""
         return int.from_bytes(self.cipher.digest_joined(self._place(key)[1] + length_prefixed(plaintext)), "big")
 
     def _place(self, key: bytes) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
-"""Leases: which agent may write a thread, among those that this sidecar serves.
+"""Leases: which agent may write a thread, among the agents of this sidecar.
 
-The newest lease stands in the thread's head, so it travels with it, and its token never goes back. Grants and returns
-are entries of the journal; renewals are not: when a term ends is known to this process only (store/terms.py).
+The newest lease is in the thread's head, so it moves with the thread, and its token never decreases. Grants and returns
+are entries of the journal, renewals are not: only this process knows when a term ends (store/terms.py).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _COUNTER_BITS = 32
 
 
 def next_token(draft: Draft) -> int:
-    """A token for the entry that is appended next: tokens of a thread only grow, also across machines."""
+    """Returns the token for the next entry. The tokens of a thread only grow, also across machines."""
     epoch = max(draft.head.epoch, draft.thread.epoch)
     counter = (draft.head.tip_sequence + 1) & ((1 << _COUNTER_BITS) - 1)
     return draft.head.token_floor + (epoch << _COUNTER_BITS | counter)
 
 
 def token_floor(thread: Thread) -> int:
-    """All tokens that were given out so far are below it: where those of a restored copy begin."""
+    """Returns a number above all tokens of the thread so far. The tokens of a restored copy begin there."""
     epoch = max(thread.head.epoch, thread.epoch)
     return thread.head.token_floor + ((epoch + 1) << _COUNTER_BITS)
 
 
 def check_lease(context: Context, draft: Draft, token: int) -> None:
-    """Raises LeaseHeld unless a write with this token may pass; 0 = the caller has none."""
+    """Raises LeaseHeld unless a write with this token may pass; 0 = the caller has no token."""
     head = draft.head
     if not head.HasField("lease"):
         if token:
-            raise LeaseHeld(f"nobody holds the lease of thread {draft.identity.name!r}, and token {token} never did",
+            raise LeaseHeld(f"token {token} is not valid: thread {draft.identity.name!r} has no lease",
                             thread=draft.identity.name, token=0, remaining_s=0)  # fmt: skip
         return
     lease = head.lease
     if token == lease.token and lease.HasField("holder"):
-        return  # also after its term: nobody has taken it since
+        return  # also after the term: nobody else has acquired the lease since
     if token or _remaining_s(context, draft.identity.number, lease):
         raise _held(context, draft, lease, token)
 
@@ -65,7 +65,7 @@ class Leases:
         self._threads = threads
 
     def acquire(self, request: AcquireLeaseRequest) -> Callable[[lmdb.Transaction, Batch], AcquireLeaseResponse]:
-        """Grants a lease that is free."""
+        """Returns the write that grants a lease. It raises LeaseHeld if the lease is not free."""
         request_hash, term_us = hash_request(request.request_id), TERM_US
         if request.HasField("term"):
             term_us = request.term.ToMicroseconds()
@@ -91,7 +91,7 @@ class Leases:
         return run
 
     def renew(self, thread: Thread, token: int) -> Lease:
-        """Begins the term anew. Raises LeaseHeld."""
+        """Restarts the term of a lease. Raises LeaseHeld if the token is not that of the newest lease."""
         lease = thread.head.lease
         if not token or token != lease.token or not lease.HasField("holder"):
             raise _held(self._context, Draft(thread), lease, token)
@@ -101,12 +101,12 @@ class Leases:
         return found
 
     def renew_by_name(self, namespace: str, name: str, token: int) -> Lease:
-        """The same. Raises ThreadNotFound too."""
+        """Finds the thread and renews its lease. Raises ThreadNotFound or LeaseHeld."""
         with self._context.engine.read() as txn:
             return self.renew(self._threads.get(txn, namespace, name), token)
 
     def release(self, namespace: str, name: str, token: int) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Gives it back; False where it was not held any more."""
+        """Returns the write that gives a lease back. The write returns False if the token no longer holds the lease."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, namespace, name)
@@ -151,7 +151,7 @@ class Leases:
 
 
 def view_lease(context: Context, number: int, head: ThreadHead) -> Lease | None:
-    """The lease of a thread; None where nobody holds one that lives."""
+    """Returns the lease of a thread; None if nobody holds one, or if its term is over."""
     if not head.HasField("lease"):
         return None
     remaining_s = _remaining_s(context, number, head.lease)
@@ -179,7 +179,7 @@ def _held(context: Context, draft: Draft, lease: LeaseRecord, token: int) -> Sta
     name, remaining_s = draft.identity.name, _remaining_s(context, draft.identity.number, lease)
     if token:
         holder = f"{lease.holder.name!r} holds it" if remaining_s else "nobody holds it"
-        message = f"token {token} is not the newest one of thread {name!r}: that is {lease.token}, and {holder} now"
+        message = f"token {token} of thread {name!r} is out of date: the newest is {lease.token}, and {holder} now"
     else:
         message = f"{lease.holder.name!r} holds the lease of thread {name!r} for another {remaining_s:.1f} s"
     return LeaseHeld(

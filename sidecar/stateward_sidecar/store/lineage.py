@@ -1,7 +1,7 @@
-"""What pruning must know of all versions of a thread: which follow which, and which snapshots they are compressed with.
+"""Parents and dictionaries of all versions of a thread, as pruning needs them.
 
-The journal is read once in a process, some entries at a time and never in the writer; later prunes read only what is
-new since. It stays in memory for the threads that were pruned last.
+The journal is read once in a process, some entries at a time. Later prunes read only new entries. The result stays in
+memory for the threads that were pruned last.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from stateward_sidecar.store.uncleared import read_uncleared
 
 THREADS_MAX = 64
 ENTRIES_A_STEP = 100
-# Others get the interpreter between two steps.
+# Pause between two steps, so that other threads get the interpreter.
 PAUSE_S = 0.0005
 
 
 @dataclass(slots=True)
 class Lineage:
-    """Of one thread, up to an entry."""
+    """The lineage of one thread, up to one entry."""
 
     uid: bytes
-    pruned: Ranges  # as it was when something was last pruned here
-    uncleared: Ranges  # pruned, and not cleared away when the journal was read
+    pruned: Ranges  # the pruned versions after the last prune in this process
+    uncleared: Ranges  # pruned, but not cleared when the journal was read
     sequence: int = 0
-    children: dict[int, list[int]] = field(default_factory=dict)  # of versions that do not follow their parent directly
-    jumped: set[int] = field(default_factory=set)  # those versions
-    users: Counter[int] = field(default_factory=Counter)  # by snapshot: versions that need it as dictionary
-    husks: list[int] = field(default_factory=list)  # ascending: what is left of pruned versions, and entries of prunes
+    children: dict[int, list[int]] = field(default_factory=dict)  # by parent: children whose number is not parent + 1
+    jumped: set[int] = field(default_factory=set)  # versions whose parent is not the version before them
+    users: Counter[int] = field(default_factory=Counter)  # by snapshot: how many versions need it as dictionary
+    husks: list[int] = field(default_factory=list)  # sequences of husks and prune entries, ascending
 
     def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
-        """Reads so many entries more. True: all were read."""
+        """Reads at most ``entries`` more entries. Returns whether all were read."""
         keys = thread.identity.keys
         for count, (key, record) in enumerate(rows_from(txn, keys.entry(self.sequence + 1), keys.all_of(b"J"))):
             if count >= entries:
@@ -59,7 +59,7 @@ class Lineage:
         is_gone = version in self.pruned and version not in self.uncleared
         if header.kind == ENTRY_KIND_PRUNED or (
             is_gone and header.sequence > 1
-        ):  # the first one says what the thread is
+        ):  # the first entry describes the thread, and stays
             self.husks.append(header.sequence)
         if not version or is_gone:
             return
@@ -73,7 +73,7 @@ class Lineage:
                 self.children.setdefault(parent, []).append(version)
 
     def left_alone(self, going: Collection[int], last: int) -> set[int]:
-        """The versions that stay and whose parent goes."""
+        """Returns the versions that stay without their parent if ``going`` is pruned."""
         alone = {version + 1 for version in going if version < last and version + 1 not in self.jumped}
         if self.children:
             alone.update(child for version in going for child in self.children.get(version, ()))
@@ -81,7 +81,7 @@ class Lineage:
 
 
 class Lineages:
-    """Those of the threads that were pruned last."""
+    """The lineages of the threads that were pruned last."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -89,9 +89,9 @@ class Lineages:
         self._lock = threading.Lock()
 
     def of(self, thread: Thread, before: Ranges | None = None) -> Lineage:
-        """The lineage up to the newest entry at least. Only one call a thread at a time. Raises Corrupt.
+        """Returns the lineage up to the newest entry at least. Only one call for each thread at a time. Raises Corrupt.
 
-        ``before``: what was pruned until the caller pruned more, which it has not cleared away yet.
+        ``before``: the versions that were pruned before the caller's prune, which is not cleared yet.
         """
         with self._lock:
             found = self._lineages.get(thread.number)

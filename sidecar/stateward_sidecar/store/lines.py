@@ -1,7 +1,7 @@
-"""Finding again what was written: an entry is told by its digest, never by a name and a number alone.
+"""Finds an entry again after it was written. The digest identifies the entry; a name and a sequence do not.
 
-Between a commit and the moment when somebody asks for its level, another sidecar may have taken the thread. The name
-then leads to another line, and what was written stands in an orphan.
+Another sidecar may take the thread over between a commit and a question about its level. The name then leads to another
+line, and the entry is in an orphan.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from stateward_sidecar.store.threads import Threads
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An entry, as the answer to its write names it."""
+    """An entry, as named in the answer to its write."""
 
     namespace: str
     thread: str
     sequence: int
-    uid: str = ""  # in hex; empty = of whatever thread has the name
-    digest: bytes = b""  # empty = whatever stands at that place
+    uid: str = ""  # in hex; empty = any thread of the name
+    digest: bytes = b""  # empty = any entry with the sequence
 
 
 class Lines:
-    """Looks through the lines of a thread that are on this disk."""
+    """Searches the lines of a thread that are on this disk."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def find_hot(self, written: Written) -> Thread | None:
-        """The thread of that name if it is in memory and has the entry; None where a closer look is needed.
+        """Returns the thread of that name if it is in memory and has the entry; None if ``find`` must search.
 
-        For the event loop, right after the write: waits for no disk, as what was just written is in the page cache.
+        For the event loop, right after the write. It does not wait for the disk: a new entry is in the page cache.
         """
         thread = self._threads.cached(written.namespace, written.thread)
         if thread is None or _ends_with(thread, written):
@@ -55,9 +55,9 @@ class Lines:
             return None
 
     def find(self, written: Written) -> Thread | None:
-        """The line that has an entry: the thread itself if it does, else an orphan of it; None where none has.
+        """Returns the line that has an entry: the thread itself, or an orphan of it; None if no line has it.
 
-        Raises HistoryElsewhere where only the archive can tell, VersionPruned where nobody can.
+        Raises HistoryElsewhere if only the archive can tell, VersionPruned if the entry was pruned and nobody can tell.
         """
         thread = self._threads.cached(written.namespace, written.thread)
         if thread is not None and _ends_with(thread, written):
@@ -85,28 +85,31 @@ class Lines:
 
 
 def digest_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
-    """The digest of an entry; empty where it is not on this disk."""
+    """Returns the digest of an entry; empty if the entry is not on this disk."""
     record = txn.get(identity.keys.entry(sequence))
     return bytes(unpack(record, sequence).header.digest) if record is not None else b""
 
 
 def digest_before(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
-    """The digest that an entry continues; empty where the entry is not on this disk."""
+    """Returns the digest of the entry before an entry; empty if the latter is not on this disk."""
     record = txn.get(identity.keys.entry(sequence))
     return bytes(unpack(record, sequence).header.previous_digest) if record is not None else b""
 
 
 def digest_of(txn: lmdb.Transaction, draft: Draft, sequence: int) -> bytes:
-    """The same in a write, where it is the newest entry as a rule."""
+    """Does the same as ``digest_at`` inside a write, where the entry is usually the newest."""
     if sequence == draft.head.tip_sequence:
         return bytes(draft.head.tip_digest)
     return digest_at(txn, draft.identity, sequence)
 
 
 def fenced(thread: str, head: ArchiveHead, common_sequence: int, orphan: str) -> Fenced:
-    """The error for what another sidecar took: ``head`` is that one's; no orphan = nothing of ours was left out."""
+    """Returns the error for a thread that another sidecar took over.
+
+    ``head``: the HEAD of the other sidecar. ``orphan``: the name of the orphan; empty if no orphan was needed.
+    """
     epoch = head.lineage[-1].epoch if head.lineage else head.epoch
-    kept = f"; what was committed here since entry {common_sequence} is kept as {orphan!r}" if orphan else ""
+    kept = f"; the entries committed here after entry {common_sequence} are in thread {orphan!r}" if orphan else ""
     return Fenced(
         f"thread {thread!r} was taken over by {head.owner_id!r} (epoch {epoch}){kept}", thread=thread,
         owner_id=head.owner_id, epoch=epoch, orphan=orphan, common_sequence=common_sequence,
@@ -114,14 +117,14 @@ def fenced(thread: str, head: ArchiveHead, common_sequence: int, orphan: str) ->
 
 
 def fenced_by(orphan: Thread) -> Fenced:
-    """The same for what is kept in an orphan."""
+    """Returns the error for an entry that is in an orphan only."""
     row = orphan.archive
     assert row is not None
     return fenced(row.orphan_of, row.head, row.common_sequence, orphan.name)
 
 
 def check_history(line: Thread, sequence: int) -> None:
-    """Raises Fenced for an entry of an orphan that is no history."""
+    """Raises Fenced if the line is an orphan, and the entry is not part of the thread's history."""
     row = line.archive
     if row is not None and row.access == ACCESS_ORPHAN and sequence > row.common_sequence:
         raise fenced_by(line)
@@ -140,7 +143,7 @@ def _has(txn: lmdb.Transaction, thread: Thread, written: Written) -> bool:
 
 
 def _check_known(txn: lmdb.Transaction, thread: Thread, written: Written) -> None:
-    """Raises unless it is certain that another entry stands at that place."""
+    """Raises unless it is certain that this line does not have the entry."""
     name, sequence = thread.name, written.sequence
     if sequence > thread.head.tip_sequence or digest_at(txn, thread.identity, sequence):
         return
@@ -148,6 +151,6 @@ def _check_known(txn: lmdb.Transaction, thread: Thread, written: Written) -> Non
         raise replay.history_elsewhere(thread.identity)
     if len(thread.pruned):
         raise VersionPruned(
-            f"entry {sequence} of thread {name!r} was pruned, so that nobody can tell whether it is the one that is "
-            "asked for", thread=name, sequence=sequence,
+            f"entry {sequence} of thread {name!r} was pruned; its digest can no longer be compared with the digest in "
+            "the request", thread=name, sequence=sequence,
         )  # fmt: skip

@@ -1,9 +1,8 @@
 """Lists: threads by time of change, versions of a thread or of all threads.
 
-A call looks at a bounded number of rows, so that a filter which matches nothing still answers: with an empty page and
-a token to go on. Time and status of threads stand in the keys of indexes; what else is asked of them stands in their
-sealed heads, and to open a head takes as long as to look at some hundred keys. So a page ends early after some heads
-that did not fit.
+A call looks at a bounded number of rows. A filter that matches nothing gets an empty page and a token to continue. Time
+and status of a thread are in the keys of indexes. All other conditions need the sealed head, and opening a head costs
+as much as reading some hundred keys. So a page ends early after 100 heads that do not match.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PAGE_SIZE = 100
 # Metadata, labels and questions of a thousand versions or threads would be hundreds of megabytes.
 PAGE_BYTES = 3 << 20
 ROWS_MAX = 5000
-# 5 to 10 ms, as long as a page of those that fit.
+# Opening this many heads takes 5 to 10 ms, as long as a full page.
 IN_VAIN_MAX = 100
 _THREADS = struct.Struct(">QQI")
 _VERSION = struct.Struct(">Q")
@@ -58,11 +57,11 @@ class Lister:
         self._threads = threads
 
     def threads(self, request: ListThreadsRequest) -> ListThreadsResponse:
-        """Threads of a namespace, the most recently changed first."""
+        """Returns a page of the threads of a namespace, the most recently changed first."""
         context = self._context
         answer, page = ListThreadsResponse(), _Page(request.page_size)
         binding = bare(request, "page_size")
-        # Threads changed after the first page was made are not shown again further down.
+        # A thread that changed after the first page was made is not shown on later pages.
         cut_off, second, number = context.clock.now_us() // SECOND_US, 0, 0
         if request.page_token:
             cut_off, second, number = _THREADS.unpack(context.tokens.unpack(binding, request.page_token))
@@ -95,7 +94,7 @@ class Lister:
         return answer
 
     def count_threads(self, request: CountThreadsRequest) -> CountThreadsResponse:
-        """Threads of a namespace by status. Opens none but those that changed in the very second of a limit."""
+        """Counts the threads of a namespace by status. Opens only heads that changed in the second of a time limit."""
         answer = CountThreadsResponse()
         keys = self._context.keystore.namespace(request.namespace)
         if keys is None:
@@ -132,7 +131,7 @@ class Lister:
         return count
 
     def checkpoints(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
-        """Versions, newest first."""
+        """Returns a page of versions, newest first."""
         if request.thread == ALL_THREADS:
             return self._of_namespace(request)
         return self._of_thread(request)
@@ -186,7 +185,7 @@ class Lister:
         return answer
 
     def _readable_head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """The same with nothing but the head."""
+        """Does the same as ``_readable`` with only the head."""
         try:
             return self._threads.head(txn, number)
         except (Corrupt, KeyUnavailable) as error:
@@ -194,7 +193,10 @@ class Lister:
             return None
 
     def _readable(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """A thread; None where it is gone or damaged: one bad thread must not hide the others. Verify names it."""
+        """Returns a thread; None if it is deleted or damaged, because one damaged thread must not hide the others.
+
+        Verify reports the damage.
+        """
         try:
             return self._threads.by_number(txn, number)
         except (Corrupt, KeyUnavailable) as error:
@@ -216,7 +218,7 @@ class Lister:
 
 
 def _feed_place(row: bytes) -> tuple[int, int]:
-    """Where a row of the feed leads; nowhere, where it cannot be read: Verify names it."""
+    """Returns the thread number and sequence of a feed row; zeros if the row is damaged, which Verify reports."""
     try:
         return layout.unpack_feed(row)
     except Corrupt as error:
@@ -225,31 +227,31 @@ def _feed_place(row: bytes) -> tuple[int, int]:
 
 
 def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | None:
-    """An entry that an index row names and that may be gone by now."""
+    """Returns an entry that an index row names; None if the entry was removed meanwhile."""
     if txn.get(thread.identity.keys.entry(sequence)) is None:
         return None
     return replay.read_entry(txn, thread.identity, sequence)
 
 
 class _Page:
-    """What a page holds already: it ends by count, by bytes, or by how much was looked at for it."""
+    """The fill of a page. A page ends by count, by bytes, or by the number of rows that were looked at."""
 
     def __init__(self, page_size: int) -> None:
         self._left = page_size or PAGE_SIZE
         self._size_bytes = 0
 
     def add(self, view: Message) -> None:
-        """One more."""
+        """Counts one more item."""
         self._left -= 1
         self._size_bytes += view.ByteSize()
 
     def is_full(self, looked_at: int) -> bool:
-        """Whether the next page must begin."""
+        """Returns whether the page must end."""
         return self._left <= 0 or self._size_bytes >= PAGE_BYTES or looked_at >= ROWS_MAX
 
 
 class _Wanted:
-    """What threads are asked for, to be compared with many heads: a page may look at a hundred that do not fit."""
+    """The conditions of a request, unpacked once, because a page may compare them with many heads."""
 
     def __init__(self, request: ListThreadsRequest | CountThreadsRequest) -> None:
         self.after_us = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else None
@@ -264,7 +266,7 @@ class _Wanted:
             self._max_step = request.max_step if request.HasField("max_step") else None
 
     def fits(self, head: ThreadHead) -> bool:
-        """Whether a thread is what is asked for."""
+        """Returns whether a head meets all conditions."""
         if self._statuses and (head.status or STATUS_RUNNING) not in self._statuses:
             return False
         if self._min_step is not None and not (head.HasField("step") and head.step >= self._min_step):
@@ -290,7 +292,7 @@ def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:
 
 
 def _tails(txn: lmdb.Transaction, keys: NamespaceKeys, statuses: Iterable[int], start: bytes) -> Iterator[bytes]:
-    """Ends of the keys of a namespace's threads (of these statuses, if any), newest first, from one of them on."""
+    """Yields the tails of the list keys of a namespace (of these statuses, if any), newest first, from ``start`` on."""
     prefixes = [layout.status_prefix(keys.tag, keys.names.status(status)) for status in set(statuses)]
     return merge(*(_tails_from(txn, prefix, start) for prefix in prefixes or [layout.updated_prefix(keys.tag)]))
 
@@ -305,7 +307,7 @@ def _tails_from(txn: lmdb.Transaction, prefix: bytes, start: bytes) -> Iterator[
 
 
 def _count_until(cursor: lmdb.Cursor, end: bytes) -> int:
-    """Keys from the cursor's place on that are below ``end``."""
+    """Counts the keys from the cursor's place on that are below ``end``."""
     count = 0
     for count, key in enumerate(cursor.iternext(keys=True, values=False)):
         if bytes(key) >= end:
@@ -314,7 +316,7 @@ def _count_until(cursor: lmdb.Cursor, end: bytes) -> int:
 
 
 def _rows_before(txn: lmdb.Transaction, prefix: bytes, before: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    """Rows with a prefix, descending, below a key."""
+    """Yields the rows with a prefix in descending order, from below a key on."""
     cursor = txn.cursor()
     found = cursor.prev() if cursor.set_range(before or layout.after(prefix)) else cursor.last()
     while found:

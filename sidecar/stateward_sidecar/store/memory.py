@@ -1,4 +1,4 @@
-"""How much memory there is for this process, and what of it the cache may take."""
+"""The memory limit of this process, and the default size of the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 
 def memory_limit_bytes() -> int:
-    """What the control group and the process's own limit allow, at most half of the machine's memory."""
+    """Returns the least of: the limit of the control group, the limit of the process, half of the machine's memory."""
     limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     own = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if own != resource.RLIM_INFINITY:
@@ -29,5 +29,5 @@ def memory_limit_bytes() -> int:
 
 
 def default_cache_bytes(limit_bytes: int) -> int:
-    """64 MiB, or an eighth of a memory limit, if that is less."""
+    """Returns 64 MiB, or an eighth of the memory limit if that is less, but at least 1 MiB."""
     return max(min(CACHE_BYTES_MAX, limit_bytes // 8), MIB)

@@ -1,4 +1,4 @@
-"""A set of versions as ranges: small as long as what is pruned lies together."""
+"""A set of versions, stored as ranges. It is small if its versions are consecutive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stateward.storage.v1.journal_pb2 import PrunedVersions
 
 
 class Ranges:
-    """Immutable, ascending, not touching."""
+    """An immutable set of versions, as ascending ranges that do not touch."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -37,11 +37,11 @@ class Ranges:
         return sum(last - first + 1 for first, last in self.pairs())
 
     def pairs(self) -> list[tuple[int, int]]:
-        """First and last of each range."""
+        """Returns the first and last version of each range."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
     def __getitem__(self, index: int) -> int:
-        """The version at a place, from 0 on. Raises IndexError."""
+        """Returns the version at an index, from 0 on. Raises IndexError."""
         for first, last in self.pairs():
             if index <= last - first:
                 return first + index
@@ -49,7 +49,7 @@ class Ranges:
         raise IndexError(index)
 
     def common(self, other: Ranges) -> Ranges:
-        """Those that are among others too."""
+        """Returns the versions that are also in ``other``."""
         mine, theirs, pairs = deque(self.pairs()), deque(other.pairs()), list[tuple[int, int]]()
         while mine and theirs:
             first, last = max(mine[0][0], theirs[0][0]), min(mine[0][1], theirs[0][1])
@@ -59,26 +59,26 @@ class Ranges:
         return Ranges(pairs)
 
     def until(self, version: int) -> Ranges:
-        """Those up to a version."""
+        """Returns the versions up to ``version``."""
         return Ranges((first, min(last, version)) for first, last in self.pairs() if first <= version)
 
     def after(self, version: int) -> Ranges:
-        """Those above a version."""
+        """Returns the versions above ``version``."""
         return Ranges((max(first, version + 1), last) for first, last in self.pairs() if last > version)
 
     def rest(self, last: int) -> Ranges:
-        """The versions from 1 to ``last`` that are not among these."""
+        """Returns the versions from 1 to ``last`` that are not in this set."""
         starts = [1, *(end + 1 for end in self._lasts)]
         ends = [*(start - 1 for start in self._firsts), last]
         pairs = ((start, min(end, last)) for start, end in zip(starts, ends, strict=True))
         return Ranges((start, end) for start, end in pairs if start <= end)
 
     def union(self, versions: Iterable[int]) -> Ranges:
-        """With these versions as well."""
+        """Returns the set with ``versions`` added."""
         return Ranges([*self.pairs(), *((version, version) for version in versions)])
 
     def missing(self, last: int) -> Ranges:
-        """What is not here of 1 to ``last``."""
+        """Returns the versions from 1 to ``last`` that are not in this set."""
         pairs, after = list[tuple[int, int]](), 1
         for first, end in self.pairs():
             if first > after:
@@ -89,7 +89,7 @@ class Ranges:
         return Ranges(pair for pair in pairs if pair[0] <= pair[1])
 
     def to_message(self) -> PrunedVersions:
-        """As it is stored."""
+        """Returns the set as a message, as it is stored."""
         message = PrunedVersions()
         for first, last in self.pairs():
             message.ranges.add(first=first, last=last)
@@ -102,7 +102,7 @@ class Ranges:
 
 
 class Rising:
-    """Versions that are added in rising order: small as long as they lie together."""
+    """A set to which versions are added in rising order. It is small if they are consecutive."""
 
     __slots__ = ("_firsts", "_lasts", "count")
 
@@ -113,11 +113,11 @@ class Rising:
 
     @property
     def newest(self) -> int:
-        """The highest one; 0 = none."""
+        """The highest version; 0 = the set is empty."""
         return self._lasts[-1] if self._lasts else 0
 
     def add(self, version: int) -> None:
-        """Adds one that is higher than all before."""
+        """Adds a version, which must be higher than all before."""
         assert version > self.newest
         if self._lasts and version == self._lasts[-1] + 1:
             self._lasts[-1] = version
@@ -131,5 +131,5 @@ class Rising:
         return at >= 0 and version <= self._lasts[at]
 
     def ranges(self) -> Ranges:
-        """All of them."""
+        """Returns the set as Ranges."""
         return Ranges(zip(self._firsts, self._lasts, strict=True))

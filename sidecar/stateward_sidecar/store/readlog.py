@@ -1,11 +1,12 @@
-"""Reading a log as a stream of events: a page of entries from an index on, at one version.
+"""Reads a log: a page of entries from an index on, at one version.
 
-A page is joined from the frames that the state holds: elements of ``Log.entries`` and of ``ReadLogResponse.entries``
-have the same tag. With the state in memory its cost is that of the page, however long the log is.
+A page is joined from the frames in the state: elements of ``Log.entries`` and of ``ReadLogResponse.entries`` have the
+same tag. If the state is in memory, the cost depends on the page and not on the length of the log.
 
-A log that was deleted answers as rewritten by the version that is shown. Its own record of that comes back with its
-name, and who folded its entries must start again already now. So must they where the branch was moved to a version that
-was not made from its head: the log may have lost entries, and grown again by as many.
+``rewritten_version`` tells a reader that folds the entries to start again. A deleted log is reported as rewritten by
+the version that is shown: the state records the real version only when a log of that name is made again, and the reader
+must start again before. The same holds if the branch was moved to a version that was not made from its head, because
+the log may have lost entries and grown again by the same number.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ class LogReader:
         self._threads = threads
 
     def head(self, request: ReadLogRequest) -> int:
-        """The newest version of the branch, where memory knows it; 0 = it does not."""
+        """Returns the newest version of the branch; 0 if it is not in memory."""
         thread = self._threads.cached(request.namespace, request.thread)
         branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
         return branch.version if branch is not None else 0
 
     def is_hot(self, request: ReadLogRequest) -> bool:
-        """True where a page needs no replay and is small: little enough work for the event loop."""
+        """Returns whether the event loop can make the page: the state is in memory and the page is small."""
         thread = self._threads.cached(request.namespace, request.thread)
         if thread is None or request.HasField("version") or request.max_bytes > PAGE_BYTES:
             return False
         return self._context.cache.state(thread.number, self.head(request)) is not None
 
     def page_bytes(self, request: ReadLogRequest) -> int:
-        """At most how large a page is: as was asked, or as the log is where it is in memory."""
+        """Returns the largest possible size of the page, in bytes: the requested limit, or less for a short log."""
         asked_bytes = request.max_bytes or PAGE_BYTES
         thread = self._threads.cached(request.namespace, request.thread)
         if thread is None or request.HasField("version"):
@@ -78,7 +79,7 @@ class LogReader:
         return min(asked_bytes, log.entries.size_bytes) if log is not None else 0
 
     def read(self, request: ReadLogRequest) -> LogPage:
-        """The page that a checked request asks for. Raises StateTooLarge for an entry that no message can hold."""
+        """Returns the page for a checked request. Raises StateTooLarge if the first entry is larger than a message."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
@@ -92,7 +93,10 @@ class LogReader:
         room_bytes = min(request.max_bytes or PAGE_BYTES, ENTRY_BYTES_MAX)
         frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], room_bytes)
         if frames and len(frames[0]) > ENTRY_BYTES_MAX:
-            text = f"entry {index} of log {request.log!r} has {len(frames[0])} bytes: hydrate it, with a projection"
+            text = (
+                f"entry {index} of log {request.log!r} has {len(frames[0])} bytes, too many for this call; read it "
+                "with a hydrate that has a projection"
+            )
             raise StateTooLarge(len(frames[0]), ENTRY_BYTES_MAX, text)
         answer = ReadLogResponse(
             first_index=index, next_index=index + len(frames), end_index=log.next_index,
@@ -109,6 +113,6 @@ def _find_log(tree: StateTree, name: str, version: int) -> LogState:
 
 
 def _fitting(items: list[bytes], room_bytes: int) -> list[bytes]:
-    """The first frames, as many as fit; at least one, if there is any."""
+    """Returns the first frames, as many as fit; at least one if there is any."""
     count = sum(1 for total in accumulate(map(len, items)) if total <= room_bytes)
     return items[: max(count, 1)]

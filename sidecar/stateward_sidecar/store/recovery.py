@@ -1,6 +1,6 @@
-"""What a start makes good: deletions that a crash cut short, copies that never were finished, and names that are gone.
+"""Recovery at a start: finishes interrupted deletions, removes unfinished copies, and restores lost name rows.
 
-All of it runs on a worker while others are served, so each change is decided again in the writer.
+Recovery runs on a worker while calls are served, so the writer decides each change again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stateward_sidecar.telemetry import log, log_damage
 
 @dataclass(slots=True)
 class _Found:
-    """What lies on the disk."""
+    """The threads and rows on this disk."""
 
     named: dict[bytes, list[int]] = field(default_factory=dict)  # numbers by uid; an orphan has its thread's uid
     headless: list[int] = field(default_factory=list)  # rows of deleted threads and unfinished copies
@@ -40,11 +40,11 @@ class Recovery:
         self._deleter = deleter
 
     def run(self, below: int) -> None:
-        """Looks at threads with a number below ``below``: later ones may be copies in the making.
+        """Recovers threads with a number below ``below``. Later numbers may belong to copies that are being made.
 
-        Keys that the last process left marked or erased go, unless a thread has them or somebody has used them since
-        the start. Damage is logged and left as it is. Raises what may be over soon, such as DiskFull: each step may be
-        done again.
+        Frees the keys that the last process left marked or erased, unless a thread has them or somebody has used them
+        since the start. Logs damage and changes nothing there. Raises errors that may be temporary, such as DiskFull;
+        every step may be repeated.
         """
         with self._context.engine.read() as txn:
             found = self._look(txn, below)
@@ -52,7 +52,8 @@ class Recovery:
             self._recover(found)
 
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:
-        """None: a name row cannot be read and may lead to any thread, so nothing is cleared away. Verify names it."""
+        """Reads names and threads. Returns None if a name row cannot be read: it may lead to any thread, so nothing may
+        be removed. Verify reports that row."""
         found, numbers = _Found(), set[int]()
         for _, value in rows(txn, b"N"):
             try:
@@ -65,7 +66,7 @@ class Recovery:
         more = cursor.set_range(b"T")
         while more and bytes(cursor.key()[:1]) == b"T":
             number = layout.thread_of(cursor.key())
-            # A thread with a name and without head is damaged, not deleted: its journal may be worth everything.
+            # A thread with a name and without a head is damaged, not deleted. Its journal must be kept.
             if number < below and number not in numbers:
                 self._sort(txn, number, found)
             more = cursor.set_range(layout.after(layout.thread_prefix(number)))
@@ -92,7 +93,8 @@ class Recovery:
         clear_leftovers(self._context, self._threads, found.named)
 
     def _settle(self, named: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
-        """Decides in the writer: a thread that came back while names were read is not unfinished any more."""
+        """Returns the write that settles unfinished keys. If a thread came back while names were read, its key is no
+        longer unfinished."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             del txn, batch
@@ -107,7 +109,7 @@ class Recovery:
         return run
 
     def _name_again(self, number: int) -> None:
-        """A head is sealed, and names its thread: the row that leads there can be made from it."""
+        """Restores the name row of a thread from its head, which is sealed and holds the name."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> str:
             del batch
@@ -126,4 +128,4 @@ class Recovery:
             if said := self._context.writer.submit(write, wait=True).wait():
                 log.error(said, number=number)
         except (Corrupt, KeyUnavailable) as error:
-            log_damage("a thread without a name cannot be read", error, number=number)
+            log_damage("cannot read a thread that has lost its name row", error, number=number)

@@ -1,4 +1,4 @@
-"""What a VersionRef names."""
+"""Finds the version that a VersionRef names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 
 def branch_head(thread: Thread | Draft, branch: str) -> int:
-    """Newest version of a branch. Raises VersionNotFound; a thread without versions on main has version 0 there."""
+    """Returns the newest version of a branch; 0 if main is empty. Raises VersionNotFound if there is no such branch."""
     found = thread.branches.get(branch) if isinstance(thread, Thread) else thread.branch(branch)
     if found is None:
         if branch == MAIN:
@@ -22,7 +22,10 @@ def branch_head(thread: Thread | Draft, branch: str) -> int:
 
 
 def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:
-    """The version a reference names, retained, or 0 for the empty state. Raises typed errors."""
+    """Returns the retained version that a reference names; 0 for the empty state.
+
+    Raises InvalidField, VersionNotFound, VersionPruned, HistoryElsewhere or Corrupt.
+    """
     kind = ref.WhichOneof("ref")
     if kind is None:
         raise InvalidField(field, "names no version: set version, checkpoint_id or tag")
@@ -40,11 +43,14 @@ def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, bran
 def resolve_or_head(
     txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef | None, branch: str, field: str
 ) -> int:
-    """The version a reference names, or the branch's head where none is given. Raises VersionNotFound."""
+    """Returns the version that a reference names, or the branch's head if there is no reference.
+
+    Raises as ``resolve`` does, and VersionNotFound for version 0.
+    """
     version = resolve(txn, thread, ref, branch, field) if ref is not None else branch_head(thread, branch)
     if version == 0:
         name = thread.identity.name
-        raise VersionNotFound(f"thread {name!r} has no version 0 that could be read", thread=name, version=0)
+        raise VersionNotFound(f"thread {name!r} has no version 0; the first version is 1", thread=name, version=0)
     return version
 
 

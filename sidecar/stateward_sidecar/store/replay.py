@@ -1,6 +1,6 @@
-"""Reading versions back: from the nearest snapshot on a version's ancestry, through the edits since.
+"""Makes the state of a version: reads the nearest snapshot in its ancestry, and replays the edits since.
 
-Everything works inside a transaction that the caller opened for one synchronous step.
+All functions work in a transaction that the caller opened for one synchronous step.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Held = dict[int, Dictionary]
 
 
 def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
-    """Place of a version in the journal. Raises VersionNotFound, VersionPruned or Corrupt."""
+    """Returns the sequence of a retained version. Raises as ``check_version`` does, or Corrupt."""
     check_version(thread, version)
     return place_of(txn, thread, version)
 
 
 def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
-    """The same for a version that may be pruned. Raises Corrupt."""
+    """Returns the sequence of a version, which may be pruned. Raises Corrupt."""
     keys = thread.identity.keys
     cursor = txn.cursor()
     key = keys.version_offset(version)
-    # The last row at or before this version says by how much its sequence is ahead.
+    # The last row at or before this version holds the difference between its sequence and its version.
     if not (cursor.set_range(key) and bytes(cursor.key()) == key):
         found = cursor.prev() if cursor.key() else cursor.last()
         if not found or not bytes(cursor.key()).startswith(keys.all_of(b"V")):
@@ -46,7 +46,7 @@ def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
 
 
 def check_version(thread: Versions, version: int) -> None:
-    """Raises unless the version was given out and is retained."""
+    """Raises VersionNotFound, VersionPruned or HistoryElsewhere unless the version is retained and on this disk."""
     name = thread.identity.name
     if version > thread.head.last_version or version < 1:
         raise VersionNotFound(
@@ -60,7 +60,7 @@ def check_version(thread: Versions, version: int) -> None:
 
 
 def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> HistoryElsewhere:
-    """The error for what only the archive has. ``for_retry``: only what a retry may ask for is needed."""
+    """Returns the error for entries that only the archive has. ``for_retry``: only the retry window is needed."""
     return HistoryElsewhere(
         f"older history of thread {identity.name!r} is in the archive only", namespace=identity.namespace,
         thread=identity.name, for_retry="yes" if for_retry else "",
@@ -68,7 +68,7 @@ def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> History
 
 
 def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entry:
-    """One journal entry. Raises Corrupt where it is missing: callers know that it must be there."""
+    """Returns a journal entry that must exist. Raises Corrupt if it is missing."""
     record = txn.get(identity.keys.entry(sequence))
     if record is None:
         raise Corrupt(f"journal entry {sequence} is missing", identity.name)
@@ -79,7 +79,7 @@ def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entr
 
 
 def open_metadata(identity: Identity, entry: Entry) -> EntryMetadata:
-    """What an entry says; also proves its header. Raises Corrupt."""
+    """Opens the metadata of an entry, which also authenticates its header. Raises Corrupt."""
     try:
         return entry.open_metadata(identity.cipher, identity.uid)
     except Corrupt as error:
@@ -87,7 +87,7 @@ def open_metadata(identity: Identity, entry: Entry) -> EntryMetadata:
 
 
 def read_indexed(txn: lmdb.Transaction, identity: Identity, row: bytes | memoryview) -> Entry:
-    """The entry that a row of checkpoint ids or request ids names. Raises Corrupt."""
+    """Returns the entry that the index row of a checkpoint id or request id names. Raises Corrupt."""
     try:
         return read_entry(txn, identity, layout.leading_number(row))
     except Corrupt as error:
@@ -95,7 +95,7 @@ def read_indexed(txn: lmdb.Transaction, identity: Identity, row: bytes | memoryv
 
 
 def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry:
-    """The entry that made a version."""
+    """Returns the entry that made a version. Raises as ``sequence_of`` does."""
     try:
         entry = read_entry(txn, thread.identity, sequence_of(txn, thread, version))
     except Corrupt as error:
@@ -104,14 +104,14 @@ def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
         raise Corrupt(
             f"journal entry {entry.header.sequence} holds version {entry.header.version}", thread.identity.name, version
         )
-    # The header is authenticated only where a part is opened: a changed parent must not lead round in a circle.
+    # The header is authenticated only when a part of the entry is opened. A forged parent must not cause a loop.
     if not 0 <= entry.header.parent_version < version:
         raise Corrupt(f"an entry names the parent {entry.header.parent_version}", thread.identity.name, version)
     return entry
 
 
 def read_snapshot(txn: lmdb.Transaction, identity: Identity, version: int) -> tuple[bytes, bytes]:
-    """Content of a snapshot and the digest of its version."""
+    """Returns the content of a snapshot, and the digest of its version. Raises Corrupt."""
     pieces = (value for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
     return parts.open_pieces(identity.cipher, parts.SNAPSHOT_MAGIC, pieces, identity.uid, layout.u64(version))
 
@@ -119,7 +119,7 @@ def read_snapshot(txn: lmdb.Transaction, identity: Identity, version: int) -> tu
 def read_dictionary(
     txn: lmdb.Transaction, identity: Identity, version: int, cache: Cache, held: Held | None = None
 ) -> Dictionary:
-    """The digested snapshot of a version. ``held`` keeps it through one replay, whatever the cache does."""
+    """Returns the digested snapshot of a version. ``held`` keeps it during one replay, even if the cache drops it."""
     found = held.get(version) if held is not None else None
     found = found or cache.dictionary(identity.number, version)
     if found is None:
@@ -127,7 +127,7 @@ def read_dictionary(
         found = Dictionary(version, digest, content)
         cache.put_dictionary(identity.number, found)
     if held is not None:
-        held.clear()  # a chain goes from one dictionary to the next
+        held.clear()  # one is enough: a replay does not return to an earlier dictionary
         held[version] = found
     return found
 
@@ -135,12 +135,12 @@ def read_dictionary(
 def read_edits(
     txn: lmdb.Transaction, identity: Identity, entry: Entry, cache: Cache, held: Held | None = None
 ) -> bytes:
-    """What a version changed: a serialized Diff. Raises Corrupt."""
+    """Returns the edits of a version, a serialized Diff. Raises Corrupt."""
     header = entry.header
     dictionary = None
     try:
         if header.parts_id or not header.edit_bytes:
-            # No edits of its own that would vouch for the header: its metadata does.
+            # The entry has no edits of its own that authenticate the header, so open its metadata.
             entry.open_metadata_bytes(identity.cipher, identity.uid)
         if header.dictionary_version:
             dictionary = read_dictionary(txn, identity, header.dictionary_version, cache, held)
@@ -165,12 +165,15 @@ def parse_edits(edits: bytes, name: str, version: int) -> Diff:
 
 
 def state_at(txn: lmdb.Transaction, thread: Versions, version: int, cache: Cache) -> StateTree:
-    """The state at a version; 0 is the empty state. Raises VersionNotFound, VersionPruned or Corrupt."""
+    """Returns the state at a version; 0 is the empty state.
+
+    Raises VersionNotFound, VersionPruned, HistoryElsewhere or Corrupt.
+    """
     return state_and_base(txn, thread, version, cache)[0]
 
 
 def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache: Cache) -> tuple[StateTree, int]:
-    """The state at a version, and the snapshot it was read from (0 where it came from the cache or from nothing)."""
+    """Returns the state at a version, and the version of the snapshot that was read for it (0 = none was read)."""
     identity = thread.identity
     if version:
         check_version(thread, version)
@@ -198,14 +201,17 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
             tree = _replay(txn, identity, entry, tree, cache, held)
             at = entry.header.version
     finally:
-        # Before damage too: who asks again must not cost as much again.
+        # Cache the state even if the next entry is damaged, so that a repetition of the read costs little.
         if at and (chain or base):
             cache.put_state(identity.number, at, tree)
     return tree, base
 
 
 def check_line(txn: lmdb.Transaction, thread: Versions, version: int, digest: bytes) -> None:
-    """Raises Corrupt for a snapshot of another line, whose version has the same number, as far as the entry is here."""
+    """Raises Corrupt if a snapshot belongs to a version of another line with the same number.
+
+    Checks nothing if the version's entry is pruned, or below the floor.
+    """
     if version in thread.pruned or version <= thread.floor_version:
         return
     entry = read_version(txn, thread, version)
@@ -226,7 +232,7 @@ def _replay(
 
 
 def nearest_snapshot(txn: lmdb.Transaction, thread: Versions, version: int) -> tuple[int, int]:
-    """The nearest snapshot on a version's ancestry (0 = none), and the weight of the versions since."""
+    """Returns the nearest snapshot in a version's ancestry (0 = none), and the weight of the versions since."""
     weight = 0
     while version and version not in thread.snapshots:
         entry = _chain_entry(txn, thread, version)
@@ -236,19 +242,19 @@ def nearest_snapshot(txn: lmdb.Transaction, thread: Versions, version: int) -> t
 
 
 def entry_weight(edit_stored_bytes: int) -> int:
-    """What a version adds to the cost of a replay: its bytes, and 256 for being one more record."""
+    """Returns what a version adds to the cost of a replay: its sealed bytes, and 256 for each record."""
     return edit_stored_bytes + 256
 
 
 def is_ancestor(txn: lmdb.Transaction, thread: Versions, ancestor: int, version: int) -> bool:
-    """True when ``version`` was made from ``ancestor``, directly or through others."""
+    """Returns whether ``version`` was made from ``ancestor``, directly or through other versions."""
     while version > ancestor:
         version = _chain_entry(txn, thread, version).header.parent_version
     return version == ancestor
 
 
 def snapshot_stored_bytes(txn: lmdb.Transaction, identity: Identity, version: int) -> int:
-    """Bytes a snapshot takes at rest."""
+    """Returns the size of a snapshot at rest, in bytes."""
     return sum(len(value) for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
 
 
@@ -265,7 +271,7 @@ def _chain_entry(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
         return read_version(txn, thread, version)
     except (VersionPruned, VersionNotFound):
         raise Corrupt(
-            f"version {version}, from which later ones were made, is gone without a snapshot", thread.identity.name
+            f"version {version} is missing without a snapshot, and later versions need it", thread.identity.name
         ) from None
 
 

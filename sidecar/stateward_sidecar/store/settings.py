@@ -1,4 +1,4 @@
-"""Tags and settings of a thread: small entries of the journal."""
+"""Changes tags and settings of a thread. Each change is a small entry of the journal."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneTh
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What every change of an existing thread begins with: the draft, and what its request id stands for."""
+    """The beginning of every change of an existing thread: the draft, and the hashes of the request."""
 
     draft: Draft
     request_hash: bytes
     fingerprint: bytes
-    replayed_sequence: int  # 0 = not answered before
+    replayed_sequence: int  # the entry that this request made before; 0 = the request is new
 
 
 def begin_change(
@@ -71,7 +71,7 @@ def begin_change(
 
 
 def check_change(txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
-    """The same of a thread that was found."""
+    """Checks request id, uid and version for a thread that was found. Raises typed errors."""
     namespace, name, uid = request.namespace, request.thread, request.expected_uid
     if uid and uid != draft.identity.uid.hex():
         raise ThreadNotFound(
@@ -93,7 +93,7 @@ def _view(draft: Draft) -> ThreadMessage:
 
 
 def check_main_version(draft: Draft, request: Message) -> None:
-    """Raises VersionMismatch unless main's head is what the request expects, if it says so."""
+    """Raises VersionMismatch if the request has an expected version that is not the head of main."""
     if "expected_version" not in request.DESCRIPTOR.fields_by_name or not request.HasField("expected_version"):
         return
     expected = request.expected_version  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def check_main_version(draft: Draft, request: Message) -> None:
 
 
 def fingerprint(request: Message) -> bytes:
-    """Hash of a request without its id and durability: 8 bytes."""
+    """Returns a hash of a request without its id and durability: 8 bytes."""
     bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("request_id")
@@ -118,7 +118,7 @@ def fingerprint(request: Message) -> bytes:
 
 
 class Settings:
-    """The verbs. Each returns a write for the queue."""
+    """The verbs. Each returns a function for the writer."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context

@@ -1,7 +1,7 @@
-"""Signals: messages from outside to a thread, kept until a save acknowledges them.
+"""Signals: messages to a thread, kept until a save acknowledges them.
 
-Each is an entry of the journal, and a row that goes with its acknowledgement. The rows are few, lie in memory with the
-thread, count in the head's sum, and travel in HEAD.
+Each signal is an entry of the journal, and a row that is deleted when the signal is acknowledged. The rows are few.
+They are in memory with the thread, are part of the head's sum, and are shipped in HEAD.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PENDING_MAX = 1024
 
 
 class Signals:
-    """Send and list."""
+    """The verb that sends a signal."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def send(self, request: SendSignalRequest) -> Callable[[lmdb.Transaction, Batch], SendSignalResponse]:
-        """Adds a signal."""
+        """Returns the write that adds a signal. It raises StaleAnswer or QuotaExceeded."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SendSignalResponse:
             change = begin_change(self._threads, txn, batch, request)
@@ -54,7 +54,9 @@ class Signals:
             check_answer(draft, request)
             if len(draft.all_signals()) >= PENDING_MAX:
                 raise QuotaExceeded(
-                    f"{PENDING_MAX} signals wait for thread {request.thread!r} already", thread=request.thread
+                    f"{PENDING_MAX} signals wait for thread {request.thread!r} already; try again after a save "
+                    "acknowledged some",
+                    thread=request.thread,
                 )
             record = SignalRecord(
                 signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
@@ -78,44 +80,44 @@ class Signals:
 
 
 def check_answer(draft: Draft, request: SendSignalRequest) -> None:
-    """Raises StaleAnswer for an answer to what is not asked, or was answered."""
+    """Raises StaleAnswer if the thread does not wait for this answer, or if it was answered already."""
     if not request.wait_id:
         return
     head, name = draft.head, draft.identity.name
     if head.status != STATUS_WAITING or head.wait_id != request.wait_id:
         now = f"it waits for {head.wait_id!r} now" if head.status == STATUS_WAITING else "it waits for nothing now"
         raise StaleAnswer(
-            f"thread {name!r} does not wait for {request.wait_id!r} any more: {now}", thread=name,
+            f"thread {name!r} does not wait for {request.wait_id!r}: {now}", thread=name,
             wait_id=head.wait_id if head.status == STATUS_WAITING else "", answered=False,
         )  # fmt: skip
     for row in draft.all_signals().values():
         if row.record.wait_id == request.wait_id:
             raise StaleAnswer(
-                f"{request.wait_id!r} of thread {name!r} was answered already, by {row.record.sender!r} with "
-                f"{row.record.name!r}", thread=name, wait_id=head.wait_id, answered="true",
+                f"{request.wait_id!r} of thread {name!r} was answered already, with signal {row.record.name!r} by "
+                f"{row.record.sender!r}", thread=name, wait_id=head.wait_id, answered="true",
             )  # fmt: skip
 
 
 def put_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]) -> dict[bytes, int]:
-    """Puts the rows of signals. Returns their parts of the sum; the draft takes them once nothing more can fail."""
+    """Puts the rows of signals. Returns their parts of the sum; the caller adds them to the draft at the end."""
     keys = draft.identity.keys
     return dict(write_row(txn, draft, head, keys.signal(row.sequence), row) for row in added)
 
 
 def drop_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]) -> dict[bytes, int]:
-    """Removes the rows of signals. As ``put_signals``."""
+    """Deletes the rows of signals. Returns the same as ``put_signals``."""
     keys = draft.identity.keys
     return dict(delete_row(txn, draft, head, keys.signal(sequence)) for sequence in sequences)
 
 
 def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
-    """Places of the signals with these ids; those that are not there are passed over."""
+    """Returns the sequences of the signals with these ids. Ids without a pending signal are ignored."""
     wanted = set(ids)
     return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
 
 
 def list_signals(thread: Thread) -> list[Signal]:
-    """What waits for a thread's agent, oldest first."""
+    """Returns the pending signals of a thread, oldest first."""
     return [view_signal(row) for _, row in sorted(thread.signals.items())]
 
 

@@ -1,11 +1,12 @@
-"""Snapshots in the background, by weight only.
+"""Makes snapshots in the background, by weight only.
 
-A branch gets a snapshot when what a replay would read since the last one (sealed edits, and 256 bytes for every
-record) outweighs that snapshot, and at least 16 KiB. So snapshots at most double what is written, for ever, and a
-replay never reads much more than twice the state. A rule by count would be quadratic.
+The weight of a branch is the sealed edits since its last snapshot, and 256 bytes for each record. A snapshot is due
+when the weight reaches the size of the last snapshot, and at least 16 KiB. So snapshots at most double the bytes that
+are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
-The state is immutable, so it is serialized and compressed on a worker while saves go on; the writer only puts sealed
-pieces, one a transaction, the first piece last: a snapshot without it does not exist (``halfmade.py``).
+The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
+sealed pieces, one in each transaction. The first piece is put last: without it the snapshot does not exist
+(``halfmade.py``).
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.telemetry import failures, log_damage
 
 WEIGHT_MIN_BYTES = 16 << 10
-# Making one of a larger state is counted beside large requests: the state in one piece, compressed, and sealed rows.
+# A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
 
 class Snapshots:
-    """Makes snapshots when branches have grown heavy."""
+    """Makes a snapshot of a branch when its weight is due."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def consider(self, thread: Thread, branch_name: str) -> None:
-        """After a save: starts a snapshot of the branch's head if it is due. Cheap when it is not."""
+        """Starts a snapshot of the branch's head if it is due. Called after each save; cheap if nothing is due."""
         branch = thread.branches.get(branch_name)
         if branch is None or branch.weight < max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES):
             return
@@ -57,7 +58,7 @@ class Snapshots:
         give_back = self._context.reserve(MEMORY_SHARE * tree.size_bytes) if is_large else None
         try:
             making = self._context.background.submit(self._make, thread, branch, tree)
-        except RuntimeError:  # the daemon is stopping; a later save makes it
+        except RuntimeError:  # the daemon is stopping; a later save makes the snapshot
             thread.snapshot_pending = False
             return
         if give_back is not None:
@@ -67,14 +68,14 @@ class Snapshots:
         try:
             snapshot = to_snapshot(tree)
             if thread.saves and self._context.cache.fit_together(tree):
-                # Before the snapshot is there: the next save shall find both, and be small.
+                # Before the snapshot exists, so that the next save finds both, and is compressed with it.
                 self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
             self.store(thread, branch.version, branch.digest, snapshot, branch)
         except (ShuttingDown, DiskFull, ThreadNotFound):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
             log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
-        except Exception:  # noqa: BLE001  (nobody waits for it; the log is where it is seen)
+        except Exception:  # noqa: BLE001  (nobody waits for this task, so the error is logged and counted)
             failures.note("snapshot", uid=thread.identity.uid.hex())
         finally:
             thread.snapshot_pending = False
@@ -89,9 +90,9 @@ class Snapshots:
         *,
         frees_space: bool = False,
     ) -> None:
-        """Writes a snapshot and waits until it is committed. Not for the event loop or the writer.
+        """Writes a snapshot, and waits until it is committed. Do not call it on the event loop or in the writer.
 
-        ``frees_space``: somebody waits for it, and what it is written for makes more room than it takes.
+        ``frees_space``: the snapshot belongs to a prune. A caller waits for it, and the prune frees more than it takes.
         """
         content = parts.pack_snapshot(snapshot)
         with under_way(self._context, thread.number, version):
@@ -104,7 +105,7 @@ class Snapshots:
             def finish(txn: lmdb.Transaction, batch: Batch) -> None:
                 draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
                 if draft is None or draft.identity.number != thread.number or version in draft.pruned:
-                    drop(txn, thread.number, version)  # deleted, made anew or pruned meanwhile
+                    drop(txn, thread.number, version)  # meanwhile the thread was deleted, or the version was pruned
                     return
                 _put_piece(thread, version, 0, row, txn, batch)
                 self._finish(txn, batch, draft, version, stored_bytes, branch)
@@ -137,7 +138,7 @@ class Snapshots:
         branches = dict[str, BranchHead]()
         head.stored_bytes += stored_bytes
         branch = draft.branch(made_for.name) if made_for is not None else None
-        # A save with a parent of its own may have moved the branch to another line meanwhile.
+        # A save with an explicit parent may have moved the branch meanwhile, to a version not made from this one.
         is_behind = branch is not None and branch.snapshot_version < version
         if (
             made_for is not None
@@ -169,14 +170,14 @@ class Snapshots:
 
 
 def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, tree: StateTree) -> int:
-    """Writes a snapshot inside another write (before a chain is pruned). Returns its sealed bytes."""
+    """Writes a snapshot inside another write. Returns its sealed size in bytes."""
     return put_packed_snapshot(txn, draft, version, digest, parts.pack_snapshot(to_snapshot(tree)))
 
 
 def put_packed_snapshot(
     txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content
 ) -> int:
-    """The same where it was serialized and compressed before: that takes long, and holds up the writer."""
+    """Writes a snapshot that was packed before. Packing takes long, and would block the writer."""
     identity = draft.identity
     total = 0
     for index in range(len(content.pieces)):

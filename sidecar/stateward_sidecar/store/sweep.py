@@ -1,8 +1,8 @@
-"""What happens by itself: threads expire, retention is applied, blobs and index rows of what is gone are cleared.
+"""The periodic sweep: deletes expired threads, applies retention rules, and clears unused blobs and index rows.
 
-One sweep looks at a bounded number of rows. Each change is a background write of its own, checked again in the writer.
-A wall clock that moved by more than an hour against the monotonic one suspends expiry until the next start: a wrong
-clock must not delete threads.
+One sweep looks at a bounded number of rows. Each change is a background write of its own, and the writer checks it
+again. If the wall clock moves by more than an hour against the monotonic clock, nothing expires, is pruned or is
+collected until the next start: a wrong clock must not delete threads.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stateward_sidecar.telemetry import failures, log, log_damage
 ROWS_MAX = 20_000
 JUMP_S = 3600
 DELETION_KEPT_S = 24 * 3600
-# How often a thread is looked at again whose oldest version is old enough and stays for another reason.
+# How often a thread is checked again if its oldest version is old enough, but stays for another reason.
 AGED_LOOK_S = 3600
-# Between two tries to delete an expired thread in the archive: each one asks for its HEAD. Where the bucket does not
-# answer, one thread at a time asks for all.
+# Pauses between attempts to delete an expired thread in the archive, because each attempt reads its HEAD. While the
+# bucket is away, the attempts pause for all threads together.
 PAUSE_MIN_S, THREAD_PAUSE_MAX_S, BUCKET_PAUSE_MAX_S = 1.0, 3600.0, 300.0
 
 
@@ -53,7 +53,7 @@ class Sweeper:
         self._blobs = BlobSweeper(context, threads)
         self._thread_pauses = Pauses[tuple[int, int]](context.clock, PAUSE_MIN_S, THREAD_PAUSE_MAX_S)
         self._bucket_pause = Pauses[None](context.clock, PAUSE_MIN_S, BUCKET_PAUSE_MAX_S)
-        # Of threads with a rule: how far they were when it was applied, and when the next version is old enough.
+        # For threads with a rule: their sequences when the rule was applied, and when the next version is old enough.
         self._looked_at: dict[int, tuple[tuple[int, int], int]] = {}
         self._feed_at = 0
         self._label_at = b"L"
@@ -61,7 +61,7 @@ class Sweeper:
         self._is_suspended = False
 
     def sweep(self) -> None:
-        """One round. A part that fails does not keep the others from being done."""
+        """Runs one round. If one part fails, the other parts still run."""
         with suppress(ShuttingDown):
             self._do(self._context.engine.env.reader_check)
             self._do(self._watch_clock)
@@ -91,7 +91,7 @@ class Sweeper:
     def _watch_clock(self) -> None:
         if abs(self._offset() - self._clock_offset_s) > JUMP_S and not self._is_suspended:
             self._is_suspended = True
-            log.error("the clock jumped by more than an hour: nothing expires until the next start")
+            log.error("the wall clock jumped by more than an hour: nothing expires until the daemon is restarted")
 
     def _expire(self) -> None:
         hooks = self._context.archive
@@ -99,7 +99,7 @@ class Sweeper:
             return
         for number, second in self._due():
             if hooks is not None and not self._expire_archived(hooks, number, second):
-                if hooks.is_away():  # the others would wait for it in vain, one after the other
+                if hooks.is_away():  # the other threads would each wait for the bucket in vain
                     self._bucket_pause.begin(None)
                     return
                 continue
@@ -107,7 +107,7 @@ class Sweeper:
             self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
 
     def _due(self) -> list[tuple[int, int]]:
-        """Numbers of threads whose time is over and which are to be tried now, and their times."""
+        """Returns number and expiry second of the expired threads that may be tried now."""
         now = self._context.clock.now_us() // SECOND_US
         due: list[tuple[int, int]] = []
         with self._context.engine.read() as txn:
@@ -121,12 +121,12 @@ class Sweeper:
         return due
 
     def _expire_archived(self, hooks: ArchiveHooks, number: int, second: int) -> bool:
-        """Deletes a thread in the archive first; False: it is not to be deleted, or the archive does not answer."""
+        """Deletes a thread in the archive. Returns False if it must not be deleted, or the archive does not answer."""
         with self._context.engine.read() as txn:
             thread = self._find(txn, number)
         if thread is None:
             return True
-        if thread.access == ACCESS_ORPHAN:  # only a person deletes it
+        if thread.access == ACCESS_ORPHAN:  # only a person may delete an orphan
             self._delete([layout.expiry_key(second, number)])
             return False
         is_gone = False
@@ -136,11 +136,11 @@ class Sweeper:
             raise
         except StatewardError as error:
             log.warning(
-                "an expired thread could not be deleted; trying again",
+                "cannot delete an expired thread; trying again later",
                 uid=thread.identity.uid_text, reason=error.reason, error=error.message,
             )  # fmt: skip
         if not is_gone:
-            # The row stays, also of a copy whose thread somebody else holds: that one may give it up as it is.
+            # The row stays, also for a copy of a thread that another sidecar owns: the owner may give the thread up.
             self._thread_pauses.begin((second, number))
         return is_gone
 
@@ -158,10 +158,10 @@ class Sweeper:
             except ShuttingDown:
                 raise
             except StatewardError as error:
-                log_damage("a retention rule could not be applied", error, uid=thread.identity.uid_text)
+                log_damage("cannot apply a retention rule", error, uid=thread.identity.uid_text)
 
     def _may_be_due(self, thread: Thread) -> bool:
-        """Nothing is read while nothing is written, nothing archived and nothing ages."""
+        """Returns whether something was written or archived since the last check, or a version became old enough."""
         place, due_us = self._looked_at.get(thread.number, ((0, 0), 0))
         is_old = 0 < due_us <= self._context.clock.now_us()
         return is_old or place != _place(thread)
@@ -172,7 +172,7 @@ class Sweeper:
         if rule.HasField("keep_for"):
             now_us = self._context.clock.now_us()
             due_us = self._pruner.chooser.ages_us(thread, rule)
-            if 0 < due_us <= now_us:  # something else keeps it
+            if 0 < due_us <= now_us:  # old enough, but kept for another reason
                 due_us = now_us + AGED_LOOK_S * SECOND_US
         self._looked_at[thread.number] = place, due_us
 
@@ -184,9 +184,10 @@ class Sweeper:
             return None
 
     def _clear_feed(self) -> None:
-        """Removes feed rows whose entry is gone, and old deletions. The newest row always stays.
+        """Removes feed rows whose entry is gone, and old deletion records.
 
-        So does one beyond its thread's newest entry, which says that the thread was set back.
+        The newest row always stays. A row beyond its thread's newest entry stays too: it proves that the thread was set
+        back.
         """
         gone: list[bytes] = []
         tips: dict[int, int] = {}
@@ -216,11 +217,11 @@ class Sweeper:
         self._delete(gone)
 
     def _tip(self, txn: lmdb.Transaction, number: int) -> int:
-        """The newest entry of a thread: beyond any for one that was deleted or cannot be read."""
+        """Returns the newest sequence of a thread: above all sequences if it was deleted, 0 if it cannot be read."""
         try:
             thread = self._threads.head(txn, number)
         except StatewardError:
-            return 0  # its rows may still be of use to who looks at the damage
+            return 0  # keep its rows: they may help to examine the damage
         return thread.head.tip_sequence if thread is not None else layout.SEQUENCE_MAX
 
     def _leads_somewhere(self, txn: lmdb.Transaction, number: int, sequence: int) -> bool:

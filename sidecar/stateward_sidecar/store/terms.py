@@ -1,7 +1,8 @@
-"""When what was given out ends: leases of threads, and claims on effects.
+"""When terms end: those of leases, and those of claims on effects.
 
-Ends are known to this process only, on a clock that never jumps. What was granted before a restart, or on another
-machine, gets its full term again from the moment it is first asked for: nobody loses a right too early.
+Only this process knows the ends of terms, on the boot-time clock, which never jumps. A lease or claim that was granted
+before a restart or on another machine begins its full term when it is first asked for. So nobody loses a right too
+early.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections import OrderedDict
 
 from stateward_sidecar.clock import Clock
 
-# Of a store with more leases and claims at a time, the oldest begin their term anew.
+# With more leases and claims than this, the oldest are forgotten, and begin their full term again.
 KEPT_MAX = 100_000
 Key = tuple[int, bytes]
-LEASE = b""  # as the second part of a key: the lease of the thread; else the row of an effect
+LEASE = b""  # the second part of a key: empty for the lease of the thread, else the row of an effect
 
 
 class Terms:
@@ -24,14 +25,14 @@ class Terms:
         self._ends: OrderedDict[Key, tuple[int, float]] = OrderedDict()  # token, end
 
     def begin(self, key: Key, token: int, term_us: int) -> None:
-        """Begins a term now."""
+        """Begins a term of ``term_us`` microseconds now."""
         self._ends[key] = token, self._clock.boottime() + term_us / 1e6
         self._ends.move_to_end(key)
         while len(self._ends) > KEPT_MAX:
             self._ends.popitem(last=False)
 
     def remaining_s(self, key: Key, token: int, term_us: int) -> float:
-        """Seconds that are left; 0 = it is over. One that is not known begins now."""
+        """Returns the seconds that are left of a term; 0 = it is over. An unknown term begins now."""
         known = self._ends.get(key)
         if known is None or known[0] != token:
             self.begin(key, token, term_us)
@@ -39,5 +40,5 @@ class Terms:
         return max(known[1] - self._clock.boottime(), 0.0)
 
     def forget(self, key: Key) -> None:
-        """It was given back, or is over."""
+        """Forgets a term, because the lease was given back or the effect is over."""
         self._ends.pop(key, None)

@@ -1,7 +1,7 @@
-"""Page tokens: opaque, bound to the request they came from, and not to be made by anybody else.
+"""Page tokens. They are opaque, bound to their request, and only the daemon can make them.
 
-A token is a keyed hash over the request it continues, then the position. The key comes from the root key, so a token
-is good across a restart of the daemon.
+A token is a keyed hash over request and position, and then the position. The key is derived from the root key, so a
+token stays valid after a restart of the daemon.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MAC_BYTES = 12
 
 
 def bare(request: Message, *ignored: str) -> bytes:
-    """What a token is bound to: the request without its token, and without fields that may differ between pages."""
+    """Returns the bytes that a token is bound to: the request without its token and the ``ignored`` fields."""
     copy = type(request)()
     copy.CopyFrom(request)
     for field in ("page_token", *ignored):
         copy.ClearField(field)
-    # Requests of two kinds may have the same bytes.
+    # Requests of two types may have the same bytes, so the name of the type is included.
     return length_prefixed(copy.DESCRIPTOR.full_name.encode(), copy.SerializeToString(deterministic=True))
 
 
@@ -33,15 +33,15 @@ class Tokens:
     """Makes and reads page tokens."""
 
     def __init__(self, key: Callable[[], bytes]) -> None:
-        """``key`` is asked each time: a store that joins an archive may get another root."""
+        """``key`` is called for each token, because a store that joins an archive may get another root key."""
         self._key = key
 
     def pack(self, request: bytes, position: bytes) -> str:
-        """A token for a position in the answer to a request (its bytes without the token)."""
+        """Returns the token for a position in the answer to ``request`` (the bytes from ``bare``)."""
         return base64.urlsafe_b64encode(self._mac(request, position) + position).decode().rstrip("=")
 
     def unpack(self, request: bytes, token: str) -> bytes:
-        """The reverse of ``pack``. Raises InvalidField for a token of another request, or of nobody."""
+        """The reverse of ``pack``. Raises InvalidField if the token is not valid for this request."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -50,8 +50,8 @@ class Tokens:
         if len(data) < _MAC_BYTES or not hmac.compare_digest(data[:_MAC_BYTES], self._mac(request, position)):
             raise InvalidField(
                 "page_token",
-                "does not belong to this request; send the token of the answer before with the other fields "
-                "unchanged, or start again without one",
+                "does not belong to this request; send the token of the previous answer with all other fields "
+                "unchanged, or start again without a token",
             )
         return position
 

@@ -1,7 +1,7 @@
-"""The row that says which versions of a thread were pruned and still have their rows.
+"""The row that lists the versions of a thread that were pruned and still have their rows.
 
-It is not sealed: only versions that the thread's own, sealed row calls pruned are ever cleared away. One that cannot be
-read says nothing, and costs the room of what it named.
+The row is not sealed, because only versions in the thread's sealed row of pruned versions are ever cleared. If the row
+is damaged, it is ignored, and the versions that it named keep their space.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stateward_sidecar.store.ranges import Ranges
 
 
 def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Ranges) -> Ranges:
-    """Those versions. ``pruned``: what the thread says."""
+    """Returns the versions that are pruned and not cleared. ``pruned``: all pruned versions of the thread."""
     row = txn.get(layout.uncleared_key(number))
     if row is None:
         return Ranges()
@@ -26,5 +26,5 @@ def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Ranges) -> Ranges
 
 
 def write_uncleared(txn: lmdb.Transaction, number: int, versions: Ranges) -> None:
-    """Writes the row. Without versions it says that their snapshots are to be looked at."""
+    """Writes the row. An empty row says that only the snapshots of pruned versions are left to check."""
     txn.put(layout.uncleared_key(number), layout.PRESENT + versions.to_message().SerializeToString())

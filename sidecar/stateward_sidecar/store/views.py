@@ -1,4 +1,4 @@
-"""The contract's messages made from stored ones."""
+"""Makes messages of the contract from stored messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def view_checkpoint(thread: Thread, header: EntryHeader, metadata: EntryMetadata
 
 
 def reached(thread: Thread, sequence: int) -> Durability:
-    """The level that a place in the journal has reached."""
+    """Returns the durability level that an entry has reached."""
     return DURABILITY_ARCHIVED if sequence <= thread.archived_sequence else DURABILITY_COMMITTED
 
 
@@ -97,7 +97,7 @@ def view_thread(thread: Thread) -> ThreadMessage:
 
 
 def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: int) -> ThreadMessage:
-    """Adds to a view how this sidecar stands to the thread; returns it."""
+    """Adds owner, access and archived sequence to a view, if there is an archive row. Returns the view."""
     if row is not None:
         view.access, view.archived_sequence = row.access, archived_sequence
         view.owner_id, view.owner_epoch = row.head.owner_id, row.head.epoch

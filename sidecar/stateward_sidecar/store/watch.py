@@ -1,11 +1,11 @@
-"""Watching: the journal read again from a cursor, whenever something was committed.
+"""Watches: read the journal from a cursor on, after each commit.
 
-A watch keeps no queue of its own: however slow its reader, it holds one cursor. The cursor of a thread's watch is its
-uid, a sequence and the digest of the entry there; that of a namespace is a place in the order of all commits. Both
-survive a restart. After a takeover the digest tells that what was told last is no history: FENCED.
+A watch has no queue, only a cursor, however slow its reader is. The cursor of a thread's watch is the uid, a sequence
+and the digest of that entry. The cursor of a namespace's watch is a place in the feed of all entries. Both stay valid
+after a restart. After a takeover the digest shows that the last event is no longer part of the history: FENCED.
 
-A watch that chooses slots and logs looks into the edits of each version, and passes over those that change none of
-them: its cursor moves on with the next event it tells. Of a version that was pruned it cannot know, and tells it.
+A watch of chosen slots and logs reads the edits of each version, and skips versions that change none of them. Its
+cursor moves with the next event. The edits of a pruned version are gone, so its event is always sent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from stateward_sidecar.telemetry import log_damage
 
 EVENTS_MAX = 256
 EVENT_BYTES_MAX = 2 << 20
-# How many entries one read looks at, where few of them are told.
+# How many entries one read looks at, if few of them become events.
 LOOKED_AT_MAX = 16 * EVENTS_MAX
 _THREAD_CURSOR = re.compile(r"t\.([0-9a-f]{32})\.(\d{1,19})(?:\.([0-9a-f]{32}))?")
 _FEED_CURSOR = re.compile(r"n\.(\d{1,19})")
@@ -59,20 +59,20 @@ _FEED_CURSOR = re.compile(r"n\.(\d{1,19})")
 
 @dataclass(slots=True)
 class Watch:
-    """One open watch: what it asks for and how far it has come."""
+    """One open watch: its request and its position."""
 
     request: WatchRequest
-    cursor: int = 0  # sequence, or place among all entries
-    uid: bytes = b""  # of a thread's watch
-    digest: bytes = b""  # of the entry at the cursor of the same; empty = it is not on this disk
-    number: int = 0  # of the same: a thread that was taken over is here under another one
+    cursor: int = 0  # sequence, or place in the feed of all entries
+    uid: bytes = b""  # of the thread; empty for the watch of a namespace
+    digest: bytes = b""  # of the entry at the cursor of a thread's watch; empty = the entry is not on this disk
+    number: int = 0  # of the thread: after a takeover the thread's name leads to another number
     is_over: bool = False
-    # From the beginning means from what is left of it: up to here a removed entry is passed over.
+    # A watch from the beginning skips removed entries up to this sequence.
     holes_until: int = 0
 
     @property
     def selection(self) -> Selection:
-        """Of which slots and logs changes are told."""
+        """The slots and logs whose changes are sent."""
         request = self.request
         if not request.slots and not request.logs:
             return Selection()
@@ -80,32 +80,32 @@ class Watch:
 
     @property
     def position(self) -> str:
-        """Where the watch has come to, for its reader."""
+        """The cursor of the watch, as its reader gets it."""
         return _thread_cursor(self.uid, self.cursor, self.digest) if self.uid else f"n.{self.cursor}"
 
 
 class Watcher:
-    """Opens watches and reads on."""
+    """Opens watches, and reads their events."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def open(self, request: WatchRequest) -> Watch:
-        """Finds where a watch begins. Raises typed errors."""
+        """Opens a watch. Raises ThreadNotFound, InvalidField, VersionPruned, Fenced or Corrupt."""
         if request.thread == ALL_THREADS:
             found = _match(_FEED_CURSOR, request.after_cursor)
             with self._context.engine.read() as txn:
                 newest = next_place(txn) - 1
             after = int(found[1]) if found else newest
             if after > newest:
-                raise InvalidField("after_cursor", "was never given out by this store")
+                raise InvalidField("after_cursor", "does not come from this store")
             return Watch(request, after)
         found = _match(_THREAD_CURSOR, request.after_cursor)
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, request.namespace, request.thread)
             if found and (thread is None or thread.identity.uid.hex() != found[1]):
-                return Watch(request, int(found[2]), bytes.fromhex(found[1]))  # deleted since: its last event follows
+                return Watch(request, int(found[2]), bytes.fromhex(found[1]))  # deleted: only the last event follows
             if thread is None:
                 raise not_found(request.namespace, request.thread)
             tip = thread.head.tip_sequence
@@ -116,15 +116,16 @@ class Watcher:
             if found and found[3]:
                 self._check_line(txn, thread, after, bytes.fromhex(found[3]))
             if after > tip:
-                raise InvalidField(field, f"{after} was never given out; the newest is {tip}")
+                raise InvalidField(field, f"{after} does not exist; the newest sequence is {tip}")
             self._check_retained(txn, thread, after)
             digest = digest_at(txn, thread.identity, after)
         return Watch(request, after, thread.identity.uid, digest, thread.number, holes_until=0 if after else tip)
 
     def read(self, watch: Watch) -> list[Event]:
-        """The next events, at most so many; an empty list = wait for a commit. Sets ``is_over`` after the last one.
+        """Returns the next events, at most ``EVENTS_MAX``. Sets ``is_over`` after the last event of the thread.
 
-        Raises Corrupt or KeyUnavailable where a commit may have made something look damaged: to be read again.
+        If the list is empty, wait for a commit. Raises Corrupt or KeyUnavailable; a commit may have made an entry look
+        damaged, so the caller reads again.
         """
         seen = self._context.writer.changes.over
         with self._context.engine.read() as txn:
@@ -138,7 +139,7 @@ class Watcher:
             return self._read_thread(txn, thread, watch)
 
     def _check_line(self, txn: lmdb.Transaction, thread: Thread, after: int, digest: bytes) -> None:
-        """Raises Fenced where another line has the thread's name than the one whose events were told."""
+        """Raises Fenced if the thread's name now leads to another line than the one that was watched."""
         here = digest_at(txn, thread.identity, after)
         if here == digest or not (here or after > thread.head.tip_sequence):
             return
@@ -148,13 +149,14 @@ class Watcher:
         if orphan is not None:
             raise _fenced(thread.name, orphan)
         raise Fenced(
-            f"thread {thread.name!r} has another entry {after} than the one this cursor follows: it went on elsewhere; "
-            f"hydrate it and watch from its newest sequence, {thread.head.tip_sequence}", thread=thread.name, orphan="",
+            f"entry {after} of thread {thread.name!r} is not the entry of this cursor: another sidecar took the thread "
+            f"over; hydrate it and watch from its newest sequence, {thread.head.tip_sequence}",
+            thread=thread.name, orphan="",
         )  # fmt: skip
 
     @staticmethod
     def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
-        """Raises VersionPruned where the entry to go on with was removed: there would be a gap."""
+        """Raises VersionPruned if the next entry was removed, because the watch would have a gap."""
         gone = 0 < after < thread.head.tip_sequence and txn.get(thread.identity.keys.entry(after + 1)) is None
         if gone and not may_be_removed(thread, after + 1):
             raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
@@ -182,7 +184,7 @@ class Watcher:
             if entry.header.sequence != after + 1 and after >= watch.holes_until:
                 if not events:
                     self._check_retained(txn, thread, after)
-                break  # what comes next was removed: said at the next read, after these events
+                break  # the next entry was removed: the next read says so, after these events
             event = self._event(txn, thread, entry, selection, watch.request.include_diff)
             after, digest = entry.header.sequence, entry.header.digest
             if event is not None:
@@ -192,7 +194,7 @@ class Watcher:
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
             found = cursor.next()
-        watch.cursor, watch.digest = after, digest  # only now: a read that fails is made again
+        watch.cursor, watch.digest = after, digest  # at the end, because a read that fails is repeated
         return events
 
     def _read_namespace(self, txn: lmdb.Transaction, watch: Watch, seen: int) -> list[Event]:
@@ -242,12 +244,12 @@ class Watcher:
             if number and self._is_deleted(number):
                 return None
             if self._context.writer.changes.has_changed(error.metadata.get("thread"), seen):
-                raise  # nothing was passed over yet: a second look may cure it
+                raise  # the cursor has not moved yet, and a second read may succeed
             log_damage("entry left out of a watch", error)
             return None
 
     def _is_deleted(self, number: int) -> bool:
-        """Whether a thread went since the transaction began that it was read in: its key is destroyed at once."""
+        """Returns whether the thread was deleted after the caller's transaction began: its key is destroyed at once."""
         with self._context.engine.read() as txn:
             return txn.get(layout.ThreadKeys(number).head()) is None
 
@@ -260,7 +262,7 @@ class Watcher:
         return _deleted(record) if record is not None else None
 
     def _end(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
-        """The last event of a thread that was deleted, also where another one has its name now."""
+        """Returns the last event of a deleted thread, even if another thread has its name now."""
         keys = self._context.keystore.namespace(watch.request.namespace)
         watch.is_over = True
         for key, row in rows(txn, b"D") if keys is not None else ():
@@ -277,14 +279,14 @@ class Watcher:
         raise not_found(watch.request.namespace, watch.request.thread)
 
     def _fenced(self, watch: Watch) -> Fenced:
-        """What was watched is set aside: its newest events may be no history."""
+        """Returns the error for a thread that became an orphan: its newest events may not be part of the history."""
         with self._context.engine.read() as txn:
             return _fenced(watch.request.thread, self._threads.by_number(txn, watch.number))
 
     def _event(
         self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, include_diff: bool
     ) -> Event | None:
-        """What an entry of the journal tells; None for a version that changes nothing that was chosen."""
+        """Returns the event for a journal entry; None for a version that changes none of the chosen slots and logs."""
         identity, header = thread.identity, entry.header
         event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
@@ -313,7 +315,7 @@ class Watcher:
 
 
 def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> None:
-    """What is written beside versions: signals, effects (without the value, which is in the edits), leases."""
+    """Fills the event of a signal, an effect (without its value, which is in the edits) or a lease."""
     if header.kind == ENTRY_KIND_SIGNAL:
         signal = SignalRow(record=metadata.signal, sequence=header.sequence, create_time_us=header.create_time_us)
         event.signal.CopyFrom(view_signal(signal))
@@ -321,14 +323,14 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
         event.effect.CopyFrom(view_effect(EffectRow(record=metadata.effect, sequence=header.sequence)))
     elif header.kind == ENTRY_KIND_LEASE:
         event.lease.CopyFrom(view_record(metadata.lease, 0.0))
-        event.lease.ClearField("remaining")  # of a grant that was told: nobody can say
+        event.lease.ClearField("remaining")  # not known for a grant that is read later
 
 
 def _fenced(thread: str, orphan: Thread | None) -> Fenced:
     name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
     return Fenced(
-        f"thread {thread!r} was taken over by another sidecar; entries after {common} are kept as {name!r}; watch "
-        f"again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
+        f"thread {thread!r} was taken over by another sidecar; its entries after {common} are in thread {name!r}; "
+        f"watch again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
     )  # fmt: skip
 
 
@@ -337,7 +339,7 @@ def _thread_cursor(uid: bytes, sequence: int, digest: bytes = b"") -> str:
 
 
 def may_be_removed(thread: Thread, sequence: int) -> bool:
-    """True where pruning may have removed an entry: never while a retry can ask for it."""
+    """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed."""
     return bool(len(thread.pruned)) and sequence <= thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
 
 
