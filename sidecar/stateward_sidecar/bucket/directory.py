@@ -2,9 +2,9 @@
 
 An object is a file whose path is its key. The file is written under a temporary name in the same directory, synced, and
 then named: ``create`` uses link(), which never replaces a file, the others use rename(). Files that begin with a dot
-are the bucket's own: ``.tmp-…`` are unfinished writes, or were left by a crash. ``put``, ``replace`` and ``delete``
-hold are the bucket's own: ``.tmp-…`` are unfinished writes, or were left by a crash. ``put``, ``replace`` and
-``delete`` hold it sees one whole object.
+are the bucket's own: ``.tmp-…`` are unfinished writes, or were left by a crash; ``.lock`` is locked by ``put``,
+``replace`` and ``delete`` while they compare and act. A file that has its name is never written again, so a reader that
+opened it sees one whole object.
 
 A call that returned survives a power cut. When a process first uses a directory, it syncs the directory and those that
 lead to it, because a process that was killed may have left names that are visible and not yet durable. If the sync of a
