@@ -1,9 +1,8 @@
 """Saving a version.
 
-``prepare`` works outside the writer: it loads the base state, finds the edits, makes the new state, and compresses.
-``SaveWrite.run`` works inside the writer: it checks the save and writes the rows. A prepared version is valid for one
-base version. If the head has moved since, an unconditional save is prepared again inside the writer, and a conditional
-save is refused.
+``prepare`` works outside the writer: it has the version made (make.py). ``SaveWrite.run`` works inside the writer: it
+checks the save and writes the rows. A prepared version is valid for one base version. If the head has moved since, an
+unconditional save is prepared again inside the writer, and a conditional save is refused.
 
 Order of checks: request id → checkpoint id → ownership and lease → expectation → schema → parent → blobs → edits.
 """
@@ -11,32 +10,20 @@ Order of checks: request id → checkpoint id → ownership and lease → expect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
-    CheckpointBody,
-    EntryMetadata,
-    ThreadCreation,
 )
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
-from stateward_sidecar.codec.changes import apply_changes, sent_bytes
-from stateward_sidecar.codec.compress import Dictionary
-from stateward_sidecar.codec.diff import find_changes, read_state, shrink
-from stateward_sidecar.codec.edits import Named, apply_edits
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.pieces import count_bytes, encode
-from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
     Corrupt,
     LeaseHeld,
-    StateTooLarge,
     StatewardError,
 )
 from stateward_sidecar.storage import layout
@@ -48,10 +35,7 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_main,
-    describe_numbers,
-    describe_version,
     fingerprint,
-    keep_status,
     keeps_status,
     replay_response,
     response,
@@ -59,40 +43,12 @@ from stateward_sidecar.store.describe import (
 from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.leases import check_lease
+from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import resolve
-from stateward_sidecar.store.requests import find_keyed, hash_request, request_key
+from stateward_sidecar.store.requests import find_keyed, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
-
-# A missing dictionary is loaded after this many saves without one. The first save after a start must not wait for it,
-# and if the cache is too small for all saving threads, a load for each save would cost more than it gains.
-SAVES_BEFORE_DICTIONARY = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """The effect of a save on a state: the new state, the edits to store, and the size of the edits as sent."""
-
-    tree: StateTree
-    edits: bytes
-    sent_bytes: int
-
-
-@dataclass(slots=True)
-class Made:
-    """A version made from one base. It is valid while its line, its base and its version number are still right.
-
-    Neither name nor uid identifies the line: after a takeover, two lines may have versions with the same number. Each
-    line on this disk has a thread number of its own.
-    """
-
-    line: int  # the thread's number on this disk; 0 = a new thread
-    base: int
-    version: int
-    tree: StateTree
-    content: Content
-    body: CheckpointBody
 
 
 class SaveWrite:
@@ -110,14 +66,12 @@ class SaveWrite:
         """``named``: the blobs that the request names, as the check of the request found them. ``is_large``: encode in
         pieces, which needs less memory and more time."""
         self._context = context
-        self._is_large = is_large
         self._named = named
         self._threads = threads
         self.request = request
         self.branch = request.branch or MAIN
         self.namespace = request.namespace
-        self._request_hash = hash_request(request.request_id)
-        self._fingerprint = b""
+        self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
         # Set by ``run``; the caller considers a snapshot of this thread.
         self.draft: Draft | None = None
@@ -140,7 +94,7 @@ class SaveWrite:
         the writer decides. The writer also decides if the head is not the expected version at present.
         """
         request = self.request
-        self._fingerprint = fingerprint(request, is_large=self._is_large)
+        self._maker.fingerprint = fingerprint(request, is_large=self._maker.is_large)
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
         if request.HasField("expected_version") and request.expected_version != base:
@@ -148,7 +102,7 @@ class SaveWrite:
         try:
             if request.HasField("parent") and thread is not None:
                 base = resolve(txn, thread, request.parent, self.branch, "parent")
-            self._made = self._make(txn, thread, base)
+            self._made = self._maker.make(txn, thread, base)
         except StatewardError:
             if not request.request_id and not request.checkpoint_id:
                 raise
@@ -169,13 +123,15 @@ class SaveWrite:
         dictionary = None
         if branch.snapshot_version:
             dictionary = cache.dictionary(thread.number, branch.snapshot_version)
-            if dictionary is None and self._wants_dictionary(thread, branch, old):
+            if dictionary is None and self._maker.wants_dictionary(thread, branch, old):
                 return False
-        self._fingerprint = fingerprint(request)
+        self._maker.fingerprint = fingerprint(request)
         if not request.HasField("expected_version") or request.expected_version == branch.version:
             try:
-                changed = self._change(thread, old)
-                self._made = self._pack(thread, branch.version, changed, dictionary, thread.head, branch.schema_version)
+                changed = self._maker.change(thread, old)
+                self._made = self._maker.pack(
+                    thread, branch.version, changed, dictionary, thread.head, branch.schema_version
+                )
             except StatewardError:
                 if not request.request_id and not request.checkpoint_id:
                     raise
@@ -187,13 +143,13 @@ class SaveWrite:
         draft = self._threads.draft(txn, batch, self.namespace, self.request.thread)
         if draft is None:
             return False
-        request_row = request_key(draft.identity, self._request_hash) if self.request.request_id else b""
+        request_row = request_key(draft.identity, self._maker.request_hash) if self.request.request_id else b""
         return self._find_answered(txn, draft, request_row) is not None
 
     def _find_answered(self, txn: lmdb.Transaction, draft: Draft, request_row: bytes) -> Entry | None:
         found = None
         if request_row:
-            found = find_keyed(txn, draft, request_row, self.request.request_id, self._fingerprint)
+            found = find_keyed(txn, draft, request_row, self.request.request_id, self._maker.fingerprint)
         if found is None and self.request.checkpoint_id:
             found = self._find_checkpoint_id(txn, draft)
         return found
@@ -202,7 +158,7 @@ class SaveWrite:
         """Runs the save in the writer. The rules for writes are in storage/writer.py."""
         request, context = self.request, self._context
         draft = self._threads.draft(txn, batch, self.namespace, request.thread)
-        request_row = request_key(draft.identity, self._request_hash) if draft and request.request_id else b""
+        request_row = request_key(draft.identity, self._maker.request_hash) if draft and request.request_id else b""
         if draft is not None:
             found = self._find_answered(txn, draft, request_row)
             if found is not None:
@@ -230,8 +186,8 @@ class SaveWrite:
         version = (draft.head.last_version if draft else 0) + 1
         line = draft.identity.number if draft is not None else 0
         is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
-        if made is None or not is_right or not self._holds(made, draft):
-            made = self._make(txn, draft, parent)
+        if made is None or not is_right or not made.fits(draft):
+            made = self._maker.make(txn, draft, parent)
         if draft is not None:
             return self._write(txn, batch, draft, branch, made, request_row, is_new=False)
         draft = self._threads.create(txn, batch, self.namespace, request.thread)
@@ -252,123 +208,12 @@ class SaveWrite:
         metadata = replay.open_metadata(identity, entry)
         if (metadata.checkpoint.branch or MAIN, metadata.checkpoint.checkpoint_id) != (self.branch, name):
             raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
-        if metadata.fingerprint != self._fingerprint:
+        if metadata.fingerprint != self._maker.fingerprint:
             raise CheckpointIdReused(
                 f"checkpoint id {name!r} names version {entry.header.version}, which has other content; use another id",
                 checkpoint_id=name, version=entry.header.version,
             )  # fmt: skip
         return entry
-
-    def _holds(self, made: Made, draft: Draft | None) -> bool:
-        dictionary = made.content.dictionary
-        return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
-
-    def _make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
-        """Applies the save to a base version, and compresses its entry."""
-        if thread is None:
-            return self._pack(None, 0, self._change(None, EMPTY), None, None, 0)
-        old = replay.state_at(txn, thread, base, self._context.cache)
-        said, schema = self._said(txn, thread, base)
-        dictionary = self._dictionary(txn, thread, base, old)
-        changed = self._change(thread, old)
-        del old  # it may be as large as the new state, and compression needs the memory
-        return self._pack(thread, base, changed, dictionary, said, schema)
-
-    def _said(
-        self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
-    ) -> tuple[ThreadHead | CheckpointBody | None, int]:
-        """Returns the status of the base version (as a head or a checkpoint body), and its schema version."""
-        if not base:
-            return None, 0
-        branch = thread.branches.get(self.branch) if isinstance(thread, Thread) else thread.branch(self.branch)
-        is_head = branch is not None and branch.version == base
-        if is_head and (self.branch == MAIN or not keeps_status(self.request)):
-            return thread.head, branch.schema_version if branch is not None else 0
-        body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
-        return body, body.schema_version
-
-    def _change(self, thread: Thread | Draft | None, old: StateTree) -> Changed:
-        request, limit = self.request, self._context.limits.state_bytes
-        version = thread.head.last_version + 1 if thread is not None else 1
-        if request.HasField("state"):
-            slots, logs = read_state(old, request.state)
-            tree, edits = apply_changes(old, find_changes(old, slots, logs), version)
-            if tree.size_bytes > limit:
-                raise StateTooLarge(tree.size_bytes, limit)
-            return Changed(tree, edits, sent_bytes(request.state, slots, logs))
-        tree = apply_edits(old, request.diff, version)
-        if tree.size_bytes > limit:
-            raise StateTooLarge(tree.size_bytes, limit)
-        stored = shrink(old, request.diff)
-        edits = encode(stored) if self._is_large else stored.SerializeToString()
-        if stored is request.diff:
-            return Changed(tree, edits, len(edits))
-        return Changed(tree, edits, count_bytes(request.diff) if self._is_large else request.diff.ByteSize())
-
-    def _pack(
-        self,
-        thread: Thread | Draft | None,
-        base: int,
-        changed: Changed,
-        dictionary: Dictionary | None,
-        said: ThreadHead | CheckpointBody | None,
-        schema: int,
-    ) -> Made:
-        request, edits = self.request, changed.edits
-        version = thread.head.last_version + 1 if thread is not None else 1
-        is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
-        metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
-        body = metadata.checkpoint
-        body.schema_version = request.schema_version or schema
-        if said is not None and keeps_status(request):
-            keep_status(body, said)
-        describe_numbers(body, request.diff, changed.tree)
-        line = thread.identity.number if thread is not None else 0
-        return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)
-
-    def _dictionary(
-        self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
-    ) -> Dictionary | None:
-        """Returns the branch's newest snapshot if the base is the branch's head and the snapshot is in memory or worth
-        loading; else None."""
-        branch = None
-        if isinstance(thread, Thread):
-            branch = thread.branches.get(self.branch)
-        elif thread is not None:
-            branch = thread.branch(self.branch)
-        if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
-            return None
-        found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
-        if found is None and self._wants_dictionary(thread, branch, old):
-            found = replay.read_dictionary(txn, thread.identity, branch.snapshot_version, self._context.cache)
-        return found
-
-    def _wants_dictionary(self, thread: Thread | Draft, branch: BranchHead, old: StateTree) -> bool:
-        """Returns whether to load a dictionary that is not in memory. A load takes as long as several saves."""
-        if branch.snapshot_version not in thread.snapshots or not self._context.cache.fit_together(old):
-            return False
-        committed = thread if isinstance(thread, Thread) else thread.thread
-        committed.plain_saves += 1
-        if committed.plain_saves <= SAVES_BEFORE_DICTIONARY:
-            return False
-        committed.plain_saves = 0
-        return True
-
-    def _metadata(self, *, is_new: bool, edit_bytes: int, sent_bytes: int) -> EntryMetadata:
-        request = self.request
-        metadata = EntryMetadata(request_hash=self._request_hash, fingerprint=self._fingerprint)
-        body = metadata.checkpoint
-        body.SetInParent()
-        if self.branch != MAIN:
-            body.branch = self.branch
-        if sent_bytes != edit_bytes:
-            body.sent_bytes = sent_bytes
-        describe_version(body, request)
-        if is_new:
-            metadata.creation.CopyFrom(
-                ThreadCreation(namespace=self.namespace, thread=request.thread, options=request.create)
-            )
-        return metadata
 
     def _write(
         self,
@@ -388,7 +233,8 @@ class SaveWrite:
         keys, old_head = identity.keys, draft.head
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
-            version=made.version, parent_version=made.base, request_hash=self._request_hash, request_row=request_row,
+            version=made.version, parent_version=made.base, request_hash=self._maker.request_hash,
+            request_row=request_row,
         )  # fmt: skip
         header, head = entry.header, entry.head
         if is_new or (made.version == 1 and request.HasField("create")):

@@ -1,0 +1,197 @@
+"""Making a version: the state that results from a save, the edits to store, and their compression.
+
+This part of a save works outside of the writer, on the committed state. The writer makes a version anew only if its
+base has changed meanwhile and the save is unconditional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    CheckpointBody,
+    EntryMetadata,
+    ThreadCreation,
+)
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward_sidecar.codec.changes import apply_changes, sent_bytes
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.diff import find_changes, read_state, shrink
+from stateward_sidecar.codec.edits import apply_edits
+from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.pieces import count_bytes, encode
+from stateward_sidecar.codec.state import EMPTY, StateTree
+from stateward_sidecar.errors import (
+    StateTooLarge,
+)
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.describe import (
+    describe_numbers,
+    describe_version,
+    keep_status,
+    keeps_status,
+)
+from stateward_sidecar.store.requests import hash_request
+from stateward_sidecar.store.thread import MAIN, Draft, Thread
+
+# A missing dictionary is loaded after this many saves without one. The first save after a start must not wait for it,
+# and if the cache is too small for all saving threads, a load for each save would cost more than it gains.
+SAVES_BEFORE_DICTIONARY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The effect of a save on a state: the new state, the edits to store, and the size of the edits as sent."""
+
+    tree: StateTree
+    edits: bytes
+    sent_bytes: int
+
+
+@dataclass(slots=True)
+class Made:
+    """A version made from one base. It is valid while its line, its base and its version number are still right.
+
+    Neither name nor uid identifies the line: after a takeover, two lines may have versions with the same number. Each
+    line on this disk has a thread number of its own.
+    """
+
+    line: int  # the thread's number on this disk; 0 = a new thread
+    base: int
+    version: int
+    tree: StateTree
+    content: Content
+    body: CheckpointBody
+
+    def fits(self, draft: Draft | None) -> bool:
+        """Whether the thread still has the dictionary that the version was compressed with."""
+        dictionary = self.content.dictionary
+        return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
+
+
+class VersionMaker:
+    """Makes the version of one save."""
+
+    def __init__(self, context: Context, request: SaveRequest, branch: str, *, is_large: bool) -> None:
+        """``is_large``: encode in pieces, which needs less memory and more time."""
+        self._context = context
+        self._request = request
+        self._branch = branch
+        self.is_large = is_large
+        self.request_hash = hash_request(request.request_id)
+        # Of the request's content. Set before the first version is made.
+        self.fingerprint = b""
+
+    def make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
+        """Applies the save to a base version, and compresses its entry."""
+        if thread is None:
+            return self.pack(None, 0, self.change(None, EMPTY), None, None, 0)
+        old = replay.state_at(txn, thread, base, self._context.cache)
+        said, schema = self._said(txn, thread, base)
+        dictionary = self._dictionary(txn, thread, base, old)
+        changed = self.change(thread, old)
+        del old  # it may be as large as the new state, and compression needs the memory
+        return self.pack(thread, base, changed, dictionary, said, schema)
+
+    def _said(
+        self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
+    ) -> tuple[ThreadHead | CheckpointBody | None, int]:
+        """Returns the status of the base version (as a head or a checkpoint body), and its schema version."""
+        if not base:
+            return None, 0
+        branch = thread.branches.get(self._branch) if isinstance(thread, Thread) else thread.branch(self._branch)
+        is_head = branch is not None and branch.version == base
+        if is_head and (self._branch == MAIN or not keeps_status(self._request)):
+            return thread.head, branch.schema_version if branch is not None else 0
+        body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
+        return body, body.schema_version
+
+    def change(self, thread: Thread | Draft | None, old: StateTree) -> Changed:
+        """Applies the save to a state. Raises EditConflict or StateTooLarge."""
+        request, limit = self._request, self._context.limits.state_bytes
+        version = thread.head.last_version + 1 if thread is not None else 1
+        if request.HasField("state"):
+            slots, logs = read_state(old, request.state)
+            tree, edits = apply_changes(old, find_changes(old, slots, logs), version)
+            if tree.size_bytes > limit:
+                raise StateTooLarge(tree.size_bytes, limit)
+            return Changed(tree, edits, sent_bytes(request.state, slots, logs))
+        tree = apply_edits(old, request.diff, version)
+        if tree.size_bytes > limit:
+            raise StateTooLarge(tree.size_bytes, limit)
+        stored = shrink(old, request.diff)
+        edits = encode(stored) if self.is_large else stored.SerializeToString()
+        if stored is request.diff:
+            return Changed(tree, edits, len(edits))
+        return Changed(tree, edits, count_bytes(request.diff) if self.is_large else request.diff.ByteSize())
+
+    def pack(
+        self,
+        thread: Thread | Draft | None,
+        base: int,
+        changed: Changed,
+        dictionary: Dictionary | None,
+        said: ThreadHead | CheckpointBody | None,
+        schema: int,
+    ) -> Made:
+        """Compresses the edits and the metadata of a version, with the status that it keeps of its base."""
+        request, edits = self._request, changed.edits
+        version = thread.head.last_version + 1 if thread is not None else 1
+        is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
+        metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
+        body = metadata.checkpoint
+        body.schema_version = request.schema_version or schema
+        if said is not None and keeps_status(request):
+            keep_status(body, said)
+        describe_numbers(body, request.diff, changed.tree)
+        line = thread.identity.number if thread is not None else 0
+        return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)
+
+    def _dictionary(
+        self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
+    ) -> Dictionary | None:
+        """Returns the branch's newest snapshot if the base is the branch's head and the snapshot is in memory or worth
+        loading; else None."""
+        branch = None
+        if isinstance(thread, Thread):
+            branch = thread.branches.get(self._branch)
+        elif thread is not None:
+            branch = thread.branch(self._branch)
+        if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
+            return None
+        found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
+        if found is None and self.wants_dictionary(thread, branch, old):
+            found = replay.read_dictionary(txn, thread.identity, branch.snapshot_version, self._context.cache)
+        return found
+
+    def wants_dictionary(self, thread: Thread | Draft, branch: BranchHead, old: StateTree) -> bool:
+        """Returns whether to load a dictionary that is not in memory. A load takes as long as several saves."""
+        if branch.snapshot_version not in thread.snapshots or not self._context.cache.fit_together(old):
+            return False
+        committed = thread if isinstance(thread, Thread) else thread.thread
+        committed.plain_saves += 1
+        if committed.plain_saves <= SAVES_BEFORE_DICTIONARY:
+            return False
+        committed.plain_saves = 0
+        return True
+
+    def _metadata(self, *, is_new: bool, edit_bytes: int, sent_bytes: int) -> EntryMetadata:
+        request = self._request
+        metadata = EntryMetadata(request_hash=self.request_hash, fingerprint=self.fingerprint)
+        body = metadata.checkpoint
+        body.SetInParent()
+        if self._branch != MAIN:
+            body.branch = self._branch
+        if sent_bytes != edit_bytes:
+            body.sent_bytes = sent_bytes
+        describe_version(body, request)
+        if is_new:
+            metadata.creation.CopyFrom(
+                ThreadCreation(namespace=self._request.namespace, thread=request.thread, options=request.create)
+            )
+        return metadata
