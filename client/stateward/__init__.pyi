@@ -65,11 +65,11 @@ from stateward.models import Branch as Branch
 from stateward.models import Checkpoint as Checkpoint
 from stateward.models import Durability as Durability
 from stateward.models import Lease as Lease
-from stateward.models import Retention as Retention
 from stateward.models import Status as Status
 from stateward.models import Tag as Tag
 from stateward.models import ThreadInfo as ThreadInfo
-from stateward.models import ThreadOptions as ThreadOptions
+from stateward.options import Retention as Retention
+from stateward.options import ThreadOptions as ThreadOptions
 from stateward.signals import AnswerRefused as AnswerRefused
 from stateward.signals import Question as Question
 from stateward.signals import SchemaNotChecked as SchemaNotChecked

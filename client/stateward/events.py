@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from stateward.changes import Change, changes_from_proto
-from stateward.models import Checkpoint, Tag, ThreadOptions, read_time
+from stateward.models import Checkpoint, Tag, read_time
+from stateward.options import ThreadOptions
 from stateward.signals import Signal
 from stateward.state import State
 from stateward.v1 import thread_service_pb2

@@ -11,7 +11,8 @@ from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.steps import ThreadRef
 from stateward.durations import Duration
 from stateward.errors import LeaseHeld
-from stateward.models import Lease, ThreadOptions
+from stateward.models import Lease
+from stateward.options import ThreadOptions
 
 
 class LeaseShell:

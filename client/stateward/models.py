@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
-from stateward.durations import DurationField
+from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, thread_service_pb2
 
@@ -174,63 +174,6 @@ class Checkpoint:
             replayed=replayed,
             metadata_value=message.metadata if message.HasField("metadata") else None,
             question=Question.from_proto(message.question) if message.HasField("question") else None,
-        )
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Which versions are kept.
-
-    A version is removed if every rule that is set allows it; None = no such rule.
-    """
-
-    keep_last: int | None = None
-    """How many of the newest versions of each branch are kept, >= 1."""
-    keep_for: DurationField = DurationField()  # noqa: RUF009
-    """How long a version is kept at least: younger versions stay."""
-
-    @classmethod
-    def from_proto(cls, message: thread_pb2.Retention) -> Retention:
-        """Reads the message, in which 0 means no limit."""
-        keep_for = message.keep_for.ToTimedelta() if message.HasField("keep_for") else None
-        return cls(keep_last=message.keep_last or None, keep_for=keep_for)
-
-    def to_proto(self) -> thread_pb2.Retention:
-        """Returns the message that `from_proto` reads."""
-        return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=self.keep_for)
-
-
-@dataclass(frozen=True)
-class ThreadOptions:
-    """The options of a thread. They are given when the thread is created, and changed with `update_options`."""
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    ttl: DurationField = DurationField()  # noqa: RUF009
-    """How long after its last save the thread is deleted; None = never."""
-    retention: Retention | None = None
-    """Which versions are kept; None = every version."""
-    parent_thread: str = ""
-    agent: str = ""
-
-    @classmethod
-    def from_proto(cls, message: thread_pb2.ThreadOptions | thread_pb2.Thread) -> ThreadOptions:
-        """Reads the message. A Thread has the same fields."""
-        return cls(
-            labels=read_map(message.labels),
-            ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
-            retention=Retention.from_proto(message.retention) if message.HasField("retention") else None,
-            parent_thread=message.parent_thread,
-            agent=message.agent,
-        )
-
-    def to_proto(self) -> thread_pb2.ThreadOptions:
-        """Returns the message that `from_proto` reads."""
-        return thread_pb2.ThreadOptions(
-            labels=dict(self.labels),
-            ttl=self.ttl,
-            retention=None if self.retention is None else self.retention.to_proto(),
-            parent_thread=self.parent_thread,
-            agent=self.agent,
         )
 
 

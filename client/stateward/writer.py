@@ -12,7 +12,8 @@ from stateward._operations.steps import ThreadRef
 from stateward._operations.writer import Writing
 from stateward.durations import Duration
 from stateward.errors import StatewardError
-from stateward.models import Checkpoint, ThreadOptions
+from stateward.models import Checkpoint
+from stateward.options import ThreadOptions
 
 
 class WriterShell:

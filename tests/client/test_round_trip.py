@@ -5,7 +5,8 @@ import pytest
 from stateward import RawValue, Text, values
 from stateward.changes import EntriesAppended
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
-from stateward.models import Status, ThreadOptions
+from stateward.models import Status
+from stateward.options import ThreadOptions
 
 
 def test_unknown_thread_is_empty(client):

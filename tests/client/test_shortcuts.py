@@ -14,7 +14,8 @@ from stateward._operations.saving import SaveOptions, _bare_request
 from stateward._operations.steps import Await, Call, Pause, ThreadRef, with_retries
 from stateward.effects import Effect
 from stateward.errors import Unavailable
-from stateward.models import Durability, Status, ThreadOptions, read_time
+from stateward.models import Durability, Status, read_time
+from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import signal_pb2, state_pb2

@@ -6,7 +6,7 @@ import pytest
 
 from stateward.changes import EntriesAppended
 from stateward.errors import ThreadExists, ThreadNotFound, VersionNotFound
-from stateward.models import Retention, ThreadOptions
+from stateward.options import Retention, ThreadOptions
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What a type checker infers of both clients. Read by mypy in test_types.py, and never run."""
 
+from datetime import timedelta
 from typing import assert_type
 
 from stateward import (
@@ -15,6 +16,7 @@ from stateward import (
     TakenThread,
     Thread,
     ThreadInfo,
+    ThreadOptions,
     Wake,
 )
 
@@ -81,3 +83,9 @@ async def asynchronous(client: AsyncClient) -> None:
 
 async def one() -> int:
     return 1
+
+
+def lengths_of_time() -> None:
+    """Set with seconds or a timedelta, read as a timedelta."""
+    assert_type(ThreadOptions(ttl=5).ttl, timedelta | None)
+    assert_type(ThreadOptions(ttl=timedelta(days=1)).ttl, timedelta | None)

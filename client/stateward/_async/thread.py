@@ -55,16 +55,8 @@ from stateward.effects import Effect, RecordedEffect
 from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
-from stateward.models import (
-    Checkpoint,
-    Durability,
-    DurableResult,
-    PruneResult,
-    Status,
-    Tag,
-    ThreadInfo,
-    ThreadOptions,
-)
+from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Status, Tag, ThreadInfo
+from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Signal
 from stateward.state import State
 from stateward.window import Window

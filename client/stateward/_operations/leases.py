@@ -10,7 +10,8 @@ from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward.durations import Duration, seconds
 from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
-from stateward.models import Lease, ThreadOptions
+from stateward.models import Lease
+from stateward.options import ThreadOptions
 from stateward.v1 import lease_service_pb2 as leases
 
 TERM_S, TERM_MAX_S = 30.0, 3600.0

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from stateward._operations import threads
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.effects import Effect, RecordedEffect
-from stateward.models import Durability, ThreadOptions, choice_number
+from stateward.models import Durability, choice_number
+from stateward.options import ThreadOptions
 from stateward.v1 import effect_service_pb2 as service
 
 

@@ -20,16 +20,8 @@ from stateward._state.log import Log
 from stateward.durations import Duration
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
-from stateward.models import (
-    Checkpoint,
-    Durability,
-    Status,
-    ThreadOptions,
-    choice_number,
-    read_map,
-    read_member,
-    read_time,
-)
+from stateward.models import Checkpoint, Durability, Status, choice_number, read_map, read_member, read_time
+from stateward.options import ThreadOptions
 from stateward.signals import Question, Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

@@ -17,15 +17,14 @@ from stateward.models import (
     Durability,
     DurableResult,
     PruneResult,
-    Retention,
     Status,
     Tag,
     ThreadInfo,
-    ThreadOptions,
     choice_number,
     read_member,
     status_numbers,
 )
+from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import thread_service_pb2 as threads

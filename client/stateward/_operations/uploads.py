@@ -8,7 +8,7 @@ from typing import Any
 from stateward._operations.steps import Call, Download, Operation, ThreadRef, Upload
 from stateward.blobs import Blob, Content
 from stateward.errors import ThreadNotFound, VersionNotFound
-from stateward.models import ThreadOptions
+from stateward.options import ThreadOptions
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import blob_service_pb2 as blobs

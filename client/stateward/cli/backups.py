@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward.cli.exporting import FORMAT, KIND, MARK, edit_to_json, to_base64, value_to_json
-from stateward.models import Status, ThreadOptions
+from stateward.models import Status
+from stateward.options import ThreadOptions
 from stateward.transfer import read_parts
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.checkpoint_pb2 import Checkpoint

@@ -12,7 +12,8 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward.cli.exporting import KIND, edit_from_json, from_base64, value_from_json
-from stateward.models import Retention, Status, ThreadOptions, choice_number
+from stateward.models import Status, choice_number
+from stateward.options import Retention, ThreadOptions
 from stateward.transfer import MESSAGE_BYTES
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.effect_pb2 import EffectState
