@@ -80,7 +80,7 @@ class ArchiveService:
         archive = self._calls.holding.need()
         _check_place(request)
         if math.isnan(request.data_percent) or not 0 <= request.data_percent <= 100:
-            raise InvalidField("data_percent", f"{request.data_percent:g} does not lie between 0 and 100")
+            raise InvalidField("data_percent", f"{request.data_percent:g} is not between 0 and 100")
         async for answer in _steps(archive, Inspector(archive.desk).verify(request)):
             yield answer
 

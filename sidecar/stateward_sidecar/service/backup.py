@@ -68,7 +68,7 @@ class BackupService:
             if first is None or not first.HasField("begin"):
                 raise InvalidField("begin", "is required in the first message")
             check_import(first.begin)
-            with self._calls.holding.gate:  # a drain waits for it
+            with self._calls.holding.gate:  # a drain waits for the import
                 return await self._import(first.begin, requests, first)
         finally:
             self._imports -= 1
@@ -111,7 +111,7 @@ class BackupService:
                 share.settle(min(BYTE_SHARE * made.held_bytes, self._memory.total_bytes // 2) if is_large else 0)
                 message = await _next(requests)
                 if message is not None and message.HasField("begin"):
-                    raise InvalidField("begin", "goes with the first message only")
+                    raise InvalidField("begin", "is allowed only in the first message")
         finally:
             share.close()
             if is_alone:

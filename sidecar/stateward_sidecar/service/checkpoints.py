@@ -137,7 +137,7 @@ class CheckpointService:
         async def read_hot(max_bytes: int) -> bytes:
             try:
                 return reader.hydrate(request, max_bytes)
-            except StatewardError:  # a worker looks again, and may wait for what is being committed
+            except StatewardError:  # a worker reads again, and may wait for a commit under way
                 return await read(max_bytes)
 
         return await self._calls.reserve(min(size_bytes, request.max_bytes or PAGE_BYTES), read_hot)
@@ -163,7 +163,7 @@ class CheckpointService:
         if request.HasField("before"):
             check.check_ref(request.before, "before")
             if request.thread == check.ALL_THREADS:
-                raise InvalidField("before", "names a version of one thread and does not go with all threads")
+                raise InvalidField("before", "names a version of one thread and is not allowed with all threads")
         if request.thread == check.ALL_THREADS:
             return await self._calls.read(self._store.lister.checkpoints, request)
         return await self._calls.holding.read(

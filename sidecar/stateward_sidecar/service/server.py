@@ -105,7 +105,9 @@ class Server:
         except OSError as error:
             raise StartError(f"--listen unix://{path}: {error.strerror}") from None
         except RuntimeError:
-            raise StartError(f"--listen unix://{path}: the socket cannot be made") from None
+            raise StartError(
+                f"--listen unix://{path}: the socket cannot be created; is the directory writable?"
+            ) from None
         return f"unix://{path}"
 
     async def start(self) -> None:
