@@ -1,9 +1,9 @@
 """The demo's agent, a process of its own: `python -m stateward.cli.agent --target URL --thread NAME --steps N`.
 
-It surveys one file at each step and saves. Whatever it knows is in its state, so that it needs no code for crashes:
-it hydrates, looks how far it came, and takes the next file. Version 1 is the plan, version k + 1 is step k.
+The agent surveys one file at each step and saves. It keeps everything in its state, so it needs no code for crashes:
+it hydrates, finds the last finished step, and takes the next file. Version 1 is the plan, version k + 1 is step k.
 
-What it does it tells on stdout, one JSON object a line, always after the save was answered.
+The agent reports each save on stdout, as one JSON object a line, after the daemon has answered the save.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def begin(state: State, steps: int) -> None:
 
 
 def next_file(state: State) -> str | None:
-    """The file that comes next, from the state alone; None at the end."""
+    """Returns the next file, from the state alone; None at the end."""
     files, done = state.slots["plan"]["files"], state.slots["totals"]["files"]
     return files[done] if done < len(files) else None
 
 
 def take_step(state: State, name: str) -> None:
-    """Calls the tool for one file, and puts call, result and conclusions into the state."""
+    """Calls the tool for one file, and puts the call, its result and the conclusions into the state."""
     step = state.slots["totals"]["files"] + 1
     call_id = f"call-{step}"
     call = {"id": call_id, "name": TOOL, "arguments": {"file": name}}
@@ -66,7 +66,7 @@ def surveyed_files(state: State) -> list[str]:
 
 
 def run(target: str, thread_name: str, steps: int, durability: str | None) -> None:
-    """Works to the end of the plan, from wherever it stands. Each save is as durable as the supervisor wants it."""
+    """Continues the plan to its end. Each save has the durability that the supervisor chose."""
     from stateward import Client, Status  # noqa: PLC0415  the module's other functions need no daemon
 
     with Client(target) as client:
@@ -90,7 +90,7 @@ def run(target: str, thread_name: str, steps: int, durability: str | None) -> No
 
 
 def tell(**what: Any) -> None:
-    """Says what happened."""
+    """Prints an event as one line of JSON."""
     print(json.dumps(what), flush=True)
 
 

@@ -1,5 +1,5 @@
-"""The border of the command: what is given before a subcommand, and how every failure becomes one line on stderr and an
-exit code."""
+"""The entry point of the command: the options before a subcommand. Every failure becomes one line on stderr and an exit
+code."""
 
 from __future__ import annotations
 
@@ -66,19 +66,20 @@ def globals_(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Look at the state of agents, and look after it.
+    """Inspect and manage the state of agents.
 
     \b
     Examples:
-      stateward demo                        watch an agent that is killed go on
-      stateward threads --status waiting    what there is
+      stateward demo                        watch an agent continue after it is killed
+      stateward threads --status waiting    list the threads that wait
       stateward show booking-42 --at 12     a thread as it was at version 12
       stateward diff booking-42 11 12       what that version changed
       stateward export --all --versions -o all.jsonl.gz
 
-    The daemon must run (`stateward-sidecar`); only demo, keys and completion need none. Without --target it is found
-    as the agents find it: $STATEWARD_TARGET, else $XDG_RUNTIME_DIR/stateward/stateward.sock, else
-    /run/stateward/stateward.sock. `stateward COMMAND --help` has each command's options and examples.
+    The daemon (`stateward-sidecar`) must run; only demo, keys and completion work without it. Without --target the
+    command looks for the daemon as agents do: at $STATEWARD_TARGET, else at
+    $XDG_RUNTIME_DIR/stateward/stateward.sock, else at /run/stateward/stateward.sock. `stateward COMMAND --help` prints
+    the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     context.obj = Globals(target, namespace)
     if context.invoked_subcommand is None:
@@ -88,7 +89,7 @@ def globals_(
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # what agents write need not fit the terminal's encoding
+        if hasattr(stream, "reconfigure"):  # agents may write text that the terminal's encoding cannot show
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _end)
     if "_STATEWARD_COMPLETE" in os.environ:  # the shell asks, by the script of `stateward completion`
@@ -116,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _leave_stdout(error: OSError) -> None:
-    """Writes no more to stdout, also not what is in its buffer: it is full, or its reader has gone as `head` does."""
+    """Discards all further output, and the buffered rest: stdout is full, or its reader has ended, as `head` does."""
     if error.errno not in (errno.EPIPE, *FULL):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -125,7 +126,7 @@ def _leave_stdout(error: OSError) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the command in order, so that the demo's processes go with it."""
+    """Ends the command in order on SIGTERM, so that the demo's processes end too."""
     raise SystemExit(EXIT_TERMINATED)
 
 
@@ -140,29 +141,25 @@ def _explain_usage(error: Any) -> int:
 def _advise(error: StatewardError) -> str:
     match error:
         case ThreadNotFound():
-            advice = "`stateward threads` lists what there is"
+            advice = "`stateward threads` lists all threads"
         case VersionNotFound() | VersionPruned():
             advice = "`stateward history THREAD --all` lists the versions, `stateward tag THREAD` the tags"
         case NotOwner() if error.owner_id:
-            advice = (
-                "`stateward attach THREAD --wait 2m` waits for it, --take-over takes it from a machine that is dead"
-            )
+            advice = "`stateward attach THREAD --wait 2m` waits for it, --take-over takes it from a dead machine"
         case Fenced() if error.orphan:
-            advice = (
-                f"`stateward show '{error.orphan}'` shows what was not archived, `stateward fork` makes it a thread"
-            )
+            advice = f"`stateward show '{error.orphan}'` shows the unarchived versions, `stateward fork` copies them"
         case Fenced():
-            advice = "`stateward show THREAD` has the history as it is now"
+            advice = "`stateward show THREAD` shows the thread as it is now"
         case NoArchive() if "--archive" not in error.message:
             advice = "start it with: stateward-sidecar --archive URL"
         case ArchiveUnavailable():
-            advice = "`stateward archive status` says how it does; what is on this disk can be read meanwhile"
+            advice = "`stateward archive status` shows its state; threads on this disk can still be read"
         case FeatureUnavailable() if not error.reason:  # gRPC's own answer to a method that it does not know
-            advice = "the daemon is older than this command; `stateward stats` says which it is"
+            advice = "the daemon is older than this command; `stateward stats` shows its version"
         case ThreadExists():
-            advice = "take another name, or remove that one with `stateward rm`"
+            advice = "choose another name, or remove that thread with `stateward rm`"
         case Corrupt():
-            advice = "`stateward verify` says how far the damage goes"
+            advice = "`stateward verify` shows the extent of the damage"
         case InvalidField() if ";" not in error.message:
             advice = "check the names on the command line"
         case _:

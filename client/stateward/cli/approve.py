@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from stateward import Client, Thread
 
 INPUT_BYTES_MAX = 64 << 10
-# A thread is free when it was seen unchanged for the lease time; what the looks at it may take beyond that.
+# The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
 FREE_MARGIN_S = 2.0
 
 WaitIdOption = Annotated[
     str | None,
-    typer.Option("--wait-id", metavar="ID", help="The question that is meant; default: what the thread asks now."),
+    typer.Option("--wait-id", metavar="ID", help="Id of the question; default: the question that is open now."),
 ]
 SenderOption = Annotated[
-    str | None, typer.Option("--as", metavar="SENDER", help="Who says it; default: the login name.")
+    str | None, typer.Option("--as", metavar="SENDER", help="Name of the sender; default: the login name.")
 ]
 JsonValueOption = Annotated[
     str | None, typer.Option("--json", metavar="JSON", help="The value as JSON; - reads it from stdin.")
@@ -42,7 +42,7 @@ JsonValueOption = Annotated[
 def approve(
     context: typer.Context,
     thread: ThreadArgument,
-    remark: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A word for the agent.")] = None,
+    remark: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A note for the agent.")] = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
     archive: ArchiveOption = None,
@@ -50,12 +50,12 @@ def approve(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Say yes to what a thread asks.
+    """Answer yes to a thread's question.
 
-    The thread must be waiting for it still: an answer to a question that was asked anew, or was answered by somebody
-    else, is refused. With --archive no daemon need run: one is started for this command, takes the thread, archives the
-    answer and gives the thread up. A thread whose machine died while it had it is free when nothing has come from there
-    for ten seconds, which are waited for.
+    The thread must still be waiting for the answer. The command fails if the question was asked again or already
+    answered. With --archive no daemon needs to run: the command starts one, which takes the thread, archives the answer
+    and releases the thread. If a dead machine holds the thread, the command waits until that machine has archived
+    nothing for ten seconds; then it takes the thread.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def approve(
 def reject(
     context: typer.Context,
     thread: ThreadArgument,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; for the agent.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the agent.")] = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
     archive: ArchiveOption = None,
@@ -76,7 +76,7 @@ def reject(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Say no to what a thread asks, whatever form the answer should have.
+    """Answer no to a thread's question, whatever form the question asks for.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def answer(
     context: typer.Context,
     thread: ThreadArgument,
     value: Annotated[
-        str | None, typer.Argument(metavar="[VALUE]", help="The answer, a text; - reads it from stdin.")
+        str | None, typer.Argument(metavar="[VALUE]", help="The answer as text; - reads it from stdin.")
     ] = None,
     as_json: JsonValueOption = None,
     wait_id: WaitIdOption = None,
@@ -99,7 +99,7 @@ def answer(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Answer what a thread asks. Where the question says which form the answer has, it is checked before it is sent.
+    """Answer a thread's question. If the question has a JSON schema, the command checks the answer first.
 
     \b
     Examples:
@@ -116,9 +116,9 @@ def answer(
 def signal(
     context: typer.Context,
     thread: ThreadArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is, such as cancel.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal, such as cancel.")],
     payload: Annotated[
-        str | None, typer.Argument(metavar="[PAYLOAD]", help="Its content, a text; - reads it from stdin.")
+        str | None, typer.Argument(metavar="[PAYLOAD]", help="The content as text; - reads it from stdin.")
     ] = None,
     as_json: JsonValueOption = None,
     wait_id: WaitIdOption = None,
@@ -128,10 +128,10 @@ def signal(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Send a thread's agent a message, whether it waits for one or not. It is kept until the agent is done with it.
+    """Send a message to a thread's agent, even if it waits for none. The thread keeps it until a save acknowledges it.
 
-    With --archive the thread is taken for it. One that another sidecar holds, as while its agent works, is left alone:
-    send it through that sidecar, with --target.
+    With --archive the command starts a daemon, which takes the thread. It does not take a working thread from another
+    sidecar: send the signal through that sidecar, with --target.
 
     \b
     Examples:
@@ -154,9 +154,9 @@ def _say(
             send = partial(_send, client.thread(thread), name, content, wait_id, sender, is_answer, is_archived)
             sent = _send_when_free(client, thread, send) if is_archived else send()
         except AnswerRefused as error:
-            raise CommandError(f"nothing was sent: {error}; an answer that is no text is given with --json") from None
+            raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
         except StaleAnswer as error:
-            raise CommandError(f"{error.message}; `stateward waiting` says who waits for what") from None
+            raise CommandError(f"{error.message}; `stateward waiting` lists the open questions") from None
         except NotOwner as error:
             if archive is None:
                 raise
@@ -173,9 +173,10 @@ def _say(
 
 
 def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> Signal:
-    """Waits where another sidecar holds a thread that waits: it may be dead, and only who looks for a while can tell.
+    """Sends; waits first if another sidecar holds the waiting thread. A dead sidecar is known only after some time.
 
-    One whose agent works is left alone: it may be silent for minutes in a call, and would lose what it saved meanwhile.
+    Does not wait if the thread's agent works: a working agent may be silent for minutes in a call, and would lose the
+    versions that it saved meanwhile.
     """
     try:
         return send()
@@ -199,7 +200,7 @@ def _send(
 
 
 def _read_value(text: str | None, as_json: str | None, what: str) -> Any:
-    """The text that was given, or the value that the JSON says; None = nothing was given."""
+    """Returns the given text or the value of the given JSON; None = neither was given."""
     if text is not None and as_json is not None:
         raise typer.BadParameter(f"give {what} or --json, not both", param_hint="--json")
     if as_json is None:
@@ -207,13 +208,13 @@ def _read_value(text: str | None, as_json: str | None, what: str) -> Any:
     try:
         return read_json(_read_input() if as_json == "-" else as_json, "--json")
     except ValueError as error:
-        raise CommandError(f"--json: this is no JSON: {error}") from None
+        raise CommandError(f"--json: this is not JSON: {error}") from None
 
 
 def _read_input() -> str:
     data = sys.stdin.buffer.read(INPUT_BYTES_MAX + 1)
     if len(data) > INPUT_BYTES_MAX:
-        raise CommandError(f"stdin has more than {INPUT_BYTES_MAX:,} bytes, which is what a signal may have")
+        raise CommandError(f"stdin has more than {INPUT_BYTES_MAX:,} bytes, the largest size of a signal")
     try:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError:

@@ -24,10 +24,10 @@ archive = typer.Typer(
 
 @archive.callback(invoke_without_command=True)
 def about(context: typer.Context) -> None:
-    """Look after the archive in object storage, where threads survive the loss of a machine.
+    """Manage the archive in object storage, where threads survive the loss of a machine.
 
-    The daemon must have one: `stateward-sidecar --archive URL`. list, verify, gc, index and restore read the bucket's
-    list, which costs requests by the number of threads.
+    The daemon must have an archive: `stateward-sidecar --archive URL`. list, verify, gc, index and restore list the
+    bucket; the number of requests grows with the number of threads.
 
     \b
     Examples:
@@ -39,14 +39,14 @@ def about(context: typer.Context) -> None:
         print(context.get_help())
 
 
-@archive.command(short_help="Show where the archive is, and how far it is behind this disk.")
+@archive.command(short_help="Show the archive's URL, and how far it is behind this disk.")
 def status(
     context: typer.Context,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show where the archive is, whether it answers, and how far it is behind this disk.
+    """Show the archive's URL, whether it answers, and how far it is behind this disk.
 
     \b
     Examples:
@@ -73,9 +73,9 @@ def status(
     print_facts(cost_facts(found.stats))
 
 
-archive.command("list", short_help="List all threads in the archive, whoever holds them.")(list_)
-archive.command("verify", short_help="Look whether everything is there, and read a share of it back.")(verify)
+archive.command("list", short_help="List the threads of all sidecars in the archive.")(list_)
+archive.command("verify", short_help="Check that all objects exist, and read a share of them back.")(verify)
 archive.command("restore", short_help="Copy threads from the archive to this disk.")(restore)
-archive.command("repair", short_help="Write a thread's place in the archive anew from this disk.")(repair)
-archive.command("gc", short_help="Remove objects that nobody needs any more.")(gc)
+archive.command("repair", short_help="Rewrite a thread's HEAD and objects in the archive from this disk.")(repair)
+archive.command("gc", short_help="Remove objects that no thread needs.")(gc)
 archive.command("index", short_help="Make all threads of the archive known to `threads` and `stats`.")(index)

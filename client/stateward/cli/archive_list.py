@@ -25,9 +25,9 @@ def list_(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """List all threads in the archive, of every sidecar that writes to it. Exit code 1 if one cannot be read.
+    """List all threads in the archive, of all sidecars. The exit code is 1 if a thread cannot be read.
 
-    Without --namespace the threads of all namespaces are listed. The bucket gets two to four requests for each thread.
+    Without --namespace the command lists all namespaces. It sends two to four requests to the bucket for each thread.
 
     \b
     Examples:
@@ -59,8 +59,8 @@ def index(
 ) -> None:
     """Make all threads of the archive known on this disk, as copies without history, for `threads` and `stats`.
 
-    Takes no thread from the sidecar that holds it, and can be run again to see what changed. A thread's history comes
-    when it is asked for. Without --namespace all namespaces are indexed.
+    No thread changes its owner. Run the command again to see later changes. The daemon fetches a thread's history when
+    somebody reads it. Without --namespace the command indexes all namespaces.
 
     \b
     Examples:
@@ -95,8 +95,8 @@ def _report_problems(found: list[ArchivedThread]) -> None:
         fail(f"{each.thread.name}: {each.problem}" if each.thread is not None else each.problem)
     if problems:
         fail(
-            f"{counted(len(problems), 'thread')} of {len(found):,} could not be read; `stateward archive verify` says "
-            "what is wrong, `stateward archive repair THREAD` mends what this disk has"
+            f"{counted(len(problems), 'thread')} of {len(found):,} could not be read; `stateward archive verify` shows "
+            "what is wrong, `stateward archive repair THREAD` repairs threads that this disk has"
         )
         raise typer.Exit(1)
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def repair(
     context: typer.Context,
     thread: ThreadArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is wrong.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the damage.")] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Write a thread's place in the archive anew from this disk, where it was lost, damaged or rolled back.
+    """Rewrite a thread in the archive from this disk, if it was lost, damaged or rolled back there.
 
-    This disk must be the one that wrote the thread last. Nothing on it is changed.
+    This disk must be the one that wrote the thread last. The command changes nothing on this disk.
 
     \b
     Examples:
@@ -57,19 +57,21 @@ def repair(
 
 def gc(
     context: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the objects that would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the objects that would be removed.")] = False,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="Only what was let go longer ago: 1h, 2d, 0s; default: 1h."),
+        typer.Option(
+            "--older-than", metavar="TIME", help="Only objects unused for longer than this: 1h, 2d, 0s; default: 1h."
+        ),
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Remove objects from the bucket that no thread needs any more: of deleted threads, and of work that was cut short.
+    """Remove objects from the bucket that no thread needs: those of deleted threads and of interrupted work.
 
-    Threads whose TTL was over more than an hour ago are deleted with all their versions, unless another sidecar holds
-    them; no other version is lost by it. Without --namespace all namespaces are looked at.
+    The command also deletes threads whose TTL ended more than an hour ago, with all their versions, unless another
+    sidecar holds them. It removes no other version. Without --namespace it covers all namespaces.
 
     \b
     Examples:

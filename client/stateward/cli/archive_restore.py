@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 def restore(
     context: typer.Context,
     thread: OneThreadArgument = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be restored.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be restored.")] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Copy threads from the archive to this disk, with their history. Exit code 1 if one cannot be restored.
+    """Copy threads from the archive to this disk, with their history. Exit code 1 if a thread cannot be restored.
 
-    An agent needs none of this: a thread that is asked for comes by itself. It is for whoever wants everything here,
-    after the loss of a machine or as a copy. No thread is taken from the sidecar that holds it; the first write here
-    attaches one that is free, `stateward attach --take-over` any. Can be run again after an interruption: what is here
-    is not read anew. Without THREAD and --namespace all threads of all namespaces are restored.
+    Agents do not need this command: the daemon fetches a thread when an agent reads it. Use it to copy everything to
+    this disk, for example after the loss of a machine. No thread changes its owner. Later, the first write here
+    attaches a free thread; `stateward attach --take-over` attaches any thread. After an interruption, run the command
+    again: it skips what this disk already has. Without THREAD and --namespace it restores all threads of all
+    namespaces.
 
     \b
     Examples:
@@ -63,8 +64,8 @@ def restore(
             if last is None:
                 raise
             raise CommandError(
-                f"{error.message}; {last.threads:,} of {last.total_threads:,} threads were done: run it again, what is "
-                "here is not read anew"
+                f"{error.message}; {last.threads:,} of {last.total_threads:,} threads were done: run it again, it "
+                "skips what this disk already has"
             ) from None
     _report(last, problems, as_json=as_json, dry_run=dry_run)
 
@@ -88,6 +89,6 @@ def _report(last: RestoreProgress | None, problems: list[dict[str, str]], *, as_
     if problems:
         fail(
             f"{counted(len(problems), 'thread')} of {threads:,} could not be restored; "
-            "`stateward archive verify THREAD --read-data 100` says what is missing"
+            "`stateward archive verify THREAD --read-data 100` shows what is missing"
         )
         raise typer.Exit(1)

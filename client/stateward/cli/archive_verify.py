@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 ReadDataOption = Annotated[
     str | None,
-    typer.Option(
-        "--read-data", metavar="PERCENT", help="Also read this share of the bytes back and open them: 5%, 100."
-    ),
+    typer.Option("--read-data", metavar="PERCENT", help="Also read back and decrypt this share of the bytes: 5%, 100."),
 ]
 
 
@@ -39,9 +37,10 @@ def verify(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Look whether everything that the archive needs is there. Exit code 1 if anything is missing or damaged.
+    """Check that the archive has all objects that it needs. Exit code 1 if an object is missing or damaged.
 
-    Without THREAD and --namespace all threads of all sidecars are looked at. Bytes are read only with --read-data.
+    Without THREAD and --namespace the command checks all threads of all sidecars. It reads objects only with
+    --read-data.
 
     \b
     Examples:
@@ -76,8 +75,8 @@ def verify(
         say(f"all is well: {checked} are there; {opened}", style="green")
     if findings:
         fail(
-            f"{counted(len(findings), 'finding')} in {checked}; where this disk has the thread, "
-            "`stateward archive repair THREAD` writes it anew; the rest of a damaged thread stays readable"
+            f"{counted(len(findings), 'finding')} in {checked}; if this disk has the thread, "
+            "`stateward archive repair THREAD` rewrites it; the rest of a damaged thread stays readable"
         )
         raise typer.Exit(1)
 
@@ -91,5 +90,5 @@ def read_percent(text: str | None) -> float:
     except ValueError:
         percent = -1.0
     if not 0 <= percent <= 100:
-        raise typer.BadParameter(f"{text!r} is no share such as 5% or 100", param_hint="--read-data")
+        raise typer.BadParameter(f"{text!r} is not a percentage such as 5% or 100", param_hint="--read-data")
     return percent

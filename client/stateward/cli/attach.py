@@ -19,15 +19,15 @@ def attach(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Take it from whoever holds it. Only where that machine is known to be dead or stopped."
+            "--take-over", help="Take the thread from its owner. Use only if that machine is dead or stopped."
         ),
     ] = False,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Only fetch what is archived, whoever holds it.")
+        bool, typer.Option("--read-only", help="Only fetch what is archived; the owner stays.")
     ] = False,
     wait: Annotated[
         str | None,
-        typer.Option("--wait", metavar="TIME", help="Wait so long for it to become free: 90s, 10m; at most 1h."),
+        typer.Option("--wait", metavar="TIME", help="How long to wait until the thread is free: 90s, 10m; at most 1h."),
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -35,9 +35,9 @@ def attach(
 ) -> None:
     """Make this daemon the owner of a thread that is in the archive.
 
-    An agent needs none of this: its first write attaches a thread that is free. A thread is free when its owner gave it
-    up, or has archived nothing for the lease time while this daemon looked. With --take-over the old owner is fenced at
-    its next write to the archive; what it had not archived stays on its disk as an orphan.
+    Agents do not need this command: their first write attaches a free thread. A thread is free when its owner has
+    released it, or when this daemon has seen the owner archive nothing for the lease time. With --take-over the old
+    owner is fenced at its next write to the archive; its unarchived entries stay on its disk as an orphan.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def detach(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Archive what is committed of a thread, then give it up, so that any sidecar may take it at once.
+    """Archive a thread's committed entries, then release the thread, so that any sidecar may take it at once.
 
     \b
     Examples:

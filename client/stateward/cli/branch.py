@@ -1,4 +1,4 @@
-"""`stateward branch`: another line of versions, from an earlier one, with edited slots."""
+"""`stateward branch`: starts a branch from an earlier version, with edited slots."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ def branch(
     thread: ThreadArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new branch, which must not exist.")],
     at: AtOption = None,
-    from_branch: Annotated[
-        str, typer.Option("--from", metavar="BRANCH", help="Branch on which --at is looked for.")
-    ] = "main",
+    from_branch: Annotated[str, typer.Option("--from", metavar="BRANCH", help="Branch that --at refers to.")] = "main",
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="SLOT=VALUE", help="A slot's value there, as JSON; other words are text. Repeatable."
+            "--set", metavar="SLOT=VALUE", help="Set a slot, to JSON or, if it is not JSON, to text. Repeatable."
         ),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="SLOT", help="A slot to be removed there; repeatable.")
+        list[str] | None, typer.Option("--unset", metavar="SLOT", help="Remove a slot; repeatable.")
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Start a branch from an earlier version, with slots edited, in one command: what if the run had gone on otherwise?
+    """Start a branch from an earlier version, with edited slots, to try how the run continues from there.
 
-    The first version of the branch is that version with the edits. The agent goes on from it with
-    client.thread(THREAD, branch=NAME); other branches stay as they are. `stateward fork` makes a thread of its own.
+    The first version of the branch is the earlier version with the edits. An agent continues it with
+    client.thread(THREAD, branch=NAME). Other branches do not change. `stateward fork` copies a version to a new thread.
 
     \b
     Examples:
@@ -56,7 +54,7 @@ def branch(
         source = client.thread(thread, branch=from_branch)
         there = [each.name for each in source.info().branches]
         if name in there:
-            raise CommandError(f"thread {thread!r} has a branch {name!r} already; take another name")
+            raise CommandError(f"thread {thread!r} has a branch {name!r} already; choose another name")
         checkpoint = _save(source, name, find_version(source, at), edits, unset or [])
     if as_json:
         print_json(checkpoint_as_json(checkpoint))

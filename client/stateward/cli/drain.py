@@ -27,25 +27,24 @@ LOOK_INTERVAL_S = 0.2
 
 def drain(
     context: typer.Context,
-    undo: Annotated[bool, typer.Option("--undo", help="Take work again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept work again.")] = False,
     grace: Annotated[
         str | None,
-        typer.Option(
-            "--grace", metavar="TIME", help="How long it may take: 30s, 5m, at most 1h; default: the daemon's."
-        ),
+        typer.Option("--grace", metavar="TIME", help="Time limit: 30s, 5m, at most 1h; default: the daemon's setting."),
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Prepare this machine for being taken away: ship everything, give every thread up, take no new work.
+    """Prepare this machine for removal: archive everything, release every thread, accept no new work.
 
-    From the first moment on the daemon is not ready, and saves are refused; reads go on. It stays so after this
-    command, also when that is interrupted, until `stateward drain --undo` or a restart. The exit code is 0 only when
-    nothing is on this machine alone, so that it may go; where it is not, draining again goes on.
+    The daemon reports itself as not ready at once, and refuses saves; reads still work. It stays in this mode after the
+    command ends or is interrupted, until `stateward drain --undo` or a restart. The exit code is 0 only if no data is
+    on this machine alone, so that the machine may be removed. If the exit code is not 0, run the command again to
+    continue.
 
-    For people who empty a node, and for hooks that run when its agents have ended: those that have not get ShuttingDown
-    for their last save. A daemon that is stopped with SIGTERM ships and gives up by itself.
+    Use it to empty a node, or in a hook that runs after its agents have ended: an agent that still runs gets
+    ShuttingDown for its last save. A daemon that is stopped with SIGTERM archives and releases threads by itself.
 
     \b
     Examples:
@@ -69,7 +68,7 @@ def drain(
     if undo or result.dirty_threads == 0:
         return
     if result.ready:
-        raise CommandError("draining was undone by somebody while it was under way")
+        raise CommandError("draining was undone with --undo while this command ran")
     raise CommandError(_why(result, has_archive=has_archive))
 
 
@@ -91,7 +90,7 @@ def _why(result: DrainResult, *, has_archive: bool) -> str:
         )
     return (
         f"{left} with something that is not archived yet: drain again with a longer --grace; "
-        "`stateward archive status` says how the bucket does"
+        "`stateward archive status` shows whether the bucket answers"
     )
 
 
@@ -103,7 +102,7 @@ def _how_far(stats: Stats) -> str:
 
 
 class _Look:
-    """Looks at the daemon's figures now and then while something goes on."""
+    """Reads the daemon's figures at intervals while the drain runs."""
 
     def __init__(self, client: Client, tell: Callable[[Stats], None]) -> None:
         self._client = client
@@ -120,5 +119,5 @@ class _Look:
 
     def _run(self) -> None:
         while not self._over.wait(LOOK_INTERVAL_S):
-            with suppress(StatewardError):  # whoever waits for the result is told
+            with suppress(StatewardError):  # the drain call itself reports the error
                 self._tell(self._client.stats())

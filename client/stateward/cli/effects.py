@@ -24,22 +24,22 @@ def effects(
     context: typer.Context,
     thread: ThreadArgument,
     anchor: Annotated[
-        str | None, typer.Option("--anchor", "-a", metavar="A", help="Only those of this anchor.")
+        str | None, typer.Option("--anchor", "-a", metavar="A", help="Only effects with this anchor.")
     ] = None,
     name: Annotated[
-        list[str] | None, typer.Option("--name", metavar="NAME", help="Only of this name; repeatable.")
+        list[str] | None, typer.Option("--name", metavar="NAME", help="Only effects with this name; repeatable.")
     ] = None,
     open_only: Annotated[
-        bool, typer.Option("--open", help="Only those that have not ended: in progress, or uncertain.")
+        bool, typer.Option("--open", help="Only effects that have not ended: in progress or uncertain.")
     ] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """List what the tools of a thread did: recorded results, failures, and calls that nobody saw end.
+    """List the tool calls of a thread: recorded results, failures, and calls without a known end.
 
-    A call is in progress until who made it ends it, dies or stops renewing it; it is shown as uncertain once somebody
-    has found that out and could not tell what became of it.
+    A call is in progress until its agent ends it, dies or stops renewing its claim. Then the call becomes uncertain
+    when an agent asks for it and cannot find out whether the tool ran.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def _state(each: RecordedEffect) -> str:
 
 
 def _value(each: RecordedEffect) -> Any:
-    """The result; as it is stored where its bytes are not what its media type says."""
+    """Returns the result; returns the stored bytes if they cannot be decoded as their media type."""
     try:
         return each.value
     except ValueError:

@@ -1,4 +1,4 @@
-"""A daemon for one command: on an empty temporary directory, with an archive, for when none runs here that has it."""
+"""A daemon for one command, on an empty temporary directory, for an archive that no running daemon here uses."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ArchiveOption = Annotated[
     typer.Option(
         "--archive",
         metavar="URL",
-        help="Work on this archive, which must exist, with a daemon of its own; none need run here.",
+        help="Start a daemon for this command, with this archive, which must exist.",
     ),
 ]
 KeyFileOption = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", envvar="STATEWARD_KEY_FILE", help="The archive's key; with --archive."),
+    typer.Option("--key-file", metavar="FILE", envvar="STATEWARD_KEY_FILE", help="Key of the archive; for --archive."),
 ]
 
 
@@ -44,13 +44,13 @@ def reach(
     *,
     fallback: str = "default",
 ) -> Iterator[Client]:
-    """A client of the daemon here or, with an archive, of one that lives as long as the client."""
+    """Yields a client of the daemon here or, with an archive, of a daemon that is stopped after the client."""
     if archive is None:
         with connect(context, target, namespace, fallback=fallback) as client:
             yield client
         return
     if target is not None:
-        raise typer.BadParameter("it starts a daemon of its own; leave --target out", param_hint="--archive")
+        raise typer.BadParameter("it starts its own daemon; leave --target out", param_hint="--archive")
     given: Globals = context.obj
     from stateward import Client  # noqa: PLC0415  costs most of a start
 
@@ -63,9 +63,9 @@ def reach(
 
 @contextmanager
 def run_embedded(archive: str, key_file: Path | None) -> Iterator[str]:
-    """Runs such a daemon; gives its target. It is stopped gracefully, which gives up every thread that it took.
+    """Runs such a daemon and yields its target. The daemon stops gracefully, and so releases every thread it took.
 
-    A URL with a mistake in it is refused: what only looks and answers makes no archive.
+    Raises CommandError if the archive does not exist: this daemon creates none, so a mistyped URL is an error.
     """
     missing = next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
     if missing:
@@ -74,14 +74,15 @@ def run_embedded(archive: str, key_file: Path | None) -> Iterator[str]:
             "'stateward[sidecar,cli]'"
         )
     if key_file is None:
-        raise CommandError("--archive needs --key-file: the archive can be read with its key only")
+        raise CommandError("--archive needs --key-file: the archive can be read only with its key")
     if not key_file.is_file():
         raise CommandError(f"--key-file {key_file}: there is no such file")
     from stateward.testing import run_daemon  # noqa: PLC0415  after it is known that there is one
 
     if "://" not in archive:
         archive = Path(archive).expanduser().absolute().as_uri()
-    # Nobody else's name: a sidecar may take what one of its own name holds. And no setting meant for the daemon here.
+    # The owner id is unique: a sidecar may take threads from an owner with its own id. The settings in the environment
+    # are meant for another daemon.
     owner_id = f"command-{secrets.token_hex(4)}"
     for name in [name for name in os.environ if name.startswith("STATEWARD_")]:
         del os.environ[name]
