@@ -26,7 +26,7 @@ class AsyncArchive:
         self._session = session
 
     async def status(self) -> ArchiveStatus:
-        """Returns where the archive is and how it does. Asks only the daemon, not the bucket."""
+        """Returns the place and the state of the archive. Asks only the daemon, not the bucket."""
         return await self._session.run(archive.status())
 
     def list(self, *, index: bool = False) -> AsyncStream[ArchivedThread]:

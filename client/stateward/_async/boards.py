@@ -45,7 +45,7 @@ class AsyncBoard:
         return await self.thread.append(self._area.place(log), *entries, **options)
 
     async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
-        """Counts a number up, or down, and returns the sum right after that, as `Thread.increment`."""
+        """Adds to the number in a slot and returns the sum, as `Thread.increment` does."""
         return await self.thread.increment(self._area.place(slot), delta, **options)
 
     async def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:

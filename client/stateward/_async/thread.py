@@ -150,16 +150,16 @@ class AsyncThread:
     async def apply(
         self, edits: Iterable[Change], *, parent: Checkpoint | int | None = None, **options: Unpack[SaveOptions]
     ) -> Checkpoint:
-        """Saves a version from edits, which are applied in order, all or none. They are those of `stateward.changes`,
-        and what `diff` returns can be applied.
+        """Saves a version from edits, which are applied in order, all or none.
 
-        `parent` is the version that the edits lead on from: the branch's head, or 0 if there is no branch yet. Raises
-        VersionMismatch if the head is another one. Without `parent` the edits go on top of whatever is the head, and
-        only SlotSet, SlotDeleted, NumberAdded and EntriesAppended are allowed.
+        The edits are those of `stateward.changes`, so what `diff` returns can be applied. `parent` is the version that
+        they start from: the head of the branch, or 0 if the branch does not exist. Raises VersionMismatch if the head
+        is another version. Without `parent` the edits go on top of any head, and only SlotSet, SlotDeleted, NumberAdded
+        and EntriesAppended are allowed.
 
         Raises EditConflict if an edit does not fit the state: `error.edit` is its index. Raises InvalidField if an edit
-        is wrong whatever the state is: `error.field` names the place, such as `diff.edits[3].set_slot.slot`. Raises
-        TypeError or ValueError, naming the place, for a value that cannot be stored.
+        is wrong in any state: `error.field` names the place, such as `diff.edits[3].set_slot.slot`. Raises TypeError or
+        ValueError, naming the place, if a value cannot be stored.
         """
         return await self._run(applying.apply(self._ref, edits, parent, options))
 
@@ -319,11 +319,11 @@ class AsyncThread:
     # -- writing beside others, and logs ------------------------------------------------------------------------------
 
     async def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
-        """Adds to the number in a slot, on top of whatever is the head, and returns the sum right after that.
+        """Adds to the number in a slot without reading the thread, and returns the sum.
 
-        No increment of anybody is lost, and each gets a sum of its own: with `delta=1`, numbers without gap. A missing
-        slot begins at 0. Raises EditConflict if the slot holds something else than a number (`Number(3)` is one, an int
-        is JSON), or if the sum does not fit into 64 bits. Raises ValueError for a slot that is `ephemeral`.
+        No increment is lost, and each returns a sum of its own: with `delta=1`, numbers without a gap. A missing slot
+        starts at 0. Raises EditConflict if the slot holds anything but a number (`Number(3)` is one, an int is JSON),
+        or if the sum does not fit into 64 bits. Raises ValueError if the slot is `ephemeral`.
         """
         return await self._run(merging.increment(self._ref, slot, delta, options))
 

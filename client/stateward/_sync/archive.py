@@ -27,7 +27,7 @@ class Archive:
         self._session = session
 
     def status(self) -> ArchiveStatus:
-        """Returns where the archive is and how it does. Asks only the daemon, not the bucket."""
+        """Returns the place and the state of the archive. Asks only the daemon, not the bucket."""
         return self._session.run(archive.status())
 
     def list(self, *, index: bool = False) -> Stream[ArchivedThread]:

@@ -46,7 +46,7 @@ class Board:
         return self.thread.append(self._area.place(log), *entries, **options)
 
     def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
-        """Counts a number up, or down, and returns the sum right after that, as `Thread.increment`."""
+        """Adds to the number in a slot and returns the sum, as `Thread.increment` does."""
         return self.thread.increment(self._area.place(slot), delta, **options)
 
     def post(self, slot: str, value: Any, *, expected: Any = ANY, **options: Unpack[SaveOptions]) -> Checkpoint:

@@ -305,23 +305,25 @@ class Client:
         wait: Duration = WAIT_S,
         durability: Durability | str | None = None,
     ) -> TakenThread | None:
-        """Takes over a thread that another agent handed over, and returns its handle; `handoff` of the handle says what
-        its sender left. With `to`, takes the thread that has waited longest for `to`; None if there is none.
+        """Takes a thread that another agent handed over, and returns its handle; `handoff` of the handle has what its
+        sender left.
 
-        Of all who try exactly one gets the thread; the others get HandoffTaken, or with `to` another thread. Raises
-        NoHandoff if the thread is not handed to anybody. `taker` names who takes, so that the same taker gets the
-        thread again after a crash: with `to` until the first save after that, by name also later. Without `taker` that
-        is the client's `holder`, and without a `holder` something random.
+        With `to` it takes the thread that has waited longest for `to`, and returns None if there is none. Exactly one
+        agent gets a thread; the others get HandoffTaken, or with `to` another thread. Raises NoHandoff if the thread is
+        not handed to anybody.
 
-        With an archive this returns when the taking is archived: then no other machine finds the handoff open if this
-        one is lost. Raises NotArchivedYet if that takes too long; the handoff is open again then.
-        `durability="committed"` saves that wait.
+        `taker` names the agent that takes, so that it gets the thread again after a crash: with `to` until its first
+        save, by name also later. The default is the client's `holder`, or else a random name.
 
-        The sender may still hold the thread: `wait` says for how long this waits for that. Then it raises LeaseHeld, or
+        With an archive the call returns when the taking is archived. Then no other machine finds the handoff open if
+        this one is lost. Raises NotArchivedYet if that takes too long; the handoff is then open again.
+        `durability="committed"` does not wait for the archive.
+
+        `wait` is how long to wait while the sender still holds the thread. After it the call raises LeaseHeld, or
         NotOwner if the sender is on another machine. With `to`, other threads are taken first.
 
-        `to` finds only threads that this sidecar has on its disk. Take a thread that was handed over on another machine
-        by its name, which its sender has to tell.
+        `to` finds only threads on this sidecar's disk. A thread that was handed over on another machine is taken by its
+        name, which its sender must tell.
         """
         known = taker or self._session.identity.name
         taking = handoff.Taking.of(known or f"unnamed-{new_request_id()}", wait, durability)
