@@ -161,7 +161,7 @@ class Stage(RuleBasedStateMachine):
         elif isinstance(error, ArchiveUnavailable):
             # An earlier write of its own had landed after all; a deletion found that the thread was taken; or data that
             # were copied wait for a lease before what they hold is theirs; or a save came before what was fetched.
-            texts = ("shipping again", "was taken by another", "if it stays idle", "was made here while")
+            texts = ("shipping again", "was taken by another", "if it stays idle", "was made on this disk while")
             again = any(text in error.message for text in texts)
             assert kinds or again or op.was_away, f"ARCHIVE_UNAVAILABLE, and the bucket answered: {error.message}"
         elif isinstance(error, KeyUnavailable):

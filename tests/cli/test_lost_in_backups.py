@@ -184,9 +184,11 @@ def damaged(lines, how):
             record = json.loads(lines[index])
             record["base64"] = "AAAA" + record["base64"][4:]
             changed = [*lines[:index], json.dumps(record), *lines[index + 1 :]]
-            return [line for line in changed if '"kind":"end"' not in line] + [no_sum(lines)], "the bytes that came"
+            return [line for line in changed if '"kind":"end"' not in line] + [
+                no_sum(lines)
+            ], "have another size or SHA-256"
         case "too few":
-            return [*lines[:at], *lines[at + 1 : -1], no_sum(lines)], "were announced"
+            return [*lines[:at], *lines[at + 1 : -1], no_sum(lines)], "were received"
     raise AssertionError(how)
 
 

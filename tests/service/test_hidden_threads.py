@@ -131,7 +131,7 @@ def test_a_place_that_is_lost_or_left_is_found(tmp_path: Path):
         places = (lambda key: key[:-4] + b"\0\0\0\1", lambda key: key[:-5] + bytes((key[-5] ^ 1,)) + key[-4:])
         for place in places:  # of no thread, and of another second
             wrong = _findings_with(daemon, lambda txn, key, place=place: txn.put(place(key), layout.PRESENT))
-            assert "in a list of its namespace in a wrong place" in wrong[-1]
+            assert "at a wrong place in a list of its namespace" in wrong[-1]
             _change_places(daemon, lambda txn, key: txn.delete(key))
 
 

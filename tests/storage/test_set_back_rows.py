@@ -113,9 +113,7 @@ def test_a_thread_whose_rows_are_gone_is_a_finding(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         settle(store)
         found = findings(store)
-        assert [(each.uid, each.message) for each in found] == [
-            (identity.uid_text, "a thread's key is there, and none of its rows")
-        ]
+        assert [(each.uid, each.message) for each in found] == [(identity.uid_text, "a thread has a key, but no rows")]
 
 
 def test_a_snapshot_of_another_line_is_no_state(tmp_path: Path) -> None:

@@ -173,8 +173,8 @@ def test_verify_names_pieces_that_nothing_leads_to(tmp_path: Path) -> None:
         assert findings(store) == []
         write(store, plant)
         assert [each.message for each in findings(store)] == [
-            "thread 't': pieces of a snapshot that was never finished take room (version 2)",
-            "thread 't': pieces of edits that no entry names take room",
+            "thread 't': pieces of an unfinished snapshot take space (version 2)",
+            "thread 't': pieces of edits that no entry names take space",
         ]
 
 

@@ -1,4 +1,4 @@
-"""Copies of blobs for a copy of a thread: opened under the source's key, sealed anew under the copy's."""
+"""Copies blobs for a copy of a thread: opens them under the source's key, and seals them under the copy's key."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from stateward_sidecar.store.thread import Thread
 
 
 def require_blobs(context: Context, source: Thread, digests: set[bytes] | None = None) -> None:
-    """Raises HistoryElsewhere that names all blobs (or all of these) whose files only the archive has.
+    """Raises HistoryElsewhere if the files of some blobs are in the archive only. The error names all of them.
 
-    Before anything is copied: a copy is begun anew after they were fetched.
+    ``digests``: the blobs to check; None = all blobs of the thread. Call this before the copy begins, because a copy
+    begins again after the files were fetched.
     """
     if context.archive is None:
         return
@@ -28,9 +29,9 @@ def require_blobs(context: Context, source: Thread, digests: set[bytes] | None =
 
 
 def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes) -> BlobRecord:
-    """Makes a durable file of a blob for another thread; the caller puts entry and row.
+    """Copies the file of a blob to another thread, durably. The caller puts entry and row.
 
-    Raises DiskFull, Corrupt, or HistoryElsewhere where the file is in the archive only.
+    Raises DiskFull, Corrupt, or HistoryElsewhere if the file is in the archive only.
     """
     try:
         with context.engine.read() as txn:
@@ -43,7 +44,7 @@ def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes)
             sealing.add(segment)
         copied = sealing.finish(record.media_type)
         if copied.sha256 != digest:
-            raise Corrupt(f"blob {digest.hex()} does not have this SHA-256", source.name)
+            raise Corrupt(f"the content of blob {digest.hex()} has another SHA-256", source.name)
     except BaseException:
         sealing.discard()
         raise

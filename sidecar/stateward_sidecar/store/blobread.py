@@ -1,4 +1,4 @@
-"""Reading a sealed blob: its index first, then any segment without the others."""
+"""Reads a sealed blob: first its index, then any single segment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stateward_sidecar.store.threads import not_found
 
 
 class BlobReader:
-    """Reads segments of a blob. Keeps nothing open between two of them. Raises Corrupt."""
+    """Reads segments of a blob. Keeps no file open between two reads. Raises Corrupt."""
 
     def __init__(self, context: Context, thread: Thread, record: BlobRecord) -> None:
-        """Reads the index. Raises HistoryElsewhere where the file is in the archive only."""
+        """Reads the index. Raises HistoryElsewhere if the file is in the archive only, ThreadNotFound or Corrupt."""
         self.record = record
         self._context = context
         self._thread = thread
@@ -54,7 +54,7 @@ class BlobReader:
         return starts
 
     def segment(self, index: int) -> bytes:
-        """The bytes of a segment."""
+        """Returns the bytes of a segment."""
         start, end = self._starts[index : index + 2]
         try:
             with self._open() as file:
@@ -64,12 +64,12 @@ class BlobReader:
             raise error.locate(self._thread.name) from None
 
     def segments(self) -> Iterator[bytes]:
-        """All segments, in order."""
+        """Yields all segments, in order."""
         return map(self.segment, range(count_segments(self.record.size_bytes)))
 
 
 def elsewhere(thread: Thread, *blob_ids: bytes) -> HistoryElsewhere:
-    """The error for blobs whose files only the archive has; ``blob_id`` names them all, with commas."""
+    """Returns the error for blobs whose files only the archive has. Its ``blob_id`` holds all ids, with commas."""
     return HistoryElsewhere(
         f"a blob of thread {thread.name!r} is in the archive only", namespace=thread.identity.namespace,
         thread=thread.name, blob_id=",".join(each.hex() for each in blob_ids),

@@ -1,7 +1,7 @@
-"""The rows of a thread's blobs, and which blobs states and edits name.
+"""The rows of a thread's blobs, and the blobs that states and edits name.
 
-Row ``Q`` stands for a complete blob: it is put in the transaction of the entry that completed it, after the file was
-durable, and goes when nothing names the blob any more. Its key is a keyed hash of the content's SHA-256.
+Row ``Q`` stands for a complete blob. It is put in the transaction of the blob's entry, after the file is durable, and
+is removed when nothing names the blob any more. Its key is a keyed hash of the content's SHA-256.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from stateward_sidecar.store.thread import rows
 
 
 def blob_key(identity: Identity, sha256: bytes) -> bytes:
-    """The row of a blob."""
+    """Returns the row key of a blob."""
     return identity.keys.blob(identity.cipher.digest(b"blob", sha256))
 
 
 def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow | None:
-    """The row of a blob; None where the thread has none of this content. Raises Corrupt."""
+    """Returns the row of a blob; None if the thread has no such blob. Raises Corrupt."""
     key = blob_key(identity, sha256)
     record = txn.get(key)
     if record is None:
         return None
     row = _open(identity, key, record)
     if row.record.sha256 != sha256:
-        raise Corrupt("the row of a blob leads to another one", identity.name)
+        raise Corrupt("the row of a blob holds another blob", identity.name)
     return row
 
 
 def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
-    """The same. Raises VersionNotFound where there is none."""
+    """Returns the row of a blob. Raises VersionNotFound if the thread has no such blob, or Corrupt."""
     row = find_blob(txn, identity, sha256)
     if row is None:
         raise VersionNotFound(
-            f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it went because no retained "
-            "version names it", thread=identity.name, sha256=sha256.hex(),
+            f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it was removed because no "
+            "retained version names it", thread=identity.name, sha256=sha256.hex(),
         )  # fmt: skip
     return row
 
 
 def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
-    """All blobs of a thread. Raises Corrupt."""
+    """Yields the rows of all blobs of a thread. Raises Corrupt."""
     for key, record in rows(txn, identity.keys.all_of(b"Q")):
         row = _open(identity, key, record)
         if blob_key(identity, row.record.sha256) != key:
-            raise Corrupt("the row of a blob leads to another one", identity.name)
+            raise Corrupt("the row of a blob holds another blob", identity.name)
         yield row
 
 
 def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:
-    """Puts the row of a blob, and the thread among those that have some."""
+    """Puts the row of a blob, and the row that lists the thread among those with blobs."""
     key = blob_key(identity, row.record.sha256)
     txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
     txn.put(layout.blobs_key(identity.number), layout.PRESENT)
 
 
 def index_blob(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: BlobRecord) -> None:
-    """Puts the row that an entry of the journal implies, where there is none yet."""
+    """Puts the row for a journal entry, unless the blob has a row already."""
     if txn.get(blob_key(identity, record.sha256)) is None:
         row = BlobRow(record=record, sequence=header.sequence, write_time_us=header.create_time_us)
         put_blob(txn, identity, row)
@@ -82,25 +82,28 @@ def delete_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> Non
 
 
 def view_blob(record: BlobRecord) -> BlobRef:
-    """What a value names a blob by."""
+    """Returns the reference by which a value names a blob."""
     return BlobRef(sha256=record.sha256, size_bytes=record.size_bytes, preview=record.preview)
 
 
 def check_named(txn: lmdb.Transaction, identity: Identity | None, named: Sequence[Named]) -> None:
-    """Raises InvalidField unless the thread has every blob that a request names. None = there is no thread yet."""
+    """Raises InvalidField unless the thread has every blob that a request names.
+
+    ``identity``: None if there is no thread yet.
+    """
     for field, ref in named:
         row = find_blob(txn, identity, ref.sha256) if identity is not None else None
         if row is None:
-            raise InvalidField(field, f"the thread has no blob {ref.sha256.hex()}; write it first, with WriteBlob")
+            raise InvalidField(field, f"the thread has no blob {ref.sha256.hex()}; write it first with WriteBlob")
         record = row.record
         if ref.size_bytes != record.size_bytes:
             raise InvalidField(f"{field}.size_bytes", f"{ref.size_bytes}, but the blob has {record.size_bytes} bytes")
         if not record.preview.startswith(ref.preview):
-            raise InvalidField(f"{field}.preview", "is not what the blob begins with")
+            raise InvalidField(f"{field}.preview", "is not the beginning of the blob")
 
 
 def blobs_in_edits(diff: Diff) -> set[bytes]:
-    """SHA-256 of all blobs that edits put into a state."""
+    """Returns the SHA-256 of all blobs that edits put into a state."""
     found: set[bytes] = set()
     for edit in diff.edits:
         kind = edit.WhichOneof("edit")
@@ -112,7 +115,7 @@ def blobs_in_edits(diff: Diff) -> set[bytes]:
 
 
 def blobs_in_state(tree: StateTree) -> set[bytes]:
-    """SHA-256 of all blobs that a state names."""
+    """Returns the SHA-256 of all blobs that a state names."""
     found: set[bytes] = set()
     for value in tree.slots.values():
         if find_data(value) is None:

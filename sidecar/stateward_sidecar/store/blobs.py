@@ -1,7 +1,7 @@
-"""The verbs of blobs, and what the archive needs of them.
+"""The verbs of blobs, and the access to sealed files for the archive.
 
-A blob is a row of its thread (store/blobrows.py) and a sealed file (storage/blobfiles.py, codec/blob.py). The file may
-be in the archive only; then HistoryElsewhere says which one has to be fetched.
+A blob is a row of its thread (store/blobrows.py) and a sealed file (storage/blobfiles.py, codec/blob.py). If the file
+is in the archive only, HistoryElsewhere names the file to fetch.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
 
-# A blob that is written again counts as written now; within so long that needs no new row.
+# A blob that is written again counts as written now. Its row is renewed only if it is older than this.
 RENEWAL_S = 3600
 
 
 class Blobs:
-    """Writing, reading, looking."""
+    """Writes, reads and describes blobs."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def find_thread(self, begin: BlobBegin) -> Thread | None:
-        """The thread that a blob is for; None = it has to be made first. Raises ThreadNotFound."""
+        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
         is_other = thread is not None and begin.expected_uid not in ("", thread.identity.uid_text)
@@ -59,7 +59,10 @@ class Blobs:
         return thread
 
     def make_thread(self, begin: BlobBegin) -> Callable[[lmdb.Transaction, Batch], None]:
-        """Makes a thread without versions, for a first save that names a blob: its settings are its first entry."""
+        """Returns the write that makes a thread without versions, for a first save that names a blob.
+
+        The first entry of the thread holds its settings.
+        """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             if self._threads.draft(txn, batch, begin.namespace, begin.thread) is not None:
@@ -75,7 +78,7 @@ class Blobs:
         return run
 
     def find_written(self, thread: Thread, begin: BlobBegin) -> WriteBlobResponse | None:
-        """The answer where the thread has the announced blob, which was written lately; else None."""
+        """Returns the answer if the thread has the announced blob already; else None. Raises InvalidField."""
         if not begin.sha256:
             return None
         with self._context.engine.read() as txn:
@@ -83,11 +86,11 @@ class Blobs:
         if row is None or not is_complete(self._context, thread.identity, row):
             return None
         if begin.HasField("size_bytes") and begin.size_bytes != row.record.size_bytes:
-            raise InvalidField("begin.size_bytes", f"the bytes of this SHA-256 are {row.record.size_bytes}")
+            raise InvalidField("begin.size_bytes", f"the blob with this SHA-256 has {row.record.size_bytes} bytes")
         return answer_write(thread, row)
 
     def renew(self, thread: Thread, sha256: bytes) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Counts a blob as written now; False where it went meanwhile."""
+        """Returns the write that counts a blob as written now. It returns False if the blob was removed meanwhile."""
         identity = thread.identity
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
@@ -107,11 +110,11 @@ class Blobs:
         return run
 
     def begin_write(self, thread: Thread, begin: BlobBegin) -> BlobWrite:
-        """Begins; makes no file yet. Quick. Raises DiskFull or StateTooLarge."""
+        """Begins to write a blob. Makes no file yet, and does not block. Raises DiskFull or StateTooLarge."""
         return BlobWrite(self._context, thread, begin)
 
     def stat(self, request: StatBlobRequest) -> StatBlobResponse:
-        """What is known of a blob. Raises ThreadNotFound or VersionNotFound."""
+        """Describes a blob. Raises ThreadNotFound or VersionNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             row = get_blob(txn, thread.identity, request.sha256)
@@ -124,9 +127,9 @@ class Blobs:
         return answer
 
     def read(self, request: ReadBlobRequest) -> Iterator[Callable[[], ReadBlobResponse]]:
-        """Finds a blob and the segments of a range; each step that is returned reads one, and can be taken again.
+        """Finds a blob, and yields one function for each segment of the range. Each function may be called again.
 
-        Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt, or HistoryElsewhere.
+        Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt or HistoryElsewhere.
         """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
@@ -149,32 +152,31 @@ def _answers(reader: BlobReader, start: int, end: int) -> Iterator[Callable[[], 
 
 
 def _read_range(reader: BlobReader, start: int, stop: int) -> ReadBlobResponse:
-    """Bytes of one segment."""
+    """Reads bytes of one segment."""
     index, skipped = divmod(start, SEGMENT_BYTES)
     return ReadBlobResponse(offset=start, data=reader.segment(index)[skipped : skipped + stop - start])
 
 
 class SealedBlobs:
-    """What the archive needs: sealed files as they are, and the rows that name them."""
+    """The access of the archive: sealed files as they are, and the rows that name them."""
 
     def __init__(self, context: Context) -> None:
         self._files = context.blob_files
 
     @staticmethod
     def rows(txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
-        """All blobs of a thread at the moment of a transaction; ``blobrows.put_blob`` puts them elsewhere."""
+        """Returns the rows of all blobs of a thread."""
         return list(list_blobs(txn, identity))
 
     def open_sealed(self, thread: Thread, blob_id: bytes) -> Path:
-        """The sealed file of a blob, to be shipped as it is. Raises HistoryElsewhere where it is not here."""
+        """Returns the path of a sealed file. Raises HistoryElsewhere if the file is not on this disk."""
         path = self._files.path(thread.identity.uid, blob_id)
         if not path.exists():
             raise elsewhere(thread, blob_id)
         return path
 
     def install_sealed(self, uid: bytes, blob_id: bytes, source: bytes | Path) -> None:
-        """Puts a fetched sealed file where it belongs, durably. What is wrong with it is found when it is read.
-        Raises DiskFull."""
+        """Installs a fetched sealed file, durably. Damage in the file is found when it is read. Raises DiskFull."""
         if self.is_here(uid, blob_id):
             return
         file = self._files.create(uid, blob_id)
@@ -189,7 +191,7 @@ class SealedBlobs:
             raise
 
     def is_here(self, uid: bytes, blob_id: bytes) -> bool:
-        """Whether the sealed file is on this disk."""
+        """Returns whether the sealed file is on this disk."""
         return self._files.is_here(uid, blob_id)
 
 

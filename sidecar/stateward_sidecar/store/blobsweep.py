@@ -1,9 +1,9 @@
-"""Blobs that nothing names any more: which those are, and removing them; and what a crash left of blobs.
+"""Removes blobs that nothing names, and blob files that a crash left.
 
-A blob is named by a retained version if its edits put it into the state, or if it stands in a snapshot of one. That is
-a little more than what states hold, and never less: what no edit of a retained version brought comes from before the
-oldest one, which has a snapshot. A blob that nothing names stays for a day after it was last written, for whoever
-wrote it and has not saved yet.
+A blob is named if the edits of a retained version put it into the state, or if the snapshot of a retained version holds
+it. This is never less than the blobs that retained states name: a blob from before the oldest retained version is in
+the snapshot of that version. An unnamed blob stays for a day after it was last written, because its writer may not have
+saved yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log_damage
 
 KEPT_S = 24 * 3600
-# A thread's versions are looked through at most so often.
+# The versions of a thread are searched at most once in this time.
 INTERVAL_S = 3600
 RECORDS_A_STEP = 500
 
@@ -44,7 +44,7 @@ class BlobSweeper:
         self._next_us: dict[int, int] = {}
 
     def sweep(self, submit: Callable[[Write], object]) -> None:
-        """One round; ``submit`` queues a write and waits for it."""
+        """Runs one round. ``submit`` queues a write and waits for it."""
         now = self._context.clock.now_us()
         with self._context.engine.read() as txn:
             numbers = [layout.blobs_of(key) for key, _ in rows(txn, b"Q")]
@@ -73,11 +73,11 @@ class BlobSweeper:
                 submit(Write(run=run, background=True, frees_space=True))
 
     def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
-        """The blobs that retained versions name, of all entries up to a place. Raises Corrupt."""
+        """Returns the newest sequence, and the blobs that the retained versions up to there name. Raises Corrupt."""
         tip, at, named = thread.head.tip_sequence, 0, set[bytes]()
         while at < tip:
             at = self._context.settled(lambda at=at: self._look(thread, at, tip, named))  # type: ignore[misc]
-        # After the entries: where one was pruned meanwhile, what it brought stands in a snapshot now.
+        # After the entries: if a version was pruned meanwhile, its blobs are in a snapshot now.
         with self._context.engine.read() as txn:
             for version in thread.snapshots:
                 if version not in thread.pruned:
@@ -86,7 +86,7 @@ class BlobSweeper:
         return tip, named
 
     def _look(self, thread: Thread, after: int, tip: int, named: set[bytes]) -> int:
-        """Adds what the next entries name. Returns the last one's place."""
+        """Adds the blobs that the next entries name. Returns the sequence of the last entry."""
         keys, held = thread.identity.keys, replay.Held()
         with self._context.engine.read() as txn:
             for number, (key, record) in enumerate(rows_from(txn, keys.entry(after + 1), keys.all_of(b"J"))):
@@ -141,7 +141,7 @@ class BlobSweeper:
 
 
 def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """As ``rows``, from a key on."""
+    """Does the same as ``rows``, but begins at the key ``start``."""
     cursor = txn.cursor()
     if cursor.set_range(start):
         for key, value in cursor:
@@ -151,9 +151,9 @@ def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tu
 
 
 def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:
-    """At a start: removes what a crash left. ``found``: the threads there are, by uid; an orphan has its thread's.
+    """Removes the blob files that a crash left. Runs at a start, and waits for the writer. Raises ShuttingDown.
 
-    Raises ShuttingDown. Waits for the writer.
+    ``found``: the numbers of all threads by uid. An orphan has the uid of its thread.
     """
 
     def named(uid: bytes) -> set[bytes] | None:
@@ -165,12 +165,12 @@ def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[
                     if thread is not None:
                         blobs |= {row.record.blob_id for row in list_blobs(txn, thread.identity)}
         except StatewardError as error:
-            log_damage("files of blobs left as they are", error)
+            log_damage("blob files of a thread are not cleared", error)
             return None
         return blobs
 
     def set_aside(uid: bytes) -> Path | None:
-        """Decided in the writer: since the names were read, a thread may have come back under the uid."""
+        """Decides in the writer, because a thread may have come back under the uid since the names were read."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> Path | None:
             del txn, batch
@@ -184,7 +184,11 @@ def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[
 
 
 def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
-    """Not of a thread that is another sidecar's, whose history is not all here, or whose files an orphan shares."""
+    """Returns whether blobs of the thread may be collected.
+
+    They may not if another sidecar owns the thread, if its history is not all on this disk, or if it has an orphan,
+    which shares its files.
+    """
     if thread.archive is None:
         return True
     if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or thread.floor_sequence:

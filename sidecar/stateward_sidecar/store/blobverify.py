@@ -1,4 +1,4 @@
-"""Checking a thread's blobs: rows, the entries that made them, and every segment of every file."""
+"""Verifies a thread's blobs: their rows, their journal entries, and every segment of every file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEGMENTS_A_STEP = 8
 
 
 def verify_blobs(context: Context, thread: Thread) -> Iterator[tuple[StatewardError | None, int]]:
-    """Yields what is wrong, and how many records were read. A blob that goes meanwhile is no finding."""
+    """Yields findings, and numbers of records that were read. A blob that is removed meanwhile is not a finding."""
     try:
         with context.engine.read() as txn:
             found = list(list_blobs(txn, thread.identity))
@@ -39,22 +39,24 @@ def verify_blobs(context: Context, thread: Thread) -> Iterator[tuple[StatewardEr
         try:
             yield from ((None, count) for count in _read_all(context, thread, row))
         except HistoryElsewhere:
-            continue  # the archive verifies what it has
+            continue  # the archive verifies its own files
         except StatewardError as error:
             if _is_still_there(context, thread, row):
                 yield error, 1
 
 
 def check_state_blobs(txn: lmdb.Transaction, thread: Thread, tree: StateTree, brought: set[bytes] | None) -> None:
-    """Raises Corrupt unless the thread has the blobs that a version names; ``brought``: those of its edits, where what
-    it was made from was checked before."""
+    """Raises Corrupt unless the thread has the blobs that a version names.
+
+    ``brought``: the blobs in the version's edits, if its parent was checked before; None = check the whole state.
+    """
     for digest in sorted(blobs_in_state(tree) if brought is None else brought):
         if txn.get(blob_key(thread.identity, digest)) is None:
             raise Corrupt(f"the version names blob {digest.hex()}, which the thread does not have")
 
 
 def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrupt | None:
-    """What is wrong with the entry that made a blob; it may be in the archive only."""
+    """Returns the damage in the entry of a blob; None if there is none, or if the entry is in the archive only."""
     record = txn.get(thread.identity.keys.entry(row.sequence))
     if record is None:
         if row.sequence <= thread.floor_sequence:
@@ -64,9 +66,9 @@ def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrup
         entry = unpack(record, row.sequence)
         metadata = replay.open_metadata(thread.identity, entry)
     except Corrupt:
-        return None  # found with the journal
+        return None  # the check of the journal reports it
     if entry.header.kind != ENTRY_KIND_BLOB or metadata.blob != row.record:
-        return Corrupt("the row of a blob does not say what its journal entry says", thread.name)
+        return Corrupt("the row of a blob differs from its journal entry", thread.name)
     return None
 
 
@@ -78,7 +80,7 @@ def _read_all(context: Context, thread: Thread, row: BlobRow) -> Iterator[int]:
         if count % SEGMENTS_A_STEP == 0:
             yield SEGMENTS_A_STEP
     if digest.digest() != row.record.sha256:
-        raise Corrupt(f"blob {row.record.sha256.hex()} does not have this SHA-256", thread.name)
+        raise Corrupt(f"the content of blob {row.record.sha256.hex()} has another SHA-256", thread.name)
     yield count % SEGMENTS_A_STEP
 
 

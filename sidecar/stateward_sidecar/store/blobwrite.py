@@ -1,10 +1,10 @@
-"""Writing one blob: sealed segment by segment as its bytes come, durable, then one entry of the journal.
+"""Writes one blob: seals its segments as they come, makes the file durable, then adds one entry to the journal.
 
-The order is what counts: file synced, renamed, directories synced; then the transaction that names it. A crash before
-leaves a file that no row names, which the next start removes. Never is more in memory than one segment.
+The order is: sync the file, rename it, sync the directories, then commit the transaction that names it. A crash before
+the commit leaves a file that no row names, and the next start removes it. No more than one segment is in memory.
 
-The methods block, and may be called on any thread. After ``commit`` was queued only its outcome says whether the file
-may be discarded: an unknown outcome keeps it.
+The methods block, and may be called on any thread. After ``commit`` was queued, only its outcome decides whether the
+file may be discarded. If the outcome is unknown, the file stays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BLOB_BYTES_MAX = 64 << 30
 
 
 class Sealing:
-    """Bytes that become a sealed file, made when the first of them come."""
+    """Seals bytes into a file. The file is made when the first bytes come."""
 
     def __init__(self, context: Context, identity: Identity) -> None:
         self.blob_id = os.urandom(BLOB_ID_BYTES)
@@ -48,7 +48,7 @@ class Sealing:
         self._hash = sha256()
         self._preview = b""
         self._lengths: list[int] = []
-        self._pending = b""  # the last segment is sealed as such: which it is shows when nothing follows
+        self._pending = b""  # held back, because the last segment is sealed as the last one
 
     def add(self, data: bytes) -> None:
         """Takes the next segment: ``SEGMENT_BYTES``, or fewer in the last one. Raises DiskFull."""
@@ -63,7 +63,7 @@ class Sealing:
         self._pending = data
 
     def finish(self, media_type: str) -> BlobRecord:
-        """Seals what is left, and makes the file durable. Raises DiskFull."""
+        """Seals the last segment, and makes the file durable. Raises DiskFull."""
         if self._file is None:
             self.add(b"")
         assert self._file is not None
@@ -78,11 +78,11 @@ class Sealing:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what was taken so far."""
+        """SHA-256 of the bytes so far."""
         return self._hash.digest()
 
     def discard(self) -> None:
-        """Leaves nothing."""
+        """Removes the file."""
         if self._file is not None:
             self._file.discard()
 
@@ -97,7 +97,7 @@ class BlobWrite:
     """One call of WriteBlob."""
 
     def __init__(self, context: Context, thread: Thread, begin: BlobBegin) -> None:
-        """Raises DiskFull or StateTooLarge where an announced size is too large."""
+        """Raises DiskFull or StateTooLarge if the announced size is too large."""
         self.thread = thread
         self._context = context
         self._begin = begin
@@ -108,7 +108,7 @@ class BlobWrite:
         if sealed_bytes_max(size) > room:
             raise no_room(sealed_bytes_max(size), room)
         self._sealing = Sealing(context, thread.identity)
-        # A call that was cancelled discards while a worker may still be at its last step.
+        # A cancelled call discards the file while a worker may still run its last step.
         self._lock = threading.Lock()
         self._is_over = False
         self._record: BlobRecord | None = None
@@ -132,33 +132,33 @@ class BlobWrite:
             self._take(rest)
         size, begin = self._sealing.size_bytes, self._begin
         if self._announced is not None and size != self._announced:
-            raise InvalidField("begin.size_bytes", f"{self._announced} bytes were announced, and {size} came")
+            raise InvalidField("begin.size_bytes", f"is {self._announced}, but {size} bytes were received")
         if begin.sha256 and self._sealing.digest != begin.sha256:
-            raise InvalidField("begin.sha256", f"the bytes that came have {self._sealing.digest.hex()}")
+            raise InvalidField("begin.sha256", f"the bytes that were received have {self._sealing.digest.hex()}")
         try:
             self._record = self._sealing.finish(begin.media_type)
-        except FileNotFoundError:  # the directory went while this was written
+        except FileNotFoundError:  # the thread was deleted during the write, and its directory with it
             raise not_found(begin.namespace, begin.thread) from None
         self._content = draft_content(EntryMetadata(blob=self._record))
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise DeadlineExceeded("the call was cancelled; nothing was kept")
+            raise DeadlineExceeded("the call was cancelled; nothing was stored")
 
     def _take(self, data: bytes) -> None:
         size = self._sealing.size_bytes + len(data)
         if self._announced is not None and size > self._announced:
-            raise InvalidField("begin.size_bytes", f"{self._announced} bytes were announced, and more came")
+            raise InvalidField("begin.size_bytes", f"is {self._announced}, but more bytes were received")
         _check_size(size)
         self._sealing.add(data)
 
     def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
-        """The write for the queue. Where it answers ``existed``, or raises what is certain, discard the file."""
+        """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed."""
         begin, record, context = self._begin, self._record, self._context
         assert record is not None
         draft = threads.draft(txn, batch, begin.namespace, begin.thread)
         if draft is None or draft.identity.uid != self.thread.identity.uid:
-            raise not_found(begin.namespace, begin.thread)  # it was deleted meanwhile, and its key with it
+            raise not_found(begin.namespace, begin.thread)  # the thread and its key were deleted meanwhile
         draft.check_writable()
         identity = draft.identity
         row = find_blob(txn, identity, record.sha256)
@@ -177,19 +177,19 @@ class BlobWrite:
         return answer
 
     def discard(self) -> None:
-        """Leaves nothing."""
+        """Removes the file. Later steps of the call raise DeadlineExceeded."""
         with self._lock:
             self._is_over = True
             self._sealing.discard()
 
 
 def is_complete(context: Context, identity: Identity, row: BlobRow) -> bool:
-    """Whether the bytes of a blob can be had. Where its file was lost, the same bytes may be written again."""
+    """Returns whether the bytes of a blob are available. If not, its file was lost and may be written again."""
     return context.archive is not None or context.blob_files.is_here(identity.uid, row.record.blob_id)
 
 
 def answer_write(thread: Thread, row: BlobRow) -> WriteBlobResponse:
-    """The answer where the thread has the blob already."""
+    """Returns the answer if the thread has the blob already."""
     return WriteBlobResponse(
         blob=view_blob(row.record), sequence=row.sequence, durability=reached(thread, row.sequence),
         uid=thread.identity.uid_text, existed=True,

@@ -1,10 +1,10 @@
-"""Taking a thread out whole: everything that is kept of it, as parts that ``importing.py`` makes a thread of.
+"""Exports a whole thread as parts. ``importing.py`` makes a thread of them.
 
-What is consistent: versions, tags, branches and signals are those of one moment, since nothing that was committed
-later may have acknowledged a signal that is left out. Effects are read later and may be newer: an agent that goes on
-from the versions then finds the results of tools that it had called, as it does after a crash, and calls none twice.
+Versions, tags, branches and signals are those of one moment: if a signal is missing, a version in the export has
+acknowledged it. Effects are read later and may be newer. An agent that continues from the versions then finds the
+results of tools that it has called already, as after a crash, and calls no tool twice.
 
-Nothing is held in between: no transaction, and one version or one piece of a blob in memory.
+The export holds no transaction between two steps, and no more than one version or one piece of a blob in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_branch, view_entry
 
-# About how large a message gets, but for a value that is larger.
+# A message is sent when it has this size. A single larger value makes a larger message.
 MESSAGE_BYTES = 256 << 10
 EFFECTS_A_STEP = 100
 T = TypeVar("T")
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What a thread was when its export began."""
+    """A thread at the moment when its export began."""
 
     uid: bytes
     head: ThreadHead
@@ -65,18 +65,21 @@ class _Moment:
     pruned: Ranges
     blobs: list[BlobRecord]
     token_floor: int
-    oldest_time_us: int = 0  # of the first version; 0 = there is none
+    oldest_time_us: int = 0  # time of the first retained version; 0 = there is none
 
 
 class Exporter:
-    """The verb."""
+    """The verb that exports a thread."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def open(self, request: ExportThreadRequest) -> Iterator[ExportThreadResponse]:
-        """What is streamed; each step blocks for one short read. Raises ThreadNotFound, HistoryElsewhere."""
+        """Returns the messages to stream. Each step blocks for one short read.
+
+        Raises ThreadNotFound or HistoryElsewhere.
+        """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             if thread.floor_sequence or thread.floor_version:
@@ -85,7 +88,7 @@ class Exporter:
         return _messages(self._parts(request, self._look(request, thread)))
 
     def _look(self, request: ExportThreadRequest, thread: Thread) -> _Moment:
-        # Nothing is published meanwhile: a signal that is gone was acknowledged by a version that is told.
+        # Nothing is published meanwhile, so a missing signal was acknowledged by a version in the export.
         with self._context.writer.publishing:
             moment = _Moment(
                 thread.identity.uid, thread.head, dict(thread.branches), dict(thread.tags),
@@ -99,7 +102,7 @@ class Exporter:
         return replace(moment, oldest_time_us=oldest)
 
     def _thread(self, txn: lmdb.Transaction, request: ExportThreadRequest, moment: _Moment) -> Thread:
-        """The thread as it is now: versions may be pruned meanwhile, and it may be deleted."""
+        """Returns the thread as it is now, because versions may be pruned meanwhile. Raises ThreadNotFound."""
         thread = self._threads.find(txn, request.namespace, request.thread)
         if thread is None or thread.identity.uid != moment.uid:
             raise not_found(request.namespace, request.thread)
@@ -137,14 +140,14 @@ class Exporter:
         return self._context.settled(run)
 
     def _version(self, version: int, sent: Rising, txn: lmdb.Transaction, thread: Thread) -> list[ThreadPart]:
-        """The parts of a version; none where it was pruned."""
+        """Returns the parts of a version; none if it was pruned."""
         if version in thread.pruned:
             return []
         identity, cache = thread.identity, self._context.cache
         entry = replay.read_version(txn, thread, version)
         metadata = replay.open_metadata(identity, entry)
         parent = entry.header.parent_version
-        is_state = not parent and not entry.header.edit_bytes and version in thread.snapshots  # as a copy begins
+        is_state = not parent and not entry.header.edit_bytes and version in thread.snapshots  # first version of a copy
         shown = BackupVersion(
             checkpoint=view_entry(thread, entry), whole=is_state or (parent > 0 and parent not in sent),
             acked_signals=metadata.checkpoint.acked_signals, request=_mark(metadata),
@@ -200,7 +203,7 @@ def _end(moment: _Moment, sent: Rising, effects: int) -> BackupEnd:
             name = moment.head.thread
             raise VersionPruned(
                 f"version {branch.version} of thread {name!r}, the head of branch {branch.name!r} when the export "
-                "began, was pruned meanwhile; export the thread again", thread=name, version=branch.version,
+                "began, was pruned during the export; export the thread again", thread=name, version=branch.version,
             )  # fmt: skip
     tags = [Tag(name=name, version=version) for name, version in sorted(moment.tags.items()) if version in sent]
     return BackupEnd(
@@ -210,7 +213,7 @@ def _end(moment: _Moment, sent: Rising, effects: int) -> BackupEnd:
 
 
 def _pages(tree: StateTree) -> Iterator[State]:
-    """A state in pages that are put together by joining: a log that goes on has its ``first_index`` there."""
+    """Yields a state in pages. A log that continues on the next page has the index of its first entry there."""
     page, size = State(), 0
     for name, value in tree.slots.items():
         page.slots[name].ParseFromString(value)

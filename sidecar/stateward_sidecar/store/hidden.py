@@ -1,7 +1,7 @@
-"""A thread in the making: rows under a key of its own, with neither name nor head, so that nobody sees it.
+"""A hidden thread: rows under a key of its own, without name and head, so nobody sees it.
 
-Copies and restored threads are made so, in small background writes; the last one gives name and head at once. What a
-crash leaves behind is removed at the next start, and what was given up is removed now.
+Copies and imported threads are made as hidden threads, in small background writes. The last write adds name and head.
+A hidden thread that fails is removed at once; after a crash, the next start removes it.
 """
 
 from __future__ import annotations
@@ -45,59 +45,59 @@ from stateward_sidecar.store.views import view_head
 
 Put = Callable[[lmdb.Transaction], None]
 WRITE_SLACK_BYTES = 16384
-# So many puts, or bytes, are committed together.
+# At most this many puts or bytes are committed together.
 PUTS_MAX, PUTS_BYTES = 64, 1 << 20
 
 
 @dataclass(slots=True)
 class HiddenVersion:
-    """A version that is to be put, and its digest afterwards."""
+    """A version to put, and its digest afterwards."""
 
     version: int
     parent: int
     body: CheckpointBody
     content: Content
     time_us: int
-    snapshot: parts.Content | None = None  # of its state; needed where the parent is not in the thread
+    snapshot: parts.Content | None = None  # of its state; required if the parent is not in the thread
     digest: bytes = b""
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes at rest."""
+        """Estimated size at rest in bytes."""
         return self.content.size_bytes + (self.snapshot.stored_bytes if self.snapshot is not None else 0)
 
 
 class Hidden:
-    """The thread. Used by one worker at a time, never on the event loop or the writer's thread."""
+    """A hidden thread. Used by one worker at a time, never on the event loop or the writer's thread."""
 
     def __init__(self, context: Context, threads: Threads, deleter: Deleter, namespace: str, name: str) -> None:
-        """Key and number. With an archive the name must have been claimed there."""
+        """Makes a key and a number. Raises NotOwner if there is an archive and the name is not claimed in it."""
         self._context = context
         self._threads = threads
         self._deleter = deleter
         self._waiting: list[Put] = []
         self._waiting_bytes = 0
-        self.is_over = False  # it has a name, or may have one, or is given up
+        self.is_over = False  # the thread has a name, or may have one, or was discarded
         self.draft: Draft = self._submit(lambda _, batch: threads.begin(batch, namespace, name))
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def later(self, put: Put, size_bytes: int = 0) -> None:
-        """Commits what the methods below return, in order, and together with others: at the latest with ``flush``."""
+        """Queues a put. Puts are committed in order, several together, at the latest with ``flush``."""
         self._waiting.append(put)
         self._waiting_bytes += size_bytes
         if len(self._waiting) >= PUTS_MAX or self._waiting_bytes >= PUTS_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Commits what waits."""
+        """Commits all queued puts."""
         puts, size_bytes = self._waiting, self._waiting_bytes
         self._waiting, self._waiting_bytes = [], 0
         if puts:
             self._commit(puts, size_bytes)
 
     def put(self, put: Put, size_bytes: int = 0) -> None:
-        """Commits what waits, and this."""
+        """Queues a put, and commits all queued puts."""
         self.later(put, size_bytes)
         self.flush()
 
@@ -108,7 +108,7 @@ class Hidden:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             del batch
-            # A full disk makes the writer run this again.
+            # The writer runs this again after a full disk, so every run begins with the same draft.
             draft.head, draft.snapshots = before[0], before[3]
             draft.branches, draft.tags, draft.signals = dict(before[1]), dict(before[2]), dict(before[4])
             draft.row_sums = dict(sums)
@@ -118,7 +118,7 @@ class Hidden:
         self._submit(run, size_bytes)
 
     def entry(self, kind: EntryKind, content: Content, time_us: int = 0) -> Put:
-        """An entry without rows of its own."""
+        """Returns the put of an entry without rows of its own."""
 
         def put(txn: lmdb.Transaction) -> None:
             self.append(txn, kind, content, time_us)
@@ -126,7 +126,7 @@ class Hidden:
         return put
 
     def append(self, txn: lmdb.Transaction, kind: EntryKind, content: Content, time_us: int) -> EntryHeader:
-        """Inside a put: adds an entry; the draft has the new head."""
+        """Appends an entry inside a put. The draft gets the new head."""
         request_hash = EntryMetadata.FromString(content.metadata).request_hash
         entry = append(
             self._context, txn, self.draft, kind, content, request_hash=request_hash, time_us=time_us, is_hidden=True
@@ -135,7 +135,7 @@ class Hidden:
         return entry.header
 
     def blob(self, record: BlobRecord, content: Content, time_us: int = 0) -> Put:
-        """A blob whose file is durable."""
+        """Returns the put of a blob whose file is durable."""
 
         def put(txn: lmdb.Transaction) -> None:
             header = self.append(txn, ENTRY_KIND_BLOB, content, time_us)
@@ -146,7 +146,7 @@ class Hidden:
         return put
 
     def version(self, made: HiddenVersion) -> Put:
-        """A version, with the index rows that it implies."""
+        """Returns the put of a version, with its index rows."""
         return partial(self._put_version, made)
 
     def _put_version(self, made: HiddenVersion, txn: lmdb.Transaction) -> None:
@@ -178,7 +178,7 @@ class Hidden:
         made.digest = bytes(header.digest)
 
     def _moved(self, txn: lmdb.Transaction, made: HiddenVersion, name: str, header: EntryHeader) -> BranchHead:
-        """The branch after a version. One with a snapshot of its own may have a parent that is not here."""
+        """Returns the branch after a version. If the version has a snapshot, its parent may be missing here."""
         draft = self.draft
         old = draft.branch(name)
         if made.snapshot is None:
@@ -197,7 +197,7 @@ class Hidden:
         return branch
 
     def tag(self, name: str, version: int) -> Put:
-        """A tag; its row comes with the name of the thread."""
+        """Returns the put of a tag. Its row is written with the name of the thread."""
         content = draft_content(EntryMetadata(tag=Tag(name=name, version=version)))
 
         def put(txn: lmdb.Transaction) -> None:
@@ -207,7 +207,7 @@ class Hidden:
         return put
 
     def place_branch(self, name: str, base_version: int, moved_version: int) -> None:
-        """What the original says of a branch: versions that would show it may have been pruned."""
+        """Sets base and last move of a branch from the original, because the versions that show them may be pruned."""
         branch = BranchHead()
         branch.CopyFrom(self.draft.branches[name])
         branch.base_version, branch.moved_version = base_version, moved_version
@@ -220,9 +220,9 @@ class Hidden:
         settle: Callable[[ThreadHead], None],
         also: Callable[[lmdb.Transaction, Batch], None] = lambda _, __: None,
     ) -> ThreadMessage:
-        """Name, head and index rows: from here on it is a thread. Raises ThreadExists where the name is taken.
+        """Writes name, head and index rows, so that the thread is visible. Raises ThreadExists if the name is taken.
 
-        ``settle`` completes the head; ``also`` writes something else in the same transaction.
+        ``settle`` completes the head. ``also`` writes other rows in the same transaction.
         """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> ThreadMessage:
@@ -234,7 +234,7 @@ class Hidden:
         try:
             answer: ThreadMessage = self._submit(run)
         except OutcomeUnknown:
-            self.is_over = True  # the next start knows whether it has a name
+            self.is_over = True  # the next start finds out whether the thread has a name
             raise
         self.is_over = True
         return answer
@@ -248,7 +248,7 @@ class Hidden:
         hooks = context.archive
         claim = hooks.claims.get((identity.namespace, identity.name)) if hooks is not None else None
         if claim is not None and keystore.thread_key(identity.uid, identity.namespace_keys) is None:
-            # A save under the same claim failed, and gave the key up.
+            # A save under the same claim failed, and freed the key.
             keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key)
             batch.before_commit.append(keystore.sync)
         settle(head)
@@ -281,7 +281,7 @@ class Hidden:
         return view_head(identity, head)
 
     def discard(self) -> None:
-        """Leaves nothing; what was revealed stays."""
+        """Removes the hidden thread. Does nothing after ``reveal``."""
         if self.is_over:
             return
         self.is_over = True

@@ -1,8 +1,8 @@
-"""Making a thread of the parts that ``exporting.py`` sends: the reverse of it.
+"""Imports a thread from the parts of an export: the reverse of ``exporting.py``.
 
-Nothing is believed. Every part has passed the checks of the service; here each version's edits are applied, so that
-stored edits always fit, each blob has the bytes that name it, what is named is there, and the end must say what came.
-Nobody sees the thread before its last write (``hidden.py``); whatever is raised leaves nothing.
+The import trusts nothing. The service checks every part. This module applies the edits of each version, so stored edits
+always fit; it checks that blobs match their hashes, that named blobs are there, and that the counts of the end are
+right. Nobody sees the thread before its last write (``hidden.py``). An import that fails leaves nothing.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from stateward_sidecar.store.signals import PENDING_MAX, put_signals
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head
 
-# The order of the parts; each has the place of its kind.
+# The order in which the kinds of parts must come.
 ORDER = ("thread", "blob", "version", "effect", "signal", "end")
 _PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 2, "diff": 2}
 
 
 class Importer:
-    """The verb, step by step. Each step blocks: for a worker, never for the event loop or the writer."""
+    """The verb that imports a thread, step by step. Each step blocks: run it on a worker, never on the event loop."""
 
     def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: Alone) -> None:
-        """``names``: those of threads that are being made out of sight."""
+        """``names``: the names of hidden threads that are being made."""
         self._context = context
         self._threads = threads
         self._deleter = deleter
         self._names = names
 
     def known(self, begin: ImportBegin) -> ThreadMessage | None:
-        """The thread that this request made before; None where the name is free. Raises ThreadExists."""
+        """Returns the thread if this request made it before; None if the name is free; else raises ThreadExists."""
         with self._context.engine.read() as txn:
             found = self._threads.find(txn, begin.namespace, begin.thread)
             if found is None:
@@ -72,11 +72,15 @@ class Importer:
         raise ThreadExists(f"a thread {begin.thread!r} exists already", thread=begin.thread)
 
     def begin(self, begin: ImportBegin) -> Import:
-        """Begins a thread. With an archive its name must have been claimed there. Raises QueueFull while another one of
-        the name is being made."""
+        """Begins an import. Raises NotOwner if there is an archive and the name is not claimed in it.
+
+        Raises QueueFull if another thread of the name is being restored or copied.
+        """
         name = begin.namespace, begin.thread
         if not self._names.take(name):
-            raise QueueFull(f"a thread {begin.thread!r} is being restored or copied already", thread=begin.thread)
+            raise QueueFull(
+                f"a thread {begin.thread!r} is being restored or copied already; try again", thread=begin.thread
+            )
         try:
             hidden = Hidden(self._context, self._threads, self._deleter, *name)
         except BaseException:
@@ -86,7 +90,7 @@ class Importer:
 
 
 class Import:
-    """A thread that is being made of parts."""
+    """A thread that is being made from parts."""
 
     def __init__(self, context: Context, hidden: Hidden, begin: ImportBegin, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
@@ -103,7 +107,7 @@ class Import:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a version that has not come as a whole yet."""
+        """Bytes in memory of a version that is not complete yet."""
         return self._versions.held_bytes
 
     def take(self, parts: Sequence[ThreadPart]) -> None:
@@ -111,7 +115,7 @@ class Import:
         for part in parts:
             kind = part.WhichOneof("part")
             if kind is None:
-                raise InvalidField("parts", "one of them is of a kind that this daemon does not know")
+                raise InvalidField("parts", "have a part of a kind that this daemon does not know")
             self._follow(kind)
             match kind:
                 case "thread":
@@ -134,11 +138,11 @@ class Import:
                     self._end = part.end
 
     def _follow(self, kind: str) -> None:
-        """Parts come in order; what was begun is ended by what follows it."""
+        """Checks the order of the parts, and ends the blob or version before this part."""
         place = _PLACE[kind]
         is_first = self._place < 0
         if place < self._place or is_first != (kind == "thread") or self._end is not None:
-            raise InvalidField(f"parts.{kind}", f"is out of order: they come as {', '.join(ORDER)}")
+            raise InvalidField(f"parts.{kind}", f"is out of order: the order is {', '.join(ORDER)}")
         if kind != "blob_data":
             self._blobs.finish(self._hidden.draft.head.update_time_us)
         if place > _PLACE["version"]:
@@ -146,7 +150,7 @@ class Import:
         self._place = place
 
     def _start(self, facts: BackupThread) -> None:
-        """The first entry says what the thread is, and which request made it."""
+        """Puts the first entry, which describes the thread and the request that made it."""
         self._facts, begin, draft = facts, self._begin, self._hidden.draft
         draft.head.create_time_us = self._time_us(facts.create_time.ToMicroseconds())
         draft.head.token_floor = facts.token_floor
@@ -162,7 +166,7 @@ class Import:
         self._hidden.put(self._hidden.entry(ENTRY_KIND_OPTIONS, content, time_us))
 
     def _time_us(self, time_us: int) -> int:
-        """A time of the original: at least 1, and never in the future of this machine."""
+        """Returns a time of the original, limited to at least 1 and at most the present time of this machine."""
         return max(min(time_us, self._now_us), 1)
 
     # -- effects and signals --------------------------------------------------------------------------------------
@@ -176,7 +180,7 @@ class Import:
             has_value=effect.HasField("value"),
         )  # fmt: skip
         if shown.state == EFFECT_STATE_IN_PROGRESS:
-            # Its holder may have called the tool, and cannot say so here: the next one has to find out.
+            # The holder may have called the tool, but cannot complete the claim here. The next caller has to find out.
             record.state = EFFECT_STATE_UNCERTAIN
         if shown.HasField("holder"):
             record.holder.CopyFrom(shown.holder)
@@ -224,9 +228,9 @@ class Import:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> ThreadMessage:
-        """Makes the thread. Raises InvalidField unless all came that the end says, ThreadExists."""
+        """Makes the thread visible. Raises InvalidField if the end does not match the parts, ThreadExists."""
         if self._end is None:
-            raise InvalidField("parts.end", "is missing: the stream was cut off, and nothing was kept")
+            raise InvalidField("parts.end", "is missing: the stream was cut off, and nothing was imported")
         self._hidden.flush()
         self._check_end(self._end)
         draft = self._hidden.draft
@@ -255,22 +259,24 @@ class Import:
         }  # fmt: skip
         for name, count in came.items():
             if getattr(end, name) != count:
-                raise InvalidField(f"parts.end.{name}", f"{getattr(end, name)} were announced, and {count} came")
+                raise InvalidField(f"parts.end.{name}", f"is {getattr(end, name)}, but {count} were received")
         draft = self._hidden.draft
         _check(end.last_version >= draft.head.last_version, "parts.end.last_version", "is below the newest version")
         heads = {name: branch.version for name, branch in draft.branches.items()}
         said = {branch.name: branch.version for branch in end.branches}
-        _check(heads == said, "parts.end.branches", "have other heads than the versions that came")
+        _check(heads == said, "parts.end.branches", "have other heads than the versions that were received")
         for branch in end.branches:
             fits = 0 <= branch.base_version < branch.version and 0 <= branch.moved_version <= branch.version
             _check(fits, f"parts.end.branches[{branch.name!r}]", "has a base or move after its head")
         for tag in end.tags:
             is_here = tag.version in self._versions.came
-            _check(is_here, f"parts.end.tags[{tag.name!r}]", "names a version that did not come")
+            _check(is_here, f"parts.end.tags[{tag.name!r}]", "names a version that was not received")
 
     def discard(self) -> None:
-        """Leaves nothing; what was finished stays. Whatever fails, the name is free afterwards: rows that are left have
-        no name, and go with the next start."""
+        """Removes an unfinished import. Does nothing after ``finish``.
+
+        The name is free afterwards, whatever fails: remaining rows have no name, and the next start removes them.
+        """
         try:
             if not self._hidden.is_over:
                 self._blobs.discard()
@@ -279,7 +285,7 @@ class Import:
             self._free_name()
 
     def _free_name(self) -> None:
-        """Once: by now somebody else may have the name."""
+        """Frees the name once, because another call may have taken the name since."""
         on_end, self._on_end = self._on_end, lambda: None
         on_end()
 

@@ -1,4 +1,4 @@
-"""Blobs and versions of a thread that is being restored: from parts to files and rows."""
+"""Makes files and rows from the blobs and versions of a thread that is being imported."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from stateward_sidecar.store.ranges import Rising
 from stateward_sidecar.store.snapshots import WEIGHT_MIN_BYTES
 from stateward_sidecar.store.thread import MAIN
 
-# States that later versions may be made from, and snapshots that their edits are compressed with: any other is read
-# back, or done without. The newest state stays however large it is.
+# How many states and dictionaries are kept for later versions. Another state is read back from disk; another dictionary
+# is not used. The newest state stays, however large it is.
 KEPT, KEPT_BYTES = 4, 16 << 20
-# Edits may take so many bytes more than the largest state: what they drop has names, too.
+# Edits may have this many bytes more than the largest state, because they also name what they delete.
 EDITS_SLACK_BYTES = 4 << 20
 
 
 class IncomingBlobs:
-    """Blobs, one after the other: sealed as their bytes come."""
+    """Receives blobs one after the other, and seals their bytes as they come."""
 
     def __init__(self, context: Context, hidden: Hidden) -> None:
         self.known: dict[bytes, BlobRecord] = {}  # by SHA-256
@@ -46,26 +46,28 @@ class IncomingBlobs:
         self._came = 0
 
     def begin(self, blob: BackupBlob) -> None:
-        """The next blob. Raises InvalidField for one that came before."""
+        """Begins the next blob. Raises InvalidField if the blob was received before."""
         if blob.blob.sha256 in self.known:
-            raise InvalidField("parts.blob.blob.sha256", f"{blob.blob.sha256.hex()} is there twice")
+            raise InvalidField("parts.blob.blob.sha256", f"{blob.blob.sha256.hex()} was sent twice")
         self._blob, self._came = blob, 0
         self._sealing = Sealing(self._context, self._hidden.draft.identity)
 
     def add(self, data: bytes) -> None:
-        """Bytes of the blob. Raises InvalidField, DiskFull."""
+        """Adds bytes to the blob. Raises InvalidField, DiskFull."""
         if self._blob is None or self._sealing is None:
-            raise InvalidField("parts.blob_data", "comes without a blob before it")
+            raise InvalidField("parts.blob_data", "must follow a blob")
         self._came += len(data)
         if self._came > self._blob.blob.size_bytes:
-            raise InvalidField("parts.blob.blob.size_bytes", f"{self._blob.blob.size_bytes} are said, and more came")
+            raise InvalidField(
+                "parts.blob.blob.size_bytes", f"is {self._blob.blob.size_bytes}, but more bytes were received"
+            )
         self._pending += data
         while len(self._pending) >= SEGMENT_BYTES:
             self._sealing.add(bytes(self._pending[:SEGMENT_BYTES]))
             del self._pending[:SEGMENT_BYTES]
 
     def finish(self, time_us: int) -> None:
-        """Ends the blob that is open, if one is. Raises InvalidField unless its bytes are those that it names."""
+        """Ends the open blob, if there is one. Raises InvalidField if its bytes do not match its size and SHA-256."""
         blob, sealing = self._blob, self._sealing
         if blob is None or sealing is None:
             return
@@ -73,29 +75,31 @@ class IncomingBlobs:
             sealing.add(bytes(self._pending))
             self._pending.clear()
         if (self._came, sealing.digest) != (blob.blob.size_bytes, blob.blob.sha256):
-            raise InvalidField("parts.blob", f"the bytes that came for blob {blob.blob.sha256.hex()} are others")
+            raise InvalidField("parts.blob", f"the bytes of blob {blob.blob.sha256.hex()} have another size or SHA-256")
         record = sealing.finish(blob.media_type)
         self._hidden.put(self._hidden.blob(record, draft_content(EntryMetadata(blob=record)), time_us))
         self.known[record.sha256] = record
         self._blob = self._sealing = None
 
     def check(self, named: Sequence[Named], version: int) -> None:
-        """Raises InvalidField unless everything that a version names came, as it says."""
+        """Raises InvalidField unless every blob that a version names was received, with the same size and preview."""
         for _, ref in named:
             known = self.known.get(ref.sha256)
             if known is None or ref.size_bytes != known.size_bytes or not known.preview.startswith(ref.preview):
                 raise InvalidField(
-                    "parts.version", f"version {version} names blob {ref.sha256.hex()}, which did not come as it says"
+                    "parts.version",
+                    f"version {version} names blob {ref.sha256.hex()}, which was not received, or has another size or "
+                    "preview",
                 )
 
     def discard(self) -> None:
-        """Leaves nothing of the blob that is open."""
+        """Removes the file of the open blob."""
         if self._sealing is not None:
             self._sealing.discard()
 
 
 class IncomingVersions:
-    """Versions, ascending; each is complete when the next part of another kind comes."""
+    """Receives versions in ascending order. A version is complete when the next part of another kind comes."""
 
     def __init__(self, context: Context, hidden: Hidden, blobs: IncomingBlobs) -> None:
         self.came = Rising()
@@ -105,16 +109,16 @@ class IncomingVersions:
         self._open: BackupVersion | None = None
         self._content: State | Diff = Diff()
         self._content_bytes = 0
-        self._named: list[Named] = []  # blobs, by the content so far
+        self._named: list[Named] = []  # the blobs that the content so far names
         self._trees: dict[int, StateTree] = {}
         self._heads: dict[str, int] = {}  # of branches
-        self._dictionaries: dict[str, Dictionary] = {}  # by branch: of the newest snapshot before its head
-        self._weights: dict[str, int] = {}  # by branch: of the versions since its newest snapshot
-        self._snapshots: dict[str, int] = {}  # by branch: stored bytes of that
+        self._dictionaries: dict[str, Dictionary] = {}  # by branch: its newest snapshot
+        self._weights: dict[str, int] = {}  # by branch: weight of the versions since its newest snapshot
+        self._snapshots: dict[str, int] = {}  # by branch: stored bytes of its newest snapshot
         self._now_us = context.clock.now_us()
 
     def begin(self, version: BackupVersion) -> None:
-        """The next version. Raises InvalidField."""
+        """Begins the next version. Raises InvalidField."""
         self._complete()
         shown = version.checkpoint
         if shown.version <= self.came.newest:
@@ -124,17 +128,17 @@ class IncomingVersions:
         if not 0 <= parent < shown.version or version.whole == is_here:
             raise InvalidField(
                 "parts.version.checkpoint.parent_version",
-                f"version {shown.version} is said to be made from {parent}, which "
-                + ("came: edits have to follow" if version.whole else "did not come: a whole state has to follow"),
+                f"is {parent} for version {shown.version}; this parent was "
+                + ("received, so edits must follow" if version.whole else "not received, so a whole state must follow"),
             )
         self._open, self._content, self._content_bytes = version, State() if version.whole else Diff(), 0
         self._named = []
 
     def add_state(self, page: State) -> None:
-        """A page of the open version's state. Raises InvalidField, StateTooLarge."""
+        """Adds a page of the open version's state. Raises InvalidField, StateTooLarge."""
         state = self._content
         if self._open is None or not isinstance(state, State):
-            raise InvalidField("parts.state", "comes without a whole version before it")
+            raise InvalidField("parts.state", "must follow a version with `whole`")
         self._count(page.ByteSize())
         self._named += check_state(page, "parts.state")
         for name, value in page.slots.items():
@@ -146,9 +150,9 @@ class IncomingVersions:
                 state.logs[name].CopyFrom(log)
 
     def add_diff(self, page: Diff) -> None:
-        """Edits of the open version. Raises InvalidField, StateTooLarge."""
+        """Adds edits of the open version. Raises InvalidField, StateTooLarge."""
         if self._open is None or not isinstance(self._content, Diff):
-            raise InvalidField("parts.diff", "comes without a version before it that has edits")
+            raise InvalidField("parts.diff", "must follow a version without `whole`")
         self._count(page.ByteSize())
         self._named += check_stored_diff(page, "parts.diff")
         self._content.edits.extend(page.edits)
@@ -161,11 +165,11 @@ class IncomingVersions:
 
     @property
     def held_bytes(self) -> int:
-        """What came of the version that is open."""
+        """Bytes received of the open version."""
         return self._content_bytes if self._open is not None else 0
 
     def finish(self) -> None:
-        """Ends the version that is open."""
+        """Ends the open version, if there is one."""
         self._complete()
 
     # -- one version ----------------------------------------------------------------------------------------------
@@ -191,7 +195,7 @@ class IncomingVersions:
             checkpoint=body, request_hash=version.request.id_hash, fingerprint=version.request.fingerprint
         )
         if self._heads.get(name, 0) != parent:
-            self._dictionaries.pop(name, None)  # the branch goes on from elsewhere
+            self._dictionaries.pop(name, None)  # the branch was moved to another version
         stored = draft_content(metadata, edits, self._dictionaries.get(name))
         time_us = max(min(shown.create_time.ToMicroseconds(), self._now_us), 1)
         made = HiddenVersion(number, parent, body, stored, time_us)
@@ -204,7 +208,7 @@ class IncomingVersions:
         self.came.add(number)
         self._keep(number, tree)
         if made.snapshot is not None:
-            self._hidden.flush()  # only now it has a digest
+            self._hidden.flush()  # the version has a digest only after its write
             self._weights[name], self._snapshots[name] = 0, made.snapshot.stored_bytes
             self._dictionaries.pop(name, None)
             if len(snapshot) <= KEPT_BYTES // KEPT:
@@ -213,7 +217,7 @@ class IncomingVersions:
                 del self._dictionaries[next(iter(self._dictionaries))]
 
     def _apply(self, version: BackupVersion, content: State | Diff) -> tuple[StateTree, bytes]:
-        """The state of a version, and the edits that are stored of it."""
+        """Returns the state of a version, and the edits to store."""
         number = version.checkpoint.version
         if isinstance(content, State):
             tree = from_message(content)
@@ -243,7 +247,7 @@ class IncomingVersions:
             del self._trees[next(iter(self._trees))]
 
     def _is_due(self, name: str, packed_bytes: int) -> bool:
-        """Whether the branch gets a snapshot of this version, by weight as always."""
+        """Returns whether a snapshot of this version is due, by weight as in ``snapshots.py``."""
         weight = self._weights[name] = self._weights.get(name, 0) + replay.entry_weight(packed_bytes)
         return weight >= max(self._snapshots.get(name, 0), WEIGHT_MIN_BYTES)
 

@@ -1,7 +1,7 @@
-"""Putting what came from the archive on this disk: rows as they are, and the index rows they imply.
+"""Installs what was fetched from the archive: rows as they are, and the index rows that they imply.
 
-Nothing is believed: HEAD is authenticated, objects have the hash it names, each entry opens under the thread's key and
-continues the digest of the one before it, and the last one is HEAD's tip.
+Nothing is trusted. HEAD is authenticated, and the objects have the hashes that HEAD names. Each entry must open under
+the thread's key and continue the digest of the entry before it. The last entry must be the tip of HEAD.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ HISTORY_BYTES = 1 << 20
 
 
 class CopyGone(Exception):
-    """The copy that something was fetched for was deleted on this disk meanwhile: all of the thread has to come."""
+    """The copy was deleted on this disk while the rest was fetched. The caller fetches the whole thread."""
 
 
 @dataclass(slots=True)
 class Incoming:
-    """A thread as the archive has it, or as much of it as is needed to go on."""
+    """A thread from the archive, or as much of it as is needed to continue."""
 
     namespace: NamespaceKeys
     uid: bytes
     data_key: bytes
     image: ThreadImage
-    row: ArchiveRow  # how this sidecar stands to it from now on; its floor is set here
+    row: ArchiveRow  # the new archive row; ``install`` sets its floor
     rows: list[PackedRow] = field(default_factory=list)
-    have: int = 0  # ``rows`` go on from a copy that has the entries up to this one
-    is_first: bool = False  # no copy was here that it could have been compared with
+    have: int = 0  # ``rows`` continue a copy that has the entries up to this one
+    is_first: bool = False  # there was no copy on this disk to compare with
 
 
 class Installer:
-    """Writes incoming threads. Waits for the writer: not for the event loop."""
+    """Writes incoming threads. Waits for the writer, so not for the event loop."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
@@ -74,7 +74,7 @@ class Installer:
     def install(self, incoming: Incoming) -> Thread:
         """Makes or renews this disk's copy in one transaction. Raises Corrupt, DiskFull, CopyGone, ArchiveUnavailable.
 
-        A copy that is here must be an ancestor: entries up to its tip stay, later ones come with ``incoming``.
+        ``incoming`` must continue a copy that is on this disk: entries up to its tip stay, later ones are added.
         """
         size = sum(len(row.record) + 256 for row in incoming.rows)
 
@@ -95,13 +95,13 @@ class Installer:
             raise CopyGone
         if old is not None and old.identity.uid != incoming.uid:
             raise Corrupt("the archive has another thread of this name", name)
-        if old is not None and incoming.is_first:  # by a save under an old claim: it may be of another line
-            raise ArchiveUnavailable(f"thread {name!r} was made here while it was fetched; try again")
+        if old is not None and incoming.is_first:  # a save under an old claim made it, perhaps of another line
+            raise ArchiveUnavailable(f"thread {name!r} was made on this disk while it was fetched; try again")
         if old is not None and old.head.tip_sequence > image.head.tip_sequence:
             raise Corrupt("HEAD is older than the copy on this disk", name)
         is_equal = old is not None and old.head.tip_sequence == image.head.tip_sequence
         if old is not None and is_equal and old.head.tip_digest != image.head.tip_digest:
-            raise Corrupt("HEAD ends another line than the copy on this disk", name)
+            raise Corrupt("HEAD belongs to another line than the copy on this disk", name)
         draft = self._begin(txn, batch, incoming) if old is None else old
         identity, before = draft.identity, draft.head
         have = entries_here(draft)
@@ -125,11 +125,11 @@ class Installer:
     def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
         context, keystore, uid = self._context, self._context.keystore, incoming.uid
         namespace, name = incoming.image.head.namespace, incoming.image.head.thread
-        if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan has the same one
+        if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan of the thread has the same key
             keystore.add_thread(uid, incoming.namespace, incoming.data_key)
             batch.after_abort.append(lambda: keystore.release(uid))
             batch.before_commit.append(keystore.sync)
-        # Also of a key that is here: the last process may have died after it marked the key and before it destroyed it.
+        # Also for an existing key: the last process may have died between marking the key and destroying it.
         batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
         number = context.next_thread
         context.next_thread += 1
@@ -140,7 +140,7 @@ class Installer:
 
     @staticmethod
     def _floor(draft: Draft, entries: Sequence[Entry], first: int, have: int, head: ThreadHead) -> tuple[int, int]:
-        """Up to where this copy has a hole: where what comes does not continue what is here."""
+        """Returns the floor (sequence, version) of the copy. It changes if the new entries do not continue the old."""
         if have and first <= have + 1:
             return draft.floor_sequence, draft.floor_version
         if first <= 1:
@@ -184,7 +184,7 @@ class Installer:
         else:
             txn.delete(layout.retention_key(identity.number))
         index_expiry(txn, identity.number, before, head)
-        if second := expire_second(head):  # a sweep takes it away from what is only a copy
+        if second := expire_second(head):  # always, because index_expiry writes only changes
             txn.put(layout.expiry_key(second, identity.number), layout.PRESENT)
         index_time(txn, identity, before if before.tip_sequence else None, head)
         write_head(txn, identity, head)
@@ -193,7 +193,7 @@ class Installer:
 
     @staticmethod
     def _at_hand(txn: lmdb.Transaction, draft: Draft, branch: BranchHead, floor_version: int) -> BranchHead:
-        """A branch as it stands here: its newest snapshot may not have come along."""
+        """Returns a branch as it is on this disk, where its newest snapshot may be missing."""
         renewed = BranchHead()
         renewed.CopyFrom(branch)
         if (
@@ -209,8 +209,8 @@ class Installer:
     # -- older history ------------------------------------------------------------------------------------------
 
     def add_history(self, thread: Thread, found: Sequence[PackedRow]) -> None:
-        """Puts older entries and snapshots, some at a time. They count once ``finish_history`` was called."""
-        # A snapshot whose first piece is missing does not exist.
+        """Puts older entries and snapshots, some at a time. They are used only after ``finish_history``."""
+        # The first piece of a snapshot is put last: without it the snapshot does not exist.
         found = sorted(found, key=lambda item: (is_snapshot(item), item.snapshot_version, -item.index))
         with under_way(self._context, thread.number, *(item.snapshot_version for item in found if is_snapshot(item))):
             self._add_history(thread, found)
@@ -238,7 +238,7 @@ class Installer:
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))
 
     def finish_history(self, thread: Thread, snapshots: set[int], floor: tuple[int, int] = (0, 0)) -> None:
-        """Everything after ``floor`` (sequence, version) is here: the archive need not be asked to read it."""
+        """Lowers the floor to ``floor`` (sequence, version): everything after it is on this disk now."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             draft = self._of(txn, batch, thread)
@@ -262,13 +262,16 @@ class Installer:
 
 
 def entries_here(thread: Thread | Draft) -> int:
-    """Up to which entry this disk can go on from; 0 where it has a thread's rows and none of its entries."""
+    """Returns the newest sequence that new entries can continue; 0 if this disk has no entries of the thread."""
     tip = thread.head.tip_sequence
     return tip if thread.floor_sequence < tip else 0
 
 
 def continues(thread: Thread, found: Sequence[PackedRow]) -> bool:
-    """Whether entries that came can stand after what is here: where the next one is among them, it must name ours."""
+    """Returns whether fetched entries may follow those on this disk.
+
+    If the entry after our newest one is among them, it must name the digest of our newest entry.
+    """
     following = entries_here(thread) + 1
     for item in found:
         if following > 1 and is_entry(item) and item.sequence == following:
@@ -280,8 +283,10 @@ def continues(thread: Thread, found: Sequence[PackedRow]) -> bool:
 def check_chain(
     identity: Identity, found: Sequence[PackedRow], head: ThreadHead, have: int, have_digest: bytes
 ) -> list[Entry]:
-    """The entries among rows that are newer than what is here. Raises Corrupt unless they end at the tip of ``head``,
-    and each continues the one before it."""
+    """Returns the entries among ``found`` that are newer than ``have``.
+
+    Raises Corrupt unless each entry continues the entry before it, and the last one is the tip of ``head``.
+    """
     entries = sorted(
         (unpack(item.record, item.sequence) for item in found if is_entry(item)),
         key=lambda entry: entry.header.sequence,
@@ -296,7 +301,7 @@ def check_chain(
         if before is not None and entry.header.sequence != before.header.sequence + 1:
             digest = b""  # pruned between the two
         if digest and entry.header.previous_digest != digest:
-            raise Corrupt(f"entry {entry.header.sequence} does not continue the one before it", identity.name)
+            raise Corrupt(f"entry {entry.header.sequence} does not continue the entry before it", identity.name)
         digest = entry.header.digest
     last = entries[-1].header if entries else None
     if last is not None and (last.sequence, last.digest) != (head.tip_sequence, head.tip_digest):
@@ -307,12 +312,12 @@ def check_chain(
 
 
 def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
-    """Puts entries and pieces under their keys. Entries and snapshots that are here stay as they are."""
+    """Puts entries and pieces under their keys. Existing entries and snapshots are not overwritten."""
     keys = draft.identity.keys
     for item in found:
         place = item.WhichOneof("place")
         if place == "sequence":
-            # One that is here stays: it may have been cut down by a prune since it was archived.
+            # An existing entry stays: a prune may have cut it down to a husk since it was archived.
             txn.put(keys.entry(item.sequence), item.record, overwrite=False)
         elif place == "parts_id":
             txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
@@ -321,7 +326,7 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
 
 
 def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
-    """Whether a snapshot that came is of this line; one that is not is removed."""
+    """Returns whether a fetched snapshot belongs to this line. Removes it if it does not."""
     if version in draft.snapshots:
         return True
     identity = draft.identity
@@ -340,12 +345,12 @@ def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
 
 
 def is_entry(item: PackedRow) -> bool:
-    """Whether a row is a journal entry."""
+    """Returns whether a row is a journal entry."""
     return bool(item.WhichOneof("place") == "sequence")
 
 
 def is_snapshot(item: PackedRow) -> bool:
-    """Whether a row is a piece of a snapshot."""
+    """Returns whether a row is a piece of a snapshot."""
     return bool(item.WhichOneof("place") == "snapshot_version")
 
 
@@ -355,7 +360,7 @@ def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry])
     for entry in entries:
         _index_entry(txn, draft, entry)
         header = entry.header
-        # Always for the first one: what lies before it may come later, with another offset.
+        # The first entry always gets a row: the entries before it may come later, with another offset.
         if header.version and header.sequence - header.version != offset:
             offset = header.sequence - header.version
             txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))

@@ -1,9 +1,8 @@
-"""What becomes of entries that another sidecar's takeover left out of history.
+"""Orphans: keep the entries that are not part of the history after another sidecar took the thread over.
 
-In one transaction the whole copy that is here gets another name, ``<thread>@<epoch>``, and becomes an orphan: nothing
-is moved, no byte of the journal changes, request ids and tags go with it. The old name then leads nowhere on this disk;
-who asks for it gets what the archive has. An orphan can be read and forked, and goes when a person deletes it or the
-thread.
+One transaction renames the whole copy on this disk to ``<thread>@<epoch>``. No byte of its journal changes, and request
+ids and tags stay with it. The old name then leads nowhere on this disk, and a call for it gets the thread from the
+archive. An orphan can be read and forked. It stays until a person deletes the orphan or the thread.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from stateward_sidecar.store.threads import Threads
 
 
 class Orphans:
-    """Sets threads aside, and finds them. Waits for the writer: not for the event loop."""
+    """Makes and finds orphans, and gives threads up. Waits for the writer, so not for the event loop."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def set_aside(self, thread: Thread, common_sequence: int, row: ArchiveRow) -> tuple[str, int]:
-        """Makes an orphan of a thread, if it has entries after ``common_sequence``; else only a copy.
+        """Makes an orphan of a thread if it has entries after ``common_sequence``; else makes it a copy.
 
-        ``row``: what is known of the thread in the archive now. Returns the orphan's name (empty = none was needed) and
-        its newest sequence: entries may have come in until the transaction.
+        ``row``: the new archive row. Returns the orphan's name (empty = none was needed) and its newest sequence,
+        because entries may be added until the transaction.
         """
         write = Write(run=lambda txn, batch: self._run(txn, batch, thread, common_sequence, row), frees_space=True)
         name: str
@@ -44,12 +43,12 @@ class Orphans:
     def release(
         self, thread: Thread, until: int, row: ArchiveRow, keep: Callable[[ArchiveRow], None] | None = None
     ) -> bool:
-        """Gives a thread up, if nothing was committed after ``until``: no write passes from then on. False: something
-        was, and nothing is changed.
+        """Gives a thread up if nothing was committed after ``until``. From then on no write passes.
 
-        Without ``keep`` the row is on disk afterwards. With it the thread is given up in memory only, until HEAD has
-        landed: after a crash before that it must be ours, with its row in the outbox. ``keep`` gets what every reload
-        of the thread must show meanwhile.
+        Returns False, and changes nothing, if a later entry was committed. Without ``keep``, ``row`` is written to
+        disk. With ``keep``, the thread is given up in memory only until HEAD has landed: after a crash before that, the
+        thread must still be ours, with its row in the outbox. ``keep`` gets the row that every reload must show
+        meanwhile.
         """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
@@ -62,7 +61,7 @@ class Orphans:
                 txn.delete(layout.outbox_key(thread.number))
                 draft.thread.in_outbox = False
             else:
-                # Of ``row`` only who may write: nothing may look archived that is not.
+                # Take only the access from ``row``: no entry may look archived before it is.
                 released = ArchiveRow()
                 released.CopyFrom(draft.archive or row)
                 released.access = row.access
@@ -132,7 +131,7 @@ class Orphans:
         return key
 
     def siblings(self, uid: bytes, number: int) -> list[int]:
-        """Numbers of other threads on this disk with the same uid: a thread's orphans, or an orphan's thread."""
+        """Returns the numbers of other threads on this disk with the same uid: orphans, or the thread of an orphan."""
         found = []
         with self._context.engine.read() as txn:
             for _, value in rows(txn, b"N"):
@@ -142,6 +141,6 @@ class Orphans:
         return found
 
     def count(self) -> int:
-        """How many orphans there are on this disk."""
+        """Returns the number of orphans on this disk."""
         with self._context.engine.read() as txn:
             return sum(1 for _ in rows(txn, b"F"))

@@ -1,7 +1,7 @@
-"""Reading what the archive is about to take: a thread's rows at one moment, and its entries one after the other.
+"""Reads threads for the archive: the rows of a thread at one moment, and its entries in order.
 
-Everything is copied out of short transactions. Entries and snapshots that are not archived yet are never pruned, so
-they are still there when a later step reads them.
+Everything is copied in short transactions. Entries and snapshots that are not archived are never pruned, so a later
+step can still read them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads
 
-# Bytes of entries that one transaction reads.
+# How many bytes of entries one transaction reads.
 CHUNK_BYTES = 4 << 20
-# Headers that one transaction reads.
+# How many headers one transaction reads.
 ENTRIES_A_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A thread as it was committed at one moment."""
+    """The committed state of a thread at one moment."""
 
-    thread: Thread  # read for this moment only; nobody else changes it
+    thread: Thread  # a copy, or read for this moment only; nobody changes it
     image: ThreadImage
 
     @property
@@ -44,7 +44,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """Entries with their pieces, in order, as rows of a pack."""
+    """Entries and their pieces, in order, as rows of a pack."""
 
     rows: list[PackedRow]
     headers: list[EntryHeader]
@@ -52,14 +52,14 @@ class Shipment:
 
 
 class Outbox:
-    """Reads for the archive. Runs on its threads."""
+    """Reads for the archive. Runs on the threads of the archive."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
 
     def moment(self, identity: Identity) -> Moment | None:
-        """The thread now; None where it was deleted. Raises Corrupt."""
+        """Returns the thread as it is now; None if it was deleted. Raises Corrupt."""
         context = self._context
         thread = self._copy_hot(identity)
         if thread is None:
@@ -83,7 +83,7 @@ class Outbox:
             return [row for row in list_blobs(txn, identity) if row.sequence <= tip_sequence]
 
     def blob_ids(self, thread: Thread, headers: Iterable[EntryHeader]) -> list[bytes]:
-        """Ids of the blobs that entries completed."""
+        """Returns the ids of the blobs that the entries completed."""
         found, identity = [], thread.identity
         with self._context.engine.read() as txn:
             for header in headers:
@@ -93,11 +93,11 @@ class Outbox:
         return found
 
     def _copy_hot(self, identity: Identity) -> Thread | None:
-        """What is in memory of a thread: the messages are never changed, only replaced."""
+        """Returns a copy of a thread that is in memory; else None. It shares the messages, which never change."""
         live = self._threads.in_memory(identity.number)
         if live is None:
             return None
-        with self._context.writer.publishing:  # else some of it might be newer than the rest
+        with self._context.writer.publishing:  # else some parts might be newer than others
             if live.is_deleted or live.identity.uid != identity.uid:
                 return None
             return Thread(
@@ -106,9 +106,9 @@ class Outbox:
             )  # fmt: skip
 
     def entries(self, thread: Thread, after: int, until: int) -> Iterator[Shipment]:
-        """The entries in (after, until], proved to open, some megabytes at a time. Raises Corrupt.
+        """Yields the entries after ``after`` up to ``until``, some megabytes at a time. Raises Corrupt.
 
-        A number without an entry was pruned, which happens to archived ones only.
+        Each entry is opened, and its digest is checked. A missing entry was pruned after it was archived.
         """
         while after < until:
             shipment = self._chunk(thread, after, until)
@@ -130,7 +130,7 @@ class Outbox:
                 if sequence > until:
                     break
                 entry = unpack(cursor.value(), sequence)
-                # One that came from the archive whole may have been pruned before, and its dictionary with it.
+                # A pruned version may be here as a whole entry from the archive, but without its dictionary.
                 if not entry.is_husk and entry.header.version not in thread.pruned:
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
                 found.append(PackedRow(sequence=sequence, record=entry.record))
@@ -144,7 +144,7 @@ class Outbox:
         return Shipment(found, headers, size)
 
     def snapshot(self, thread: Thread, version: int) -> list[bytes]:
-        """The sealed pieces of a snapshot, proved to open; empty where it is gone. Raises Corrupt."""
+        """Returns the sealed pieces of a snapshot, after opening them; empty if it was removed. Raises Corrupt."""
         identity = thread.identity
         with self._context.engine.read() as txn:
             pieces = [bytes(piece) for _, piece in rows(txn, identity.keys.snapshot_pieces(version))]
@@ -153,7 +153,7 @@ class Outbox:
         return pieces
 
     def dictionaries(self, thread: Thread, wanted: set[int]) -> set[int]:
-        """Those of some snapshots that an entry on this disk needs to be opened. Reads headers, some at a time."""
+        """Returns the snapshots among ``wanted`` that an entry on this disk needs as dictionary. Reads headers only."""
         keys, found, at = thread.identity.keys, set[int](), 0
         with self._context.engine.read() as txn:
             at = replay.place_of(txn, thread, min(wanted))
@@ -173,12 +173,12 @@ class Outbox:
         return found
 
     def digest_at(self, identity: Identity, sequence: int) -> bytes:
-        """The digest of an entry; empty where it is not on this disk."""
+        """Returns the digest of an entry; empty if the entry is not on this disk."""
         with self._context.engine.read() as txn:
             return lines.digest_at(txn, identity, sequence)
 
     def has_entries(self, identity: Identity, first: int, last: int) -> bool:
-        """Whether any entry of a range is on this disk."""
+        """Returns whether any entry from ``first`` to ``last`` is on this disk."""
         with self._context.engine.read() as txn:
             cursor = txn.cursor()
             return bool(cursor.set_range(identity.keys.entry(first))) and bytes(cursor.key()) <= identity.keys.entry(
@@ -187,7 +187,7 @@ class Outbox:
 
 
 def _prove(identity: Identity, entry: Entry, edits: bytes) -> None:
-    """Raises Corrupt unless the entry is what its digest says: a fault of memory or disk must not become history."""
+    """Raises Corrupt unless the entry matches its digest: a fault of memory or disk must not reach the archive."""
     metadata = entry.open_metadata_bytes(identity.cipher, identity.uid)
     if entry_digest(identity.cipher, entry.header, metadata, content_hash(edits)) != entry.header.digest:
-        raise Corrupt("an entry does not have the digest it was given", identity.name, entry.header.version)
+        raise Corrupt("a journal entry does not match its digest", identity.name, entry.header.version)

@@ -1,4 +1,4 @@
-"""Whether every piece on the disk belongs to something: a snapshot that is there, or an entry with large edits."""
+"""Verifies that every piece belongs to a snapshot, or to an entry with large edits."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from stateward_sidecar.store.thread import Thread
 
 
 def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Iterator[StatewardError]:
-    """Pieces that nothing leads to. ``known``: the ids of edits in pieces that the journal named so far."""
+    """Yields pieces that belong to nothing. ``known``: the ids of edits in pieces that the journal has named so far."""
     keys, number = thread.identity.keys, thread.number
     for version in _numbers(txn, keys.all_of(b"S")):
         is_whole = txn.get(keys.snapshot_piece(version, 0)) is not None
         if not is_whole and txn.get(layout.half_key(number, version)) is None:
-            yield Corrupt("pieces of a snapshot that was never finished take room", thread.name, version)
+            yield Corrupt("pieces of an unfinished snapshot take space", thread.name, version)
     if thread.floor_sequence:
-        return  # history that is on its way brings pieces before their entries
+        return  # while history is fetched, pieces are put before their entries
     loose = set(_numbers(txn, keys.all_of(b"P"))) - known
-    if loose:  # of entries that came while the journal was read
+    if loose:  # they may belong to entries that were added while the journal was read
         for key, record in rows_from(txn, keys.entry(1), keys.all_of(b"J")):
             loose.discard(unpack(record, layout.tail_number(key)).header.parts_id)
     for _ in loose:
-        yield Corrupt("pieces of edits that no entry names take room", thread.name)
+        yield Corrupt("pieces of edits that no entry names take space", thread.name)
 
 
 def _numbers(txn: lmdb.Transaction, prefix: bytes) -> Iterator[int]:
-    """The numbers behind a prefix, each once however many pieces it has."""
+    """Yields each number behind a prefix once, however many pieces it has."""
     cursor = txn.cursor()
     found = cursor.set_range(prefix)
     while found and bytes(cursor.key()[: len(prefix)]) == prefix:

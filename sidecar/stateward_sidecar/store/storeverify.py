@@ -1,4 +1,4 @@
-"""The store as a whole: rows that lead nowhere, threads that nothing leads to, and threads that were set back."""
+"""Verifies the store as a whole: rows that lead nowhere, threads without a name, and threads that were set back."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stateward_sidecar.store.thread import Thread, head_uid, load_numbered, rows
 
 
 class StoreVerifier:
-    """What Verify looks at once, beside each thread."""
+    """The checks that Verify does once for the store, beside those of each thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def verify(self) -> Iterator[Finding]:
-        """Rows that lead nowhere, and threads that nothing leads to."""
+        """Yields rows that lead nowhere, and threads without a name or without rows."""
         named, heads, keystore = set(), set[bytes](), self._context.keystore
-        keys = keystore.settled_threads()  # before the transaction, which has all their threads
+        keys = keystore.settled_threads()  # read before the transaction begins, so that it sees all their threads
         with self._context.engine.read() as txn:
             yield from self._verify_feed(txn)
             yield from self._verify_deletions(txn)
             for _, row in rows(txn, b"N"):
-                with suppress(Corrupt):  # found already
+                with suppress(Corrupt):  # reported already
                     named.add(layout.unpack_name(row))
             cursor = txn.cursor()
             found = cursor.set_range(b"T")
@@ -43,10 +43,10 @@ class StoreVerifier:
                     yield self._unnamed(txn, number, head_uid(head))
                 found = cursor.set_range(layout.after(layout.thread_prefix(number)))
         for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
-            yield Finding(reason="CORRUPT", uid=uid.hex(), message="a thread's key is there, and none of its rows")
+            yield Finding(reason="CORRUPT", uid=uid.hex(), message="a thread has a key, but no rows")
 
     def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Every entry has its place among all entries, and every thread one place in each list of its namespace."""
+        """Checks that every entry has its place in the feed, and every thread one place in each list."""
         places: dict[int, set[int]] = {}
         for key, row in rows(txn, b"W"):
             try:
@@ -64,7 +64,7 @@ class StoreVerifier:
         unread = 0
         for _, row in rows(txn, b"N"):
             unread += 1
-            with suppress(StatewardError):  # found already
+            with suppress(StatewardError):  # reported already
                 number, uid = layout.unpack_name(row)
                 thread = load_numbered(txn, self._context.keystore, number, uid)
                 unread -= 1
@@ -75,17 +75,17 @@ class StoreVerifier:
                     yield _in_feed(thread, min(missing), "an entry has no place in the feed")
                 if max(fed, default=0) > thread.head.tip_sequence:
                     message = (
-                        f"the feed of all entries names entry {max(fed)}, and the thread ends at entry "
-                        f"{thread.head.tip_sequence}: it was set back"
+                        f"the feed of all entries names entry {max(fed)}, but the thread ends at entry "
+                        f"{thread.head.tip_sequence}: the thread was set back"
                     )
                     yield _in_feed(thread, max(fed), message)
         wrong = [number for number, keys in listed.items() if keys]
-        for number in wrong if not unread else ():  # a thread that cannot be read is in its lists all the same
-            message = f"thread number {number} is in a list of its namespace in a wrong place"
+        for number in wrong if not unread else ():  # the rows may belong to a thread that cannot be read
+            message = f"thread number {number} is at a wrong place in a list of its namespace"
             yield Finding(reason="CORRUPT", message=message)
 
     def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Every deletion that is still kept can be told of."""
+        """Checks that every deletion record can be read, and has its place in the feed."""
         for key, row in rows(txn, b"D"):
             place = layout.tail_number(key)
             try:

@@ -1,9 +1,9 @@
-"""Reading everything back and saying what is wrong.
+"""Verify: reads everything back, and reports damage.
 
-Per thread: the rows as they are on disk (never what is in memory), every entry opened and digested again, every state
-replayed, every snapshot compared with the replay, every index row compared with what the journal implies. Works
-beside normal operation, a bounded number of records in one transaction; what is pruned or deleted meanwhile is no
-finding. Neither is what a copy lacks because only the archive has it: everything up to its floor.
+For each thread, Verify reads the rows on disk (never what is in memory), opens every entry and computes its digest
+again, replays every state, compares every snapshot with the replay, and compares every index row with the journal.
+It runs beside normal operation, with a bounded number of records in each transaction. What is pruned or deleted
+meanwhile is not a finding. What a copy lacks up to its floor is not a finding either, because the archive has it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from stateward_sidecar.store.thread import MAIN, Thread, load_numbered, rows
 from stateward_sidecar.store.threads import not_found
 
 RECORDS_A_STEP = 500
-# States of recent versions; an older parent is read back from its snapshot.
+# How many states of recent versions are kept. The state of an older parent is replayed from a snapshot.
 STATES_KEPT = 32
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What a thread's journal said so far."""
+    """The facts from a thread's journal so far."""
 
     thread: Thread
     sequence: int = 0
@@ -58,7 +58,7 @@ class _Progress:
     tags: dict[str, int] = field(default_factory=dict)
     states: dict[int, StateTree] = field(default_factory=dict)
     held: replay.Held = field(default_factory=dict)
-    parts: set[int] = field(default_factory=set)  # of large edits that lie in pieces
+    parts: set[int] = field(default_factory=set)  # ids of large edits that are stored in pieces
 
 
 class Verifier:
@@ -68,7 +68,7 @@ class Verifier:
         self._context = context
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyResponse]:
-        """Yields findings and progress; the last one says ``done``. Raises ThreadNotFound."""
+        """Yields findings and progress. The last message has ``done``. Raises ThreadNotFound."""
         records = threads = 0
         for number, uid, name_hash in self._list_threads(request):
             threads += 1
@@ -152,7 +152,7 @@ class Verifier:
         finding: Finding,
         out: list[tuple[Finding | None, int]],
     ) -> bool:
-        """Checks the next entries; False after the last one."""
+        """Checks the next entries. Returns whether more entries follow."""
         thread = progress.thread
         keys, tip = thread.identity.keys, thread.head.tip_sequence
         cursor = txn.cursor()
@@ -170,7 +170,8 @@ class Verifier:
                 version = entry.header.version
                 self._verify_entry(txn, progress, entry)
             except StatewardError as error:
-                # What was pruned since the thread was loaded is no finding; what was pruned before must be whole.
+                # A version that was pruned since the thread was loaded is not a finding. What an earlier prune left
+                # must be intact.
                 is_going = version and version not in thread.pruned and self._was_pruned(txn, thread, version)
                 if not is_going:
                     out.append((_found(finding, error, version, sequence), 0))
@@ -193,21 +194,22 @@ class Verifier:
         self._follow(progress, entry, metadata)
         if is_next and header.previous_digest != previous:
             raise Corrupt("the entry does not follow the one before it")
-        # Pruning takes whole entries only where no retry can ask for them any more.
+        # A prune removes whole entries only if no retry may ask for them.
         in_window = header.sequence - 1 > thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
         is_hole = not is_next and header.sequence - 1 > thread.floor_sequence
         if is_hole and (in_window or not len(thread.pruned)):
-            raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before it are missing")
+            raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
         self._verify_index(txn, thread, entry, metadata)
         if header.version and (header.version in thread.pruned or header.version <= thread.floor_version):
-            return  # its edits are gone, or what they need is in the archive
+            return  # the edits are pruned, or what they need is in the archive only
         edits = (
             replay.read_edits(txn, identity, entry, self._context.cache, progress.held) if header.edit_bytes else b""
         )
         if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
             raise Corrupt("the entry's digest does not match its content")
         if header.kind == ENTRY_KIND_CHECKPOINT:
-            with suppress(HistoryElsewhere):  # between the floor and the first snapshot after it
+            # A version between the floor and the first snapshot after it needs history that only the archive has.
+            with suppress(HistoryElsewhere):
                 self._verify_state(txn, progress, entry, edits)
 
     def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
@@ -241,7 +243,7 @@ class Verifier:
 
     @staticmethod
     def _verify_marks(txn: lmdb.Transaction, thread: Thread) -> Iterator[StatewardError]:
-        """Rows by which sweep and lists find a thread, and the snapshots that branches name."""
+        """Checks the rows by which the sweep finds a thread, and the snapshots that branches name."""
         head, number = thread.head, thread.number
         second = expire_second(head)
         if second and txn.get(layout.expiry_key(second, number)) is None:
@@ -256,7 +258,7 @@ class Verifier:
     def _verify_state(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, edits: bytes) -> None:
         thread, header = progress.thread, entry.header
         version, parent = header.version, header.parent_version
-        fresh = Cache(0)  # what is in memory proves nothing
+        fresh = Cache(0)  # read everything from disk: the states in memory prove nothing
         stored = None
         if version in thread.snapshots:
             content, digest = replay.read_snapshot(txn, thread.identity, version)
@@ -286,7 +288,7 @@ class Verifier:
             raise Corrupt("a snapshot differs from the state that its version has")
 
     def _compare(self, txn: lmdb.Transaction, progress: _Progress) -> Iterator[StatewardError]:
-        """What the journal implies against the rows that were read first."""
+        """Compares the rows that were read first with the journal."""
         thread = progress.thread
         name = thread.name
         for version in range(thread.floor_version + 1, thread.head.last_version + 1):
@@ -308,7 +310,7 @@ class Verifier:
             yield Corrupt("a branch or tag row is missing", name)
 
     def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, version: int) -> bool:
-        """True where the version was pruned since the thread's rows were read."""
+        """Returns whether the version was pruned since the thread's rows were read."""
         try:
             return version in load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid).pruned
         except StatewardError:
