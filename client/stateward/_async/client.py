@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
 from stateward._async.archive import AsyncArchive
@@ -17,7 +16,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
-from stateward._operations import drain, handoff, leases, migration_run, reading, saving, signals, threads
+from stateward._operations import handoff, leases, migration_run, reading, saving, signals, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
@@ -113,9 +112,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -353,4 +350,4 @@ class AsyncClient:
         long archiving may take, at most an hour; None = the daemon's --grace. If `result.dirty_threads` is 0, the
         machine can be removed; otherwise call again. `undo` ends the drain, as a restart does.
         """
-        return await self._session.run(drain.drain(grace, undo))
+        return await self._session.run(threads.drain(grace, undo))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from stateward._io.aio.background import Alarm, Background, keep_up
@@ -32,9 +31,7 @@ class AsyncHeldLease(LeaseShell):
         Background("stateward-lease", lambda: self._keep(ended))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.release()
 
     async def check(self) -> Lease:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from stateward import values
 from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan
-from stateward._operations.steps import Operation, ThreadRef
+from stateward._operations.steps import Operation, ThreadRef, check_options
 from stateward._operations.tools import ToolCall, Tools, spread
 from stateward.durations import Duration, span
 from stateward.effects import EffectState
@@ -35,9 +35,7 @@ class CachePlan:
     """A read that is kept under the hash of its arguments."""
 
     def __init__(self, tool: str, args: Any, call: ToolCall, options: CacheOptions) -> None:
-        unknown = options.keys() - CacheOptions.__optional_keys__
-        if unknown:
-            raise TypeError(f"cached has no option {', '.join(sorted(unknown))}")
+        check_options(options, CacheOptions, "cached")
         max_age = options.get("max_age")
         self.max_age = None if max_age is None else span(max_age, "max_age")
         self.call = call

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
 from stateward import values
 from stateward._operations import threads
 from stateward._operations.retry import Backoff
-from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, check_options, new_request_id
 from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.durations import Duration, seconds
-from stateward.effects import NOT_HAPPENED, EffectState, Happened, RecordedEffect
+from stateward.effects import NOT_HAPPENED, Effect, EffectState, Happened, RecordedEffect
 from stateward.errors import (
     ClaimLost,
     EffectFailed,
@@ -22,6 +22,7 @@ from stateward.errors import (
     StatewardError,
 )
 from stateward.models import Durability, choice_number
+from stateward.options import ThreadOptions
 from stateward.v1 import effect_service_pb2 as service
 from stateward.v1.lease_pb2 import Holder
 
@@ -66,9 +67,7 @@ class Plan:
     """What is to be done about one effect, checked before anything is claimed."""
 
     def __init__(self, key: str, call: Callable[[str], ToolCall], options: EffectOptions) -> None:
-        unknown = options.keys() - EffectOptions.__optional_keys__
-        if unknown:
-            raise TypeError(f"an effect has no option {', '.join(sorted(unknown))}")
+        check_options(options, EffectOptions, "an effect")
         if not isinstance(key, str):
             raise TypeError(f"key takes a text, not {key!r}")
         self.key, self.call = key, call
@@ -303,3 +302,47 @@ def describe(error: Exception) -> str:
     """Type and text of an error, as it is recorded."""
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
     return text[:DETAIL_BYTES_MAX].decode(errors="ignore")
+
+
+def put_effects(
+    ref: ThreadRef,
+    effects: Iterable[Effect],
+    durability: Durability | str | None,
+    create: ThreadOptions | None,
+) -> Operation[int]:
+    """Records results; how many were not there before."""
+    request = ref.about(
+        service.PutEffectsRequest,
+        effects=[each.to_proto() for each in effects],
+        request_id=new_request_id(),
+        durability=choice_number(Durability, durability),
+        lease_token=ref.held.for_call(),
+        create=None if create is None else create.to_proto(),
+    )
+    response: service.PutEffectsResponse = yield Call("PutEffects", request)
+    if response.durability < request.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    return response.written
+
+
+def list_effects(
+    ref: ThreadRef, anchor: str | None, names: Iterable[str], key: str, with_values: bool
+) -> service.ListEffectsRequest:
+    """The request for the first page."""
+    if isinstance(names, str):
+        raise TypeError("names takes a list of names, not one name")
+    return ref.about(
+        service.ListEffectsRequest,
+        anchor=anchor or "",
+        all_anchors=anchor is None,
+        names=names,
+        key=key,
+        without_values=not with_values,
+    )
+
+
+def read_effects(request: service.ListEffectsRequest) -> Operation[list[RecordedEffect]]:
+    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    page: service.ListEffectsResponse = yield Call("ListEffects", request)
+    request.page_token = page.next_page_token
+    return list(map(RecordedEffect.from_proto, page.effects))

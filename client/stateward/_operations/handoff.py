@@ -11,7 +11,7 @@ from stateward._operations import leases, threads
 from stateward._operations.reading import hydrate_stored
 from stateward._operations.retry import Backoff
 from stateward._operations.saving import SaveOptions, begin_merge, merge, save, store_values
-from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id
+from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id, read_pages
 from stateward.durations import Duration, seconds
 from stateward.errors import (
     HandoffTaken,
@@ -223,11 +223,7 @@ def take_any(
     for the others; where there are none, this waits for it."""
     unwaiting, backoff = replace(taking, wait_s=0), Backoff(FIRST_POLL_S, MAX_POLL_S, taking.wait_s)
     while True:
-        infos: list[ThreadInfo] = []
-        while True:
-            infos += yield from threads.read_threads(request)
-            if not request.page_token:
-                break
+        infos = yield from read_pages(threads.read_threads, request)
         held: LeaseHeld | NotOwner | None = None
         # What was taken and not begun comes first: this taker may have died there.
         for info in sorted((each for each in infos if is_for(each.wait_id, to)), key=_waits_since):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from stateward._operations.steps import Operation, timestamp
+from stateward._operations.steps import Operation, read_pages, timestamp
 from stateward._operations.threads import read_threads
 from stateward.models import ThreadInfo, read_time
 from stateward.v1 import thread_service_pb2 as threads
@@ -85,10 +85,7 @@ class ThreadList:
 
 def read_all(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
     """The whole list."""
-    found, listing = list[ThreadInfo](), ThreadList(request)
-    while listing.page_token:
-        found += yield from listing.next_page()
-    return found
+    return (yield from read_pages(ThreadList.next_page, ThreadList(request)))
 
 
 def _newest(found: list[ThreadInfo]) -> datetime | None:

@@ -22,9 +22,8 @@ from stateward import values
 from stateward._operations.logs import decode_entries, page_request, prepare_reading, read_page
 from stateward._operations.reading import hydrate
 from stateward._operations.saving import begin_merge, merge, store_values
-from stateward._operations.steps import Await, Operation, ThreadRef
+from stateward._operations.steps import Await, Operation, ThreadRef, limited
 from stateward._operations.threads import get_thread
-from stateward._operations.timelimit import limited
 from stateward.errors import DeadlineExceeded, EditConflict, Exhausted, NotFound, OwnershipLost, Unavailable
 from stateward.models import Access, Status
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

@@ -13,7 +13,7 @@ from stateward._operations import threads
 from stateward._operations.migration_lease import Patience
 from stateward._operations.reading import hydrate, hydrate_stored
 from stateward._operations.retry import race_backoff
-from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, new_request_id
+from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, check_options, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.collected import Collected
 from stateward._state.log import Log
@@ -233,9 +233,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 
 def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
     """A SaveRequest without expectation and content."""
-    unknown = options.keys() - SaveOptions.__optional_keys__
-    if unknown:
-        raise TypeError(f"save has no option {', '.join(sorted(unknown))}")
+    check_options(options, SaveOptions, "save")
     fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, write in _WRITERS.items():
         if name in fields:

@@ -202,6 +202,33 @@ class ThreadRef:
         return self.about(kind, branch=self.branch, **fields)
 
 
+def check_options(options: Mapping[str, Any], known: Any, what: str) -> None:
+    """Raises TypeError for an option that the TypedDict `known` has not."""
+    unknown = options.keys() - known.__optional_keys__
+    if unknown:
+        raise TypeError(f"{what} has no option {', '.join(sorted(unknown))}")
+
+
+def read_pages(read: Callable[[Any], Operation[list[T]]], request: Any) -> Operation[list[T]]:
+    """Everything that a list has: `read` takes the request, and moves its page token on."""
+    found = yield from read(request)
+    while request.page_token:
+        found = found + (yield from read(request))
+    return found
+
+
+def limited(operation: Operation[T], left_s: Callable[[], float]) -> Operation[T]:
+    """The same operation; each of its calls may take, and be tried again for, at most so many seconds."""
+
+    def perform(step: Call | Pause | Await) -> Operation[object]:
+        if isinstance(step, Call):
+            most_s = left_s()
+            step = replace(step, deadline_s=most_s if step.deadline_s is None else min(step.deadline_s, most_s))
+        return (yield step)
+
+    return through(operation, perform)
+
+
 def new_request_id() -> str:
     """128 random bits."""
     return os.urandom(16).hex()

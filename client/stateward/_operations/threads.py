@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict, Unpack
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, timestamp, version_ref
-from stateward.admin import ServerInfo, Stats
+from stateward._operations.steps import (
+    Call,
+    Operation,
+    ThreadRef,
+    check_options,
+    new_request_id,
+    timestamp,
+    version_ref,
+)
+from stateward.admin import DrainResult, ServerInfo, Stats
 from stateward.durations import Duration, seconds, span
 from stateward.errors import DeadlineExceeded, NotArchivedYet
 from stateward.models import (
@@ -28,6 +36,12 @@ from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import thread_service_pb2 as threads
+
+# Beyond the grace time: the daemon answers a little before the deadline with what it has done.
+DRAIN_MARGIN_S = 5.0
+# What a call may take where the daemon's own grace time counts, which is not known here.
+DRAIN_DEADLINE_S = 3600.0
+GRACE_MAX_S = 3600.0
 
 
 class ThreadFilters(TypedDict, total=False):
@@ -73,46 +87,39 @@ def get_thread(ref: ThreadRef) -> Operation[ThreadInfo]:
     return ThreadInfo.from_proto(response.thread)
 
 
-def list_threads(
-    namespace: str,
-    *,
-    statuses: Iterable[Status | str | int] = (),
-    status: Status | str | int | None = None,
-    step: int | None = None,
-    updated_within: Duration | None = None,
-    labels: Mapping[str, str] | None = None,
-    name_prefix: str = "",
-    updated_after: datetime | None = None,
-    updated_before: datetime | None = None,
-    min_step: int | None = None,
-    max_step: int | None = None,
-    page_size: int = 0,
-) -> threads.ListThreadsRequest:
+_KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("step", "min_step", "max_step", "page_size"), (SupportsIndex, "a whole number")),
+    "updated_before": (datetime, "a datetime"),
+    "name_prefix": (str, "a text"),
+    "labels": (Mapping, "a dict of texts"),
+}
+
+
+def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.ListThreadsRequest:
     """The request for the first page. TypeError where one thing is said in two ways, or is not of its kind."""
-    for name, number in {"step": step, "min_step": min_step, "max_step": max_step, "page_size": page_size}.items():
-        _require(name, number, SupportsIndex, "a whole number")
-    _require("updated_before", updated_before, datetime, "a datetime")
-    _require("name_prefix", name_prefix, str, "a text")
-    _require("labels", labels, Mapping, "a dict of texts")
-    if labels and not all(isinstance(text, str) for pair in labels.items() for text in pair):
+    check_options(filters, ThreadFilters, "a list of threads")
+    given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    for name in given.keys() & _KINDS.keys():
+        _require(name, given[name], *_KINDS[name])
+    labels, statuses = given.get("labels", {}), given.pop("statuses", ())
+    if not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise TypeError(f"labels takes a dict of texts, not {labels!r}")
     if isinstance(statuses, str):
         raise TypeError(f"statuses takes a list; status takes one, such as {statuses!r}")
-    if status is not None:
-        statuses = [status] if not statuses else _said_twice("status", "statuses")
-    if step is not None:
-        is_free = min_step is None and max_step is None
-        min_step = max_step = step if is_free else _said_twice("step", "min_step and max_step")
+    if "status" in given:
+        statuses = [given.pop("status")] if not statuses else _said_twice("status", "statuses")
+    if "step" in given:
+        if given.keys() & {"min_step", "max_step"}:
+            _said_twice("step", "min_step and max_step")
+        given["min_step"] = given["max_step"] = given.pop("step")
+    after = since(given.pop("updated_within", None), given.pop("updated_after", None))
+    before = given.pop("updated_before", None)
     return threads.ListThreadsRequest(
         namespace=namespace,
         statuses=status_numbers(statuses),  # type: ignore[arg-type]
-        labels=dict(labels or {}),
-        name_prefix=name_prefix,
-        updated_after=timestamp(since(updated_within, updated_after)),
-        updated_before=timestamp(updated_before),
-        min_step=min_step,
-        max_step=max_step,
-        page_size=page_size,
+        updated_after=timestamp(after),
+        updated_before=timestamp(before),
+        **given,
     )
 
 
@@ -318,3 +325,11 @@ def server_info() -> Operation[ServerInfo]:
 def stats() -> Operation[Stats]:
     """Counts and sizes of the daemon."""
     return Stats.from_proto((yield Call("GetStats", admin.GetStatsRequest())))
+
+
+def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:
+    """Begins draining, or ends it."""
+    given = None if grace is None else span(grace, "grace", most=GRACE_MAX_S)
+    request = admin.DrainRequest(undo=undo, grace=given)
+    deadline_s = None if undo else DRAIN_DEADLINE_S if given is None else given.total_seconds() + DRAIN_MARGIN_S
+    return DrainResult.from_proto((yield Call("Drain", request, deadline_s)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from stateward._operations import reading, saving, threads
 from stateward._operations.saving import SaveOptions
-from stateward._operations.steps import Await, Operation, ThreadRef
+from stateward._operations.steps import Await, Operation, ThreadRef, read_pages
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.window import Window
@@ -96,8 +96,4 @@ def _labelled(ref: ThreadRef, label: str) -> Operation[list[Checkpoint]]:
 
 def _labelled_of_branch(ref: ThreadRef, branch: str, label: str, before: int | None) -> Operation[list[Checkpoint]]:
     request = reading.list_checkpoints(ref.namespace, ref.thread, branch=branch, before=before, labels={label: "1"})
-    found: list[Checkpoint] = []
-    while True:
-        found += yield from reading.read_checkpoints(request)
-        if not request.page_token:
-            return found
+    return (yield from read_pages(reading.read_checkpoints, request))

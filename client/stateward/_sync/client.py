@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
-from stateward._operations import drain, handoff, leases, migration_run, reading, saving, signals, threads
+from stateward._operations import handoff, leases, migration_run, reading, saving, signals, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
@@ -114,9 +113,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -354,4 +351,4 @@ class Client:
         long archiving may take, at most an hour; None = the daemon's --grace. If `result.dirty_threads` is 0, the
         machine can be removed; otherwise call again. `undo` ends the drain, as a restart does.
         """
-        return self._session.run(drain.drain(grace, undo))
+        return self._session.run(threads.drain(grace, undo))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from stateward._io.blocking.background import Alarm, Background, keep_up
@@ -33,9 +32,7 @@ class HeldLease(LeaseShell):
         Background("stateward-lease", lambda: self._keep(ended))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def check(self) -> Lease:

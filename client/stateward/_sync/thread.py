@@ -24,7 +24,6 @@ from stateward._operations import (
     migrating,
     ownership,
     reading,
-    recording,
     saving,
     signals,
     threads,
@@ -34,16 +33,15 @@ from stateward._operations import windows as sliding
 from stateward._operations.before import TERM_S, Check
 from stateward._operations.caching import CacheOptions, CachePlan
 from stateward._operations.cadence import EVERY_MIN_S, Cadence, check_sigterm
-from stateward._operations.effects import EffectOptions, Plan
+from stateward._operations.effects import EffectOptions, Plan, put_effects
 from stateward._operations.leases import WAIT_MAX_S
 from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
-from stateward._operations.steps import Operation, ThreadRef, projection
+from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.timelimit import limited
 from stateward._operations.tools import Tools, bind_arguments
 from stateward._sync.autosave import Autosave, BeforeStep
 from stateward._sync.leases import HeldLease
@@ -434,8 +432,8 @@ class Thread:
 
         `names` and `key` select effects. `values=False` leaves the results out.
         """
-        request = recording.list_effects(self._ref, anchor, names, key, values)
-        found: Iterator[RecordedEffect] = self._session.read_list(recording.read_effects, request)
+        request = effects.list_effects(self._ref, anchor, names, key, values)
+        found: Iterator[RecordedEffect] = self._session.read_list(effects.read_effects, request)
         return found
 
     def put_effects(
@@ -450,7 +448,7 @@ class Thread:
         Raises ClaimLost if another caller holds the claim on one of them. `save(state, effects=…)` records results
         together with a version.
         """
-        return self._run(recording.put_effects(self._ref, effects, durability, create))
+        return self._run(put_effects(self._ref, effects, durability, create))
 
     def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
         session = self._session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stateward._io.aio.connection import Connection, drive
@@ -43,9 +42,7 @@ class AsyncStream(Generic[T]):
         await self._pump()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

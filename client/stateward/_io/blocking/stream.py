@@ -7,7 +7,6 @@ import os
 import threading
 import time
 import weakref
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from stateward._io.blocking.connection import Connection, drive
@@ -45,9 +44,7 @@ class Stream(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
