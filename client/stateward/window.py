@@ -12,6 +12,7 @@ the next save.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +22,11 @@ CHARACTERS_PER_TOKEN = 4
 Summarise = Callable[[Any, list[Any]], Any]
 
 
-def as_text(entry: Any) -> str:
-    """About what a model would be shown of an entry."""
-    if isinstance(entry, str):
-        return entry
-    return json.dumps(entry, default=str, ensure_ascii=False)
-
-
 def estimate_tokens(entry: Any) -> int:
-    """About how many tokens an entry takes: a quarter of its characters, as JSON or as text."""
-    return max(len(as_text(entry)) // CHARACTERS_PER_TOKEN, 1)
+    """Returns about how many tokens a text, or an entry of a log as JSON, takes: one for every four characters, which
+    is what English text takes with most models."""
+    text = entry if isinstance(entry, str) else json.dumps(entry, default=str, ensure_ascii=False)
+    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from stateward import State
 from stateward.agent import AgentState, ModelParameters, build_resume_context
-from stateward.agent.resume import estimate_tokens
 from stateward.models import Checkpoint
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.signal_pb2 import Signal
+from stateward.window import estimate_tokens
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # From the most important to the least, as the module promises.

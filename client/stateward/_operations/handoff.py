@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stateward import values
 from stateward._operations import leases, threads
+from stateward._operations.merging import ANY, set_slot
 from stateward._operations.reading import hydrate_stored
 from stateward._operations.retry import Backoff
-from stateward._operations.saving import SaveOptions, begin_merge, merge, save, store_values
+from stateward._operations.saving import SaveOptions, save
 from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id, read_pages
 from stateward.durations import Duration, seconds
 from stateward.errors import (
@@ -90,12 +90,7 @@ def _save_handoff(ref: ThreadRef, handoff: Handoff, state: State | None, options
     if state is not None:
         state.slots[SLOT] = handoff.to_slot()
         return (yield from save(ref, state, options))
-    request = yield from begin_merge("hand_over", ref, options)
-    edit = request.diff.edits.add().set_slot
-    edit.slot = SLOT
-    stored = yield from store_values(ref, [values.encode(handoff.to_slot(), f"slots.{SLOT}")], options)
-    edit.value.CopyFrom(stored[0])
-    return (yield from merge(ref, request))
+    return (yield from set_slot(ref, SLOT, handoff.to_slot(), ANY, options, what="hand_over"))
 
 
 def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:

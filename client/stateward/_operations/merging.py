@@ -48,10 +48,12 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
     return int(state.slots[slot])
 
 
-def set_slot(ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions) -> Operation[Checkpoint]:
-    """Sets one slot, if it holds what is expected."""
+def set_slot(
+    ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions, what: str = "set_slot"
+) -> Operation[Checkpoint]:
+    """Sets one slot, if it holds what is expected. Errors call the operation `what`."""
     require_kept(ref, slot)
-    request = yield from begin_merge("set_slot", ref, options)
+    request = yield from begin_merge(what, ref, options)
     edit = request.diff.edits.add().set_slot
     edit.slot = slot
     encoded = values.encode_slot(value, f"slots.{slot}")

@@ -10,24 +10,18 @@ was read without, is said in the last line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, zip_longest
 from typing import Any
 
 from stateward.agent._sections import Entry, Section, Sections
 from stateward.state import State
+from stateward.window import estimate_tokens
 
 DEFAULT_BUDGET_TOKENS = 4000
-CHARACTERS_PER_TOKEN = 4
 
 Remark = Callable[[list[tuple[Section, int]]], str]
 """Says what is missing: of each section, how many items."""
-
-
-def estimate_tokens(text: str) -> int:
-    """Four characters a token: what English text takes with most models, and no more than a guess."""
-    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
 def build_resume_context(
