@@ -169,7 +169,7 @@ def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> Non
     newest = dict(pair.bucket.objects)
     pair.set_back()
     for _ in range(2):
-        with pytest.raises(Corrupt, match="somebody set the bucket back"):
+        with pytest.raises(Corrupt, match="the bucket was set back"):
             pair.b.words()
         (shown,) = pair.b.store.lister.threads(ListThreadsRequest(namespace=NAMESPACE)).threads
         assert (shown.sequence, shown.archived_sequence) == (3, 2)

@@ -1,6 +1,7 @@
-"""The archive of one daemon: its parts put together, and what services ask of it.
+"""The archive of one daemon: it puts the parts together, and services call it.
 
-Everything here but ``holds`` and ``wait`` blocks for the bucket, and runs in ``lanes``.
+These methods may wait for the bucket, so callers run them in ``lanes``: ``confirm``, ``own``, ``know``, ``complete``,
+``heal``, ``fetch_blob``, ``delete``, ``flush`` and ``detach``. ``ship_all`` and ``close`` wait for it, too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log, persist
 
-# From then on a call that needs the archive is refused before anything is committed.
+# If the bucket has been away for longer, a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
 
 
@@ -76,28 +77,29 @@ class Archive:
         context.archive = hooks
 
     def start(self) -> None:
-        """Ships what the last process left."""
+        """Starts shipping, also the entries that the last process left unarchived."""
         self.desk.boots = remember_boot(self.desk.store, self.desk.boot_id)
         self.desk.former = find_former_boots(self.desk.store, self.desk.boot_id)
         self.schedule.start()
         finding = partial(persist, "outbox", self._find_dirty, self.desk.is_stopping)
         threading.Thread(target=finding, name="outbox", daemon=True).start()
 
-    # -- what a call asks -----------------------------------------------------------------------------------------
+    # -- for calls ------------------------------------------------------------------------------------------------
 
     def holds(self, namespace: str, name: str) -> Thread | None:
-        """The thread, if it is in memory and this process may write it. Asks nobody."""
+        """Returns the thread if it is in memory and this process may write it, else None. Makes no request."""
         thread = self.desk.store.threads.cached(namespace, name)
         return thread if thread is not None and thread.number in self.desk.holds else None
 
     def may_write(self, namespace: str, name: str) -> bool:
-        """Whether the next write passes without asking anybody: the thread is held, and not being given up."""
+        """Returns True if the next write needs no request: this process holds the thread and is not giving it up."""
         thread = self.holds(namespace, name)
         hold = self.desk.holds.get(thread.number) if thread is not None else None
         return hold is not None and hold.given_up is None
 
     def is_fresh(self, namespace: str, name: str) -> bool:
-        """Whether a thread may be read as it is in memory: held, and HEAD was ours a moment ago. Asks nobody."""
+        """Returns True if a thread may be read as it is in memory: this process holds it, and HEAD was ours a moment
+        ago. Makes no request."""
         thread = self.desk.store.threads.cached(namespace, name)
         hold = self.desk.holds.get(thread.number) if thread is not None else None
         return hold is not None and self.desk.is_fresh(hold)
@@ -118,7 +120,10 @@ class Archive:
         self.attacher.know((namespace, name))
 
     def complete(self, namespace: str, name: str, *, for_retry: bool = False) -> None:
-        """Fetches older history, or only what a retry may ask for. See ``History.complete``, ``Window.complete``."""
+        """Fetches all older history, or with ``for_retry`` only the entries that a retry may ask for.
+
+        See ``History.complete`` and ``Window.complete``.
+        """
         if for_retry:
             self.attacher.window.complete((namespace, name))
         else:
@@ -133,32 +138,34 @@ class Archive:
         self._blobs.fetch((namespace, name), blob_id)
 
     def delete(self, request: DeleteThreadRequest) -> bytes:
-        """Makes a thread unreadable in the archive, and returns its uid; see ``Remover.remove``."""
+        """Makes a thread unreadable in the archive and returns its uid. See ``Remover.remove``."""
         self._check_running()
         return self._remover.remove(request)
 
     def check_reachable(self) -> None:
-        """Raises ArchiveUnavailable where a promise to archive would be made in vain."""
+        """Raises ArchiveUnavailable if the bucket has been away for longer than ``AWAY_S``."""
         wire = self.desk.wire
         if wire.away_s > AWAY_S:
             wire.ask_again()
-            raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written")
+            raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written; try again later")
 
     def check_archivable(self, namespace: str, name: str) -> None:
-        """Raises Corrupt for a thread of which nothing is archived until a person has looked."""
+        """Raises Corrupt if the thread is rolled back: nothing of it is archived until a person repairs its HEAD."""
         hold = self._find_hold((namespace, name))
         if hold is not None and hold.is_rolled_back:
             raise set_back(name)
 
     def wait(self, line: Thread, sequence: int) -> Future[None] | None:
-        """What is done when a place of a line is archived; None where it is already. Raises Fenced for what is no
-        history, now or through what is returned."""
+        """Returns a future that is done once an entry of a line is archived, or None if it is archived already.
+
+        Raises Fenced if the entry is not part of the thread's history. The future raises Fenced if that happens later.
+        """
         if self._is_archived(line, sequence):
             return None
         number, waiters = line.number, self.desk.waiters
         future = waiters.add(number, sequence)
         try:
-            is_archived = self._is_archived(line, sequence)  # meanwhile
+            is_archived = self._is_archived(line, sequence)  # it may have been archived before the future was added
         except Fenced:
             waiters.drop(number, future)
             raise
@@ -177,7 +184,7 @@ class Archive:
         return sequence <= live.archived_sequence
 
     def line(self, line: Thread) -> Thread:
-        """A line as it is now, whatever name it has; as it was where it was deleted."""
+        """Returns a line as it is now, under whatever name. Returns ``line`` itself if the line was deleted."""
         live = self.in_memory(line)
         if live is None:
             with self.desk.context.engine.read() as txn:
@@ -185,17 +192,20 @@ class Archive:
         return live or line
 
     def in_memory(self, line: Thread) -> Thread | None:
-        """The same, without a look at the disk; None where that is needed."""
+        """Returns a line as it is in memory, or None if it is only on disk."""
         return self.desk.store.threads.in_memory(line.number)
 
     def flush(self, namespace: str, name: str) -> None:
-        """Archives what is committed of a thread now. Raises what hinders it."""
+        """Archives what is committed of a thread now. Does nothing if this process does not hold it.
+
+        Raises ArchiveUnavailable, Corrupt.
+        """
         thread = self.holds(namespace, name)
         if thread is not None:
             self._ship(thread.number)
 
     def detach(self, namespace: str, name: str) -> None:
-        """Archives what is committed, and gives the thread up. Raises NotOwner, ArchiveUnavailable, Corrupt."""
+        """Archives what is committed and gives the thread up. Raises NotOwner, ArchiveUnavailable, Corrupt."""
         name_of: Name = namespace, name
         self._check_running()
         if self.attacher.is_detached(name_of):
@@ -205,13 +215,13 @@ class Archive:
             if hold is None:
                 if self.attacher.is_detached(name_of):
                     return
-                if self.attacher.is_own(name_of):  # it was not in memory, or its copy was deleted on this disk
+                if self.attacher.is_own(name_of):  # the thread was not in memory, or its copy was deleted on this disk
                     self.attacher.own(name_of, must_exist=True)
                     continue
-                raise NotOwner(f"thread {name!r} is another sidecar's: it is not ours to give up", thread=name)
+                raise NotOwner(f"another sidecar owns thread {name!r}: only the owner can detach it", thread=name)
             self.check_archivable(namespace, name)
             self._shipper.ship(hold, detach=True)
-        raise NotOwner(f"thread {name!r} is written all the time, so that it cannot be given up", thread=name)
+        raise NotOwner(f"thread {name!r} cannot be detached while it is written constantly; try again", thread=name)
 
     def _find_hold(self, name: Name) -> Hold | None:
         thread = self.holds(*name)
@@ -236,14 +246,14 @@ class Archive:
     # -- in the writer --------------------------------------------------------------------------------------------
 
     def _on_entry(self, thread: Thread, stored_bytes: int) -> None:
-        """After a commit: something of this thread is to be archived."""
+        """Runs after a commit: the thread has something to archive."""
         desk = self.desk
         hold = desk.holds.get(thread.number)
         if hold is None:
             identity = thread.identity
             claimed = desk.claimed.pop((identity.namespace, thread.name), None)
             if claimed is None or thread.archive is None:
-                self.schedule.add(thread.number)  # let go in the middle of the call: HEAD is asked again
+                self.schedule.add(thread.number)  # the hold was dropped during the call: the ship reads HEAD again
                 return
             place = desk.place(identity.namespace_keys, thread.name)
             hold = desk.hold(thread, place, thread.archive.head, *claimed)
@@ -264,12 +274,12 @@ class Archive:
 
     def _drop_blob(self, thread: Thread, blob_id: bytes) -> None:
         hold = self.desk.holds.get(thread.number)
-        if hold is not None:  # else a collection of garbage finds it
+        if hold is not None:  # else ``stateward archive gc`` finds the object
             hold.dropped_blobs.add(blob_id)
             self.schedule.add(thread.number)
 
     def _gone(self, thread: Thread) -> None:
-        """Nothing of it is archived any more, and nobody waits for that."""
+        """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""
         self.desk.holds.pop(thread.number, None)
         self.desk.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
 
@@ -283,14 +293,14 @@ class Archive:
                 thread = desk.store.threads.by_number(txn, number)
             if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
                 self._tell(number, thread)
-                return  # given up meanwhile
+                return  # another sidecar owns it now, or it was deleted
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
             except (NotOwner, Fenced) as error:
                 live = desk.store.threads.in_memory(number) or thread
-                if live.access == ACCESS_OWNED:  # it may be ours again when a lease is over
+                if live.access == ACCESS_OWNED:  # it may be ours again once a lease has ended
                     raise ArchiveUnavailable(error.message) from None
-                return  # nothing of ours is lost: it is set aside
+                return  # nothing is lost: our entries were set aside
             hold = desk.holds.get(number)
             if hold is None:
                 return
@@ -300,10 +310,10 @@ class Archive:
         hold.dirty_since = begun if hold.dirty_bytes else 0.0
         if number not in desk.holds and hold.name in desk.fenced:
             with suppress(StatewardError):
-                self.attacher.know(hold.name)  # so that lists show the thread as well, and not only what was set aside
+                self.attacher.know(hold.name)  # lists then show the thread as well, not only its orphan
 
     def _tell(self, number: int, line: Thread | None) -> None:
-        """Whoever waits for a line that is not shipped any more is told what became of it."""
+        """Answers the callers that wait for a line which this process no longer ships."""
         waiters = self.desk.waiters
         if line is not None:
             waiters.archived(number, line.archived_sequence)
@@ -311,7 +321,7 @@ class Archive:
                 waiters.failed(number, fenced_by(line))
 
     def _find_dirty(self) -> None:
-        """At the start: what a crash left unarchived, and what was made before there was an archive."""
+        """Schedules, at the start, the threads that a crash left dirty or that are older than the archive."""
         context = self.desk.context
         try:
             with context.engine.read() as txn:
@@ -322,30 +332,30 @@ class Archive:
         for number in numbers:
             self.schedule.add(number)
         if numbers:
-            log.info("threads have entries that are not archived", threads=len(numbers))
+            log.info("found threads with entries that are not archived", threads=len(numbers))
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def ship_all(self, grace_s: float, on_given: Callable[[], None] = lambda: None) -> tuple[int, int]:
-        """Takes nothing more, and archives and detaches within the grace time; see ``Leaver.leave``."""
+        """Accepts no more calls, and archives and detaches all threads within ``grace_s``. See ``Leaver.leave``."""
         self.desk.is_stopping.set()
         return self.leaver.leave(grace_s, on_given=on_given)
 
     def stop(self) -> None:
-        """Begins nothing more, and writes down what is known. Does not wait for the bucket."""
+        """Starts nothing more, and writes the rows of shipped threads. Does not wait for the bucket."""
         self.desk.is_stopping.set()
         self.schedule.close()
 
     def close(self) -> None:
-        """Ends all threads. Waits for requests that are under way."""
+        """Ends the archive's workers. Waits for requests that are under way."""
         self.stop()
         self.lanes.close(wait=True)
         self.desk.wire.close()
 
-    # -- how it does ----------------------------------------------------------------------------------------------
+    # -- statistics -----------------------------------------------------------------------------------------------
 
     def stats(self) -> ArchiveStats:
-        """Lag and traffic. Reads memory, and the names for the orphans."""
+        """Returns lag and traffic. Reads memory, and the index of names to count the orphans."""
         desk, traffic = self.desk, self.desk.wire.traffic
         now = desk.context.clock.monotonic()
         stats = ArchiveStats(

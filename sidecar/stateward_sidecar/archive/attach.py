@@ -1,8 +1,8 @@
-"""Taking threads, and giving them up: who may write is decided by conditional writes of HEAD, never by a clock.
+"""Attaches threads, keeps copies of other sidecars' threads up to date, and releases threads.
 
-A thread is free when its HEAD says detached, when a process of this data directory wrote it, or when its write id did
-not change for the lease time on our own monotonic clock. An idle owner looks free, and is: it finds out at its next
-ship, or at the first read after the time for which it may believe itself the owner (``Desk.is_fresh``).
+Conditional writes of HEAD decide who may write, never a clock. A thread is free if its HEAD says detached, if a process
+of this data directory wrote HEAD, or if HEAD's write id has not changed for the lease time on our own monotonic clock.
+An idle owner can therefore lose its thread. It notices at its next ship, or at a read that is not ``Desk.is_fresh``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
 
-# Rounds of reading HEAD again after somebody was faster.
+# How often a write to HEAD is tried if other sidecars change HEAD first.
 ROUNDS = 8
 
 
 class Attacher:
-    """Runs on the archive's threads; every method may wait for the bucket."""
+    """Runs on the archive's workers. Every method may wait for the bucket, except ``is_own`` and ``release``."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler) -> None:
         self._desk = desk
@@ -45,20 +45,20 @@ class Attacher:
     # -- for writers ----------------------------------------------------------------------------------------------
 
     def own(self, name: Name, *, take_over: bool = False, must_exist: bool = False) -> None:
-        """Makes this process the one that may write a thread, or a name without a thread.
+        """Makes this process the owner of a thread, or claims a name that has no thread.
 
-        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt; with ``must_exist`` ThreadNotFound.
+        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt, and with ``must_exist`` ThreadNotFound.
         """
         with self._desk.locks.of(name):
             for _ in range(ROUNDS):
                 if self._own(name, take_over=take_over, must_exist=must_exist):
                     return
-        raise ArchiveUnavailable(f"thread {name[1]!r} is changed by others all the time; try again")
+        raise ArchiveUnavailable(f"other sidecars change thread {name[1]!r} all the time; try again")
 
     def _own(self, name: Name, *, take_over: bool, must_exist: bool) -> bool:
-        """One round; False: somebody changed HEAD meanwhile."""
+        """Makes one attempt. Returns False if HEAD changed meanwhile."""
         desk = self._desk
-        claim = desk.hooks.claims.get(name)  # before the thread is looked for: a commit makes one of the other
+        claim = desk.hooks.claims.get(name)  # read before the thread: a commit turns a claim into a thread
         thread = self._local(name)
         hold = desk.holds.get(thread.number) if thread is not None else None
         if hold is not None:
@@ -69,7 +69,7 @@ class Attacher:
             return True
         if thread is not None and thread.access == ACCESS_ORPHAN:
             raise NotOwner(
-                f"thread {name[1]!r} is an orphan: it can be read and forked, and never written", thread=name[1]
+                f"thread {name[1]!r} is an orphan: it can be read, forked and deleted, but not written", thread=name[1]
             )
         if thread is not None and thread.access == ACCESS_OWNED:
             return self.resume(thread, waits=not take_over)
@@ -77,7 +77,7 @@ class Attacher:
         place = desk.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
-            self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not bring it back
+            self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not revive a deleted thread
             return False
         if seen is None and thread is not None and thread.archive is not None:
             raise self._lost_head(name)
@@ -86,7 +86,7 @@ class Attacher:
                 raise not_found(*name)
             return self._claim(name, namespace, place, seen, thread, take_over=take_over)
         if thread is not None and thread.archive is None:
-            # Made here before there was an archive, under a name that is another thread's there.
+            # The thread was made here without the archive, which has another thread of that name.
             return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
         if thread is not None and thread.identity.uid != seen.head.uid:
             assert thread.archive is not None
@@ -96,7 +96,7 @@ class Attacher:
         return self._take(namespace, place, seen, thread)
 
     def _look_again(self, hold: Hold) -> bool:
-        """Whether a thread is still ours: an idle owner may have been replaced, and not know it."""
+        """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""
         seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
         return self._confirm(hold, seen)
 
@@ -107,19 +107,18 @@ class Attacher:
         return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
 
     def confirm(self, name: Name) -> bool:
-        """Whether a thread that this process held is still its own, whenever HEAD was asked last.
-
-        Raises ArchiveUnavailable, Corrupt.
-        """
+        """Returns True if this process holds a thread and HEAD, read now, confirms it. Raises ArchiveUnavailable,
+        Corrupt."""
         with self._desk.locks.of(name):
             thread = self._local(name)
             hold = self._desk.holds.get(thread.number) if thread is not None else None
             return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
     def resume(self, thread: Thread, *, waits: bool = True) -> bool:
-        """The first touch since the start of a thread that was ours: nobody may have taken it meanwhile.
+        """Checks a thread of ours at its first touch since the start: another sidecar may have taken it meanwhile.
 
-        Whether it is still ours; under the lock of its name. Raises NotOwner where it is in doubt, see ``settle``.
+        Returns True if the thread is still ours. The caller holds the lock of its name. Raises NotOwner while another
+        copy of these data may own it, see ``Settler.settle``.
         """
         desk, identity = self._desk, thread.identity
         assert thread.archive is not None
@@ -134,7 +133,7 @@ class Attacher:
         except (ArchiveUnavailable, Corrupt) as error:
             # It was ours when this disk was last used: neither a bucket that is away nor a damaged HEAD stops a commit.
             log.warning(
-                "a thread is used before the archive could be asked", uid=identity.uid_text, error=error.message
+                "a thread is used although its HEAD could not be read", uid=identity.uid_text, error=error.message
             )
             hold = desk.hold(thread, place, known, "")
             hold.is_verified = False
@@ -145,14 +144,14 @@ class Attacher:
         self, name: Name, namespace: NamespaceKeys, place: Place, seen: Seen | None, thread: Thread | None, *,
         take_over: bool,
     ) -> bool:  # fmt: skip
-        """Takes a name that has no thread in the archive, before anybody is answered about it."""
+        """Claims a name without a thread: writes key and HEAD. Returns False if HEAD changed meanwhile."""
         desk = self._desk
         known = self._settler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
         if seen is not None and seen.is_empty and not seen.head.deleted:
             self._check_free(name, place, seen.head, take_over=take_over)
             key = seen.key or desk.keys.find_thread(namespace, place, seen.head.created_epoch)
             if key is None:
-                raise KeyUnavailable(f"the key of thread {name[1]!r} is not in the archive", thread=name[1])
+                raise KeyUnavailable(f"the key of thread {name[1]!r} is missing in the archive", thread=name[1])
             if known is not None and key.uid != known.uid:
                 assert thread is not None
                 return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
@@ -161,7 +160,7 @@ class Attacher:
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
             key = desk.keys.make_thread(namespace, place, epoch, known)
             if known is not None and key.uid != known.uid:
-                raise NotOwner(f"thread {name[1]!r} is being made by another sidecar", thread=name[1])
+                raise NotOwner(f"another sidecar is making thread {name[1]!r}; try again", thread=name[1])
             head = self._first_head(key, epoch, seen)
         data, now = seal_head(namespace, place, head), desk.wire.now()
         try:
@@ -183,12 +182,12 @@ class Attacher:
         return True
 
     def _is_claimed_still(self, name: Name, claim: Claim) -> bool:
-        """Whether a name is still ours for which nothing was saved yet: it may have been claimed long ago, for a save
-        that failed, and whoever was patient has it now."""
+        """Returns True if a claim without a save is still ours. The save may have failed long ago, and another sidecar
+        may have taken the name since."""
         desk = self._desk
         claimed = desk.claimed.get(name)
         if claimed is None or desk.wire.now() - claimed[1] < desk.options.check_s:
-            return True  # without the first one, its thread is being committed
+            return True  # if ``claimed`` is None, the thread is being committed
         namespace = desk.keys.namespace(name[0])
         seen = self._fetcher.look(namespace, desk.place(namespace, name[1]), with_key=False)
         if seen is not None and seen.head.write_id == claim.row.head.write_id:
@@ -210,7 +209,7 @@ class Attacher:
         return head
 
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
-        """Raises NotOwner, or Fenced where it was ours a moment ago, unless the thread may be taken."""
+        """Raises NotOwner if the thread is not free, or Fenced if this process lost it and its orphan still exists."""
         desk = self._desk
         if take_over or head.detached or desk.is_own(head):
             return
@@ -222,7 +221,7 @@ class Attacher:
         raise desk.held(name[1], head, unchanged)
 
     def _take(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> bool:
-        """Pulls what is needed, then writes HEAD under a new epoch."""
+        """Fetches what is needed, then writes HEAD under a new epoch. Returns False if the copy or HEAD changed."""
         desk = self._desk
         if seen.key is None:
             seen = self._settler.with_key(thread, seen) if thread is not None else seen
@@ -230,10 +229,10 @@ class Attacher:
             return False
         have = entries_here(thread) if thread is not None else 0
         if thread is not None and have:
-            self.window.fill(thread, place, seen.head)  # what is here was fetched for a reader
+            self.window.fill(thread, place, seen.head)  # the copy was fetched for a reader
         try:
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
-        except Corrupt:  # perhaps an object that only retries ask for
+        except Corrupt:  # perhaps only retries need the object
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         if thread is not None and not continues(thread, fetched.rows):
             self._settler.part(thread, place, seen)
@@ -256,7 +255,7 @@ class Attacher:
     def _fetch(
         self, namespace: NamespaceKeys, place: Place, seen: Seen, have: int, *, for_writer: bool
     ) -> tuple[Seen, Fetched]:
-        """What HEAD names; where something is missing because HEAD has changed since it was read, of the new one."""
+        """Fetches what HEAD names. If that fails and HEAD has changed, fetches what the new HEAD names instead."""
         while True:
             try:
                 return seen, self._fetcher.fetch(place, seen, have, for_writer=for_writer)
@@ -269,9 +268,9 @@ class Attacher:
     # -- for readers ----------------------------------------------------------------------------------------------
 
     def know(self, name: Name) -> None:
-        """Makes sure that what is on this disk is what HEAD says now, unless this process may write the thread.
+        """Brings this disk's copy up to HEAD. Does nothing if this process owns the thread.
 
-        Raises ThreadNotFound where the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
+        Raises ThreadNotFound if the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
         """
         with self._desk.locks.of(name):
             self._know(name)
@@ -291,7 +290,7 @@ class Attacher:
                 if self.resume(thread):
                     return
             except NotOwner:
-                return  # another copy of these data may own it; HEAD has nothing that is not here
+                return  # another copy of these data may own it; this disk has everything that HEAD has
         thread = self._local(name)
         namespace = desk.keys.find_namespace(name[0])
         if namespace is None:
@@ -310,17 +309,17 @@ class Attacher:
             else:
                 raise self._lost_head(name)
         if seen is None:
-            desk.wire.check_there()  # else nobody knows what there is
+            desk.wire.check_there()  # without the archive, "not found" would be a guess
             raise not_found(*name)
-        desk.observe(place, seen.head)  # whoever reads a thread may want to write it next
+        desk.observe(place, seen.head)  # starts the lease clock: the reader may want to write the thread next
         if seen.head.deleted or seen.is_new_to(thread):
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
 
     def _is_ours_still(self, hold: Hold) -> bool:
-        """Asks for a reader. While the bucket is away, what was ours stays ours: writes of it are committed, too.
+        """Reads HEAD for a reader. While the bucket is away, the thread stays ours, for reads as for commits.
 
-        A request that failed some time ago says nothing of now: this one asks again, and its reader waits.
+        Makes no request if one failed less than ``check_s`` ago. After that, the reader waits for a new request.
         """
         wire = self._desk.wire
         if wire.away_s and wire.now() - wire.failed_at < self._desk.options.check_s:
@@ -332,11 +331,11 @@ class Attacher:
             return True
         try:
             return self._confirm(hold, seen)
-        except ArchiveUnavailable:  # HEAD is gone, and so is all of the archive: it is not mounted
+        except ArchiveUnavailable:  # HEAD and the format object are missing: the archive is not mounted
             return self._desk.holds.get(hold.number) is hold
 
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
-        """Brings a copy up to HEAD, without taking the thread."""
+        """Brings a copy up to HEAD without taking the thread. Returns the thread as it is afterwards."""
         desk = self._desk
         if thread is not None and thread.archive is not None:
             here = thread.archive.head.write_id, entries_here(thread), thread.head.tip_digest
@@ -362,20 +361,20 @@ class Attacher:
     # -- on request -----------------------------------------------------------------------------------------------
 
     def is_detached(self, name: Name) -> bool:
-        """Whether the owner of a thread gave it up. Takes nothing. Raises ThreadNotFound."""
+        """Returns True if the owner of a thread gave it up. Does not take the thread. Raises ThreadNotFound."""
         with self._desk.locks.of(name):
             self._know(name)
             thread = self._local(name)
             return thread is not None and thread.archive is not None and thread.archive.head.detached
 
     def is_own(self, name: Name) -> bool:
-        """Whether the HEAD that was read last was written by a process of this disk. Asks nobody."""
+        """Returns True if a process of this disk wrote the HEAD that was read last. Makes no request."""
         thread = self._local(name)
         return thread is not None and thread.archive is not None and self._desk.is_own(thread.archive.head)
 
     def release(self, hold: Hold, head: ArchiveHead) -> bool:
-        """Makes a copy of what was ours, if ``head`` has all of it; from then on no write passes, until HEAD has landed
-        or ``Settler.take_back`` was called. False: it has not."""
+        """Stops writes to a thread of ours, until HEAD has landed or ``Settler.take_back`` is called. Returns False,
+        and changes nothing, if ``head`` lacks an entry."""
 
         def keep(row: ArchiveRow) -> None:
             hold.given_up = row
@@ -383,12 +382,12 @@ class Attacher:
         return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE), keep)
 
     def _lost_head(self, name: Name) -> Corrupt:
-        """A thread that this disk has a copy of is not new because its HEAD is gone."""
+        """Returns the error for a missing HEAD. A thread that this disk has a copy of does not count as new."""
         self._desk.wire.check_there()
-        return Corrupt("its HEAD is missing in the archive; `stateward archive repair` writes it anew", name[1])
+        return Corrupt("its HEAD is missing in the archive; run `stateward archive repair` to write it again", name[1])
 
     def _is_kept(self, name: Name, fenced: Fenced) -> bool:
-        """Whether what was set aside is still there to be spoken of."""
+        """Returns True if the orphan that an error names still exists."""
         if self._local((name[0], fenced.metadata["orphan"])) is not None:
             return True
         del self._desk.fenced[name]

@@ -1,4 +1,4 @@
-"""What of an object's rows may be put below a copy: what is missing there, and of the copy's own line."""
+"""Selects the rows of an object that belong below a copy: rows that this disk lacks, of the copy's own line."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from stateward_sidecar.store.thread import Thread
 
 
 class Chain:
-    """Entries that come one after the other: each continues the one before it, and the last one is continued here."""
+    """A sequence of entries in which each continues the one before it, and this disk continues the last one."""
 
     def __init__(self, thread: Thread, following: bytes, after: int = 0) -> None:
-        """``following``: the digest of the entry at the floor, as the first one above it says; empty = not said.
-        ``after``: older entries are not wanted."""
+        """``following`` is the digest of the entry at the floor, as the entry above it says; empty if unknown. Entries
+        up to the sequence ``after`` are left out."""
         self.floor = thread.floor_sequence
         self._after = after
         self._name = thread.name
         self._following = following
         self._last, self._digest = 0, b""
-        self._parts = set[int]()  # of what was taken: their pieces come right after them
+        self._parts = set[int]()  # part ids of selected entries: their pieces come right after them
 
     def is_ours(self, header: EntryHeader) -> bool:
-        """False for what stands in the place of the entry that is continued here."""
+        """Returns False if the entry is at the floor but is not the one that this disk continues."""
         return header.sequence != self.floor or self._following in (b"", header.digest)
 
     def missing(self, found: Iterable[PackedRow], key: str) -> Iterator[PackedRow]:
-        """The rows of one object that this disk lacks. Raises Corrupt, naming the object.
+        """Yields the rows of one object that this disk lacks. Raises Corrupt, naming the object.
 
-        A pack may go on above the copy: whoever put that here would leave entries and index rows after its tip.
+        Leaves out entries above the floor. A pack may continue beyond the copy's tip, and its entries would then lie
+        after the tip.
         """
         for row in found:
             if is_entry(row):
@@ -45,7 +46,7 @@ class Chain:
         if header.sequence == self._last + 1 and self._digest and header.previous_digest != self._digest:
             raise Corrupt(f"object {key}: entry {header.sequence} does not continue the one before it", self._name)
         if not self.is_ours(header):
-            raise Corrupt(f"object {key}: entry {header.sequence} is of another line", self._name)
+            raise Corrupt(f"object {key}: entry {header.sequence} belongs to another line", self._name)
         self._last, self._digest = header.sequence, header.digest
         if not self._after < header.sequence <= self.floor:
             return False

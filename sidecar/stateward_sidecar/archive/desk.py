@@ -1,4 +1,4 @@
-"""What all parts of the archive share: the wire, the keys, who we are, and what we hold."""
+"""State that all parts of the archive share: the wire, the keys, this process's ids, and the threads it holds."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
 Name = tuple[str, str]
-# As many as threads that are kept in memory.
+# Equal to the number of threads that stay in memory.
 HOLDS_MAX = 4096
-# HEADs of others of which it is known since when they stand still: a hundred bytes each.
+# HEADs of other owners whose last change is remembered, about 100 bytes each.
 OBSERVED_MAX = 65_536
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A thread that this process may write, and its HEAD as we last knew it. Changed under the lock of its name."""
+    """A thread that this process may write, and its last known HEAD. Changed only under the lock of its name."""
 
     thread: Thread
     place: Place
-    head: ArchiveHead  # without what is inline
+    head: ArchiveHead  # bare: without image, tail and snapshot
     etag: str
-    # False: the bucket was away when it was first touched; HEAD is compared before the next ship.
+    # False if the bucket was away at the first touch: HEAD is compared before the next ship.
     is_verified: bool = True
-    # Of a HEAD that is older than ``head``, or gone: it has the entries up to this one. None = it is not.
+    # If the bucket's HEAD is older than ``head``, or gone: the last entry that the archive has. Else None.
     rolled_back_to: int | None = None
     # Set while a HEAD that gives the thread up is on its way: no write passes, whatever is on disk and in memory.
     given_up: ArchiveRow | None = None
-    # When HEAD was last asked for, or written, and was ours, on the monotonic clock.
+    # When this process last wrote HEAD, or read it and found it ours. Seconds on the monotonic clock.
     checked_at: float = NEVER
-    # Of the entries that HEAD carries, and of its snapshot: what the next HEAD needs again. None = read them again.
+    # The entries and the snapshot that HEAD carries, for the next HEAD. None = they must be read again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None
-    # Uploaded while HEAD still carries its entries.
+    # A pack that was uploaded while HEAD still carries its entries.
     packed: ObjectRef | None = None
-    uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots, by version
-    indexed_snapshots: set[int] | None = None
-    # Snapshots of pruned versions that this disk lacks and entries need, and what was pruned when they were looked for.
+    uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots uploaded the same way, by version
+    indexed_snapshots: set[int] | None = None  # versions of snapshots in indexes; None = not read yet
+    # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
+    # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
     blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
-    # No row names them any more; their objects go once a HEAD of ours says so.
+    # Blobs that no row names any more. Their objects are deleted after the next HEAD of ours has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)
-    # Since the last ship: sealed bytes, and when the oldest entry came.
+    # Sealed bytes since the last ship, and when the oldest of these entries was committed (monotonic clock).
     dirty_bytes: int = 0
     dirty_since: float = 0.0
 
@@ -74,7 +75,7 @@ class Hold:
 
     @property
     def archived_sequence(self) -> int:
-        """The archive has the entries up to this one."""
+        """Sequence of the last entry that the archive has."""
         return self.head.tip_sequence if self.rolled_back_to is None else self.rolled_back_to
 
     @property
@@ -84,14 +85,14 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the archive behaves. Times in seconds."""
+    """Settings of the archive. Times are in seconds."""
 
     url: str
     owner_id: str
     interval_s: float = 1.0
     puts_per_s: float = 50.0
     lease_s: float = 10.0
-    # For how long what this process holds is read without asking.
+    # How long this process reads a thread that it holds without reading HEAD again.
     check_s: float = 10.0
     garbage_grace_s: float = 600.0
     flush_bytes: int = 1 << 20
@@ -99,7 +100,7 @@ class Options:
 
 @dataclass(slots=True, eq=False)
 class Desk:
-    """Shared by the parts below."""
+    """State and components that all parts of the archive use."""
 
     store: Store
     wire: Wire
@@ -114,16 +115,16 @@ class Desk:
     locks: Locks = field(default_factory=Locks)
     waiters: Waiters = field(default_factory=Waiters)
     holds: dict[int, Hold] = field(default_factory=dict)
-    # Names that were claimed for threads without entries: HEAD's etag, and when it was written.
+    # Names claimed for threads that have no entries yet: HEAD's etag, and when HEAD was written or last read.
     claimed: dict[Name, tuple[str, float]] = field(default_factory=dict)
-    # What was taken from this process: told to whoever writes until the thread is attached again.
+    # Threads that another sidecar took from this process. Writes get this error until the thread is attached again.
     fenced: dict[Name, Fenced] = field(default_factory=dict)
-    # HEADs that somebody else holds: write id, and when it was first seen.
+    # HEADs that other sidecars own: the write id, and when it was first seen.
     observed: dict[Place, tuple[bytes, float]] = field(default_factory=dict)
     _observing: threading.Lock = field(default_factory=threading.Lock)
-    # Boot ids of this disk's processes, this one's among them.
+    # Boot ids of this disk's processes, including this one.
     boots: frozenset[bytes] = frozenset()
-    # Those of them that ran before its data were copied or moved here: another copy may live with the same ids.
+    # Boot ids from before the data were copied or moved here: another copy may be in use with the same ids.
     former: frozenset[bytes] = frozenset()
     is_stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -132,14 +133,14 @@ class Desk:
         return self.store.context
 
     def place(self, namespace: NamespaceKeys, name: str) -> Place:
-        """Where a thread lies in the bucket."""
+        """Returns the place of a thread in the bucket."""
         return Place(namespace.id, namespace.names.thread(name))
 
     def hold(
         self, thread: Thread, place: Place, head: ArchiveHead, etag: str, checked_at: float = NEVER,
         rolled_back_to: int | None = None,
     ) -> Hold:  # fmt: skip
-        """Takes a thread into the holds."""
+        """Records that this process may write a thread, and returns the new hold."""
         hold = Hold(thread, place, bare(head), etag, rolled_back_to=rolled_back_to, checked_at=checked_at)
         self.holds[thread.number] = hold
         self.fenced.pop(hold.name, None)
@@ -148,29 +149,29 @@ class Desk:
         for each in (thread, self.store.threads.in_memory(thread.number) or thread):
             each.archived_sequence = hold.archived_sequence
             each.epoch = max(each.epoch, head.epoch)
-        # Also what landed while its answer was lost: no ship follows that would say so.
+        # An earlier ship may have landed although its answer was lost. No later ship would answer its callers.
         self.waiters.archived(thread.number, hold.archived_sequence)
         return hold
 
     def is_fresh(self, hold: Hold) -> bool:
-        """Whether a thread may be read without asking the archive whether another sidecar has taken it meanwhile."""
+        """Returns True if a thread may be read without reading HEAD: nobody can have taken it meanwhile."""
         return self.context.clock.monotonic() - hold.checked_at < self.options.check_s or hold.is_rolled_back
 
     def is_own(self, head: ArchiveHead) -> bool:
-        """Whether a process of this disk wrote a HEAD, and nobody else can have."""
+        """Returns True if a process of this disk wrote a HEAD, and no copy of this disk can have written it."""
         return head.boot_id in self.boots and head.boot_id not in self.former
 
     def held(self, name: str, head: ArchiveHead, unchanged_s: float) -> NotOwner:
-        """The error for a thread that another sidecar has."""
+        """Returns the error for a thread that another sidecar owns."""
         free_in_s = f"{self.options.lease_s - unchanged_s:.1f}"
         return NotOwner(
-            f"thread {name!r} is held by {head.owner_id!r}; if it stays idle it is free in {free_in_s} s",
+            f"thread {name!r} is owned by {head.owner_id!r}; it is free in {free_in_s} s if it stays idle",
             thread=name, owner_id=head.owner_id, epoch=head.epoch, unchanged_s=f"{unchanged_s:.1f}",
             free_in_s=free_in_s,
         )  # fmt: skip
 
     def observe(self, place: Place, head: ArchiveHead) -> float:
-        """For how many seconds a HEAD of somebody else has been seen not to change. Reading it starts the clock."""
+        """Returns for how many seconds a HEAD of another owner has not changed. The first call returns 0."""
         with self._observing:
             now = self.context.clock.monotonic()
             write_id, since = self.observed.pop(place, (b"", now))
@@ -182,28 +183,28 @@ class Desk:
             return now - since
 
     def trim(self) -> None:
-        """Lets the oldest holds go that have nothing to ship; who comes back to one asks HEAD again."""
+        """Drops the oldest holds beyond ``HOLDS_MAX`` that have nothing to ship. Their next use reads HEAD again."""
         for hold in list(self.holds.values())[: max(len(self.holds) - HOLDS_MAX, 0)]:
             with self.locks.of(hold.name, waits=False) as is_mine:
                 if not is_mine:
-                    continue  # it is being used
+                    continue  # another worker uses the thread
                 live = self.store.threads.in_memory(hold.number) or hold.thread
                 is_clean = hold.is_verified and live.head.tip_sequence <= hold.head.tip_sequence
                 if is_clean and self.holds.get(hold.number) is hold and not self.waiters.is_waiting(hold.number):
                     del self.holds[hold.number]
 
     def now_us(self) -> int:
-        """Microseconds since 1970."""
+        """Returns the wall clock in microseconds since 1970."""
         return self.context.clock.now_us()
 
 
 def row_of_hold(hold: Hold, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
-    """The same of a thread that this process may write."""
+    """Returns the archive row of a thread that this process may write."""
     row = row_of(hold.head, ACCESS_OWNED, floor)
     row.rolled_back, row.rolled_back_to = hold.is_rolled_back, hold.rolled_back_to or 0
     return row
 
 
 def row_of(head: ArchiveHead, access: Access = ACCESS_OWNED, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
-    """What is written down of a thread in the archive."""
+    """Returns the row in which this disk records a thread's HEAD, access and floor."""
     return ArchiveRow(access=access, head=bare(head), floor_sequence=floor[0], floor_version=floor[1])

@@ -1,8 +1,8 @@
-"""Reading a thread from the bucket: HEAD and key in one round trip, what they lead to in a second one.
+"""Reads a thread from the bucket: HEAD and key in one round trip, the objects that HEAD names in a second one.
 
-What is fetched is what a hydrate of main's head needs, and for a writer the entries a retry may ask for: the newest
-snapshot, the packs since, the snapshots that are dictionaries of those. All older history stays where it is until
-somebody asks for it (``history``).
+A fetch reads what a hydrate of main's head needs: the newest snapshot, the packs since then, and the snapshots that are
+their dictionaries. For a writer, it also reads the entries that a retry may ask for. Older history is fetched on demand
+(``history``).
 """
 
 from __future__ import annotations
@@ -36,48 +36,49 @@ from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import window_start
 from stateward_sidecar.store.thread import Thread
 
-# Objects of older history that are read at the same time, and held in memory.
+# Objects of older history that are read, and held in memory, at the same time.
 HISTORY_AT_ONCE = 8
 NEVER = float("-inf")
 
 
 class Missing(Corrupt):
-    """An object that HEAD names is gone, which no other try changes."""
+    """An object that HEAD names is missing. A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A HEAD as it was read, whole."""
+    """A HEAD as it was read."""
 
     head: ArchiveHead
     etag: str
-    # Of the thread in HEAD; None where it was not asked for, or is destroyed.
+    # The key of the thread in HEAD; None if it was not read, or is destroyed.
     key: ThreadKey | None
-    # When it was asked for, on the monotonic clock.
+    # When HEAD was requested, in seconds on the monotonic clock.
     asked_at: float = NEVER
 
     @property
     def is_empty(self) -> bool:
-        """Claimed, and nothing was saved yet."""
+        """True if the name is claimed, and nothing was saved yet."""
         return self.head.tip_sequence == 0
 
     def is_new_to(self, thread: Thread | None) -> bool:
-        """The same, and the copy on this disk has nothing from the archive either: else the bucket was set back."""
+        """Returns True if HEAD is empty and the copy on this disk has nothing from the archive either. If the copy has
+        something, the bucket was set back."""
         has_more = thread is not None and thread.archive is not None and thread.archive.head.tip_sequence > 0
         return self.is_empty and not has_more
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A thread's rows at HEAD's tip, and entries and snapshots that go with them."""
+    """A thread's rows at HEAD's tip, and the entries and snapshots that belong to them."""
 
     image: ThreadImage
     rows: list[PackedRow]
     key: ThreadKey
-    have: int  # of the copy that this goes on from
+    have: int  # last sequence of the copy that these rows continue
 
     def incoming(self, namespace: NamespaceKeys, row: ArchiveRow, is_first: bool = False) -> Incoming:
-        """The same, to be put on this disk."""
+        """Returns this in the form that the installer puts on this disk."""
         return Incoming(namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have, is_first)
 
 
@@ -88,13 +89,16 @@ class Fetcher:
         self._wire = wire
 
     def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
-        """HEAD, with the thread's key at the same time; None where there is none. Raises Corrupt, KeyUnavailable."""
+        """Reads HEAD, and the thread's key at the same time. Returns None if there is no HEAD.
+
+        Raises Corrupt, KeyUnavailable.
+        """
         try:
             seen = self._look(namespace, place, with_key=with_key)
         except (Corrupt, KeyUnavailable):
-            return self._look(namespace, place, with_key=with_key)  # a bit that flipped on the way
+            return self._look(namespace, place, with_key=with_key)  # a bit may have flipped on the way
         if with_key and seen is not None and seen.key is None and not seen.head.deleted:
-            return self._look(namespace, place, with_key=with_key)  # it is being deleted: the next HEAD is a tombstone
+            return self._look(namespace, place, with_key=with_key)  # during a deletion: the next HEAD is a tombstone
         return seen
 
     def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
@@ -108,15 +112,18 @@ class Fetcher:
             return None
         head = open_head(namespace, place, found.data)
         if (guessed is None or head.created_epoch != FIRST_EPOCH) and not head.deleted:
-            # One more: the name was deleted once, or the thread was made while both were being asked for.
+            # One more request: the name was deleted before, or the thread was made between the two requests.
             guessed = self._wire.find(place.key(head.created_epoch))
         key = _open_key(namespace, guessed) if not head.deleted else None
         if key is not None and key.uid != head.uid:
-            raise Corrupt("HEAD and key object are of two threads")
+            raise Corrupt("HEAD and the key object belong to different threads")
         return Seen(head, found.etag, key, now)
 
     def fetch(self, place: Place, seen: Seen, have: int, *, for_writer: bool) -> Fetched:
-        """What is needed to go on from a copy that has the entries up to ``have``. Raises Corrupt, KeyUnavailable."""
+        """Reads what is needed to continue from a copy that has the entries up to ``have``.
+
+        Raises Corrupt, KeyUnavailable.
+        """
         if seen.key is None:
             raise KeyUnavailable("the thread's key is not in the archive")
         head = seen.head
@@ -140,7 +147,7 @@ class Fetcher:
         at_hand.update(zip(map(place.object, missing), self._objects(place, missing), strict=True))
         rows = [row for ref in chosen for row in open_pack(ref, at_hand[place.object(ref)])]
         if image.pruned.ranges:
-            # Versions that stay without their parent have snapshots of their own, and cannot be read without.
+            # A retained version whose parent was pruned can only be read with its own snapshot.
             pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
             alone = {header.version for header in headers if header.parent_version in pruned}
             is_pruned_now = have and any(header.kind == ENTRY_KIND_PRUNED for header in headers)
@@ -149,7 +156,7 @@ class Fetcher:
             if head.HasField("index") and len(refs) == len(head.objects) and (lacks or is_pruned_now):
                 refs = [*self.indexed(place, head.index), *refs]
             if is_pruned_now:
-                alone |= {ref.first_version for ref in refs}  # of entries that are here
+                alone |= {ref.first_version for ref in refs}  # snapshots of entries that are on this disk
             rows += self.read(
                 place,
                 [
@@ -165,19 +172,22 @@ class Fetcher:
     def _image_and_more(
         self, place: Place, head: ArchiveHead, likely: list[ObjectRef]
     ) -> tuple[bytes, dict[str, bytes]]:
-        """An image that is too large for HEAD, and in the same round trip what it will most likely ask for."""
+        """Reads an image that is too large for HEAD, and in the same round trip the objects it most likely needs."""
         try:
             sealed, *found = self._objects(place, [head.image_object, *likely])
-        except Corrupt:  # perhaps of what is not needed at all
+        except Corrupt:  # the damaged object may not be needed
             return self._object(place, head.image_object), {}
         return sealed, dict(zip(map(place.object, likely), found, strict=True))
 
     def image(self, place: Place, head: ArchiveHead, cipher: Cipher) -> ThreadImage:
-        """The thread's rows at HEAD's tip, without what they lead to. Raises Corrupt."""
+        """Returns the thread's rows at HEAD's tip. Raises Corrupt."""
         return open_image(cipher, head.uid, head, head.image or self._object(place, head.image_object))
 
     def history(self, place: Place, refs: Sequence[ObjectRef]) -> Iterable[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
-        """The rows of packs and snapshots, some objects at a time; the error where one is missing or damaged."""
+        """Yields the rows of each pack and snapshot, or the error if the object is missing or damaged.
+
+        Reads ``HISTORY_AT_ONCE`` objects at a time.
+        """
 
         def read(ref: ObjectRef) -> list[PackedRow] | Corrupt:
             try:
@@ -190,7 +200,7 @@ class Fetcher:
             yield from zip(some, self._wire.together(*(partial(read, ref) for ref in some)), strict=True)
 
     def indexed(self, place: Place, index: ObjectRef) -> list[ObjectRef]:
-        """The objects that a chain of indexes names, oldest first."""
+        """Returns the objects that a chain of indexes names, oldest first. Raises Corrupt."""
         refs: list[ObjectRef] = []
         at: ObjectRef | None = index
         while at is not None:
@@ -200,7 +210,7 @@ class Fetcher:
         return refs
 
     def read(self, place: Place, refs: list[ObjectRef]) -> list[PackedRow]:
-        """The rows of packs and snapshots, in one round trip. Raises Corrupt where one is missing or damaged."""
+        """Reads packs and snapshots in one round trip, and returns their rows. Raises Corrupt."""
         return [row for ref, data in zip(refs, self._objects(place, refs), strict=True) for row in open_pack(ref, data)]
 
     def _objects(self, place: Place, refs: list[ObjectRef]) -> list[bytes]:
@@ -214,7 +224,7 @@ class Fetcher:
                 data = self._wire.get(key).data
                 check_object(ref, data)
             except ObjectNotFound:
-                raise Missing(f"the object {key}, which HEAD names, is missing in the archive") from None
+                raise Missing(f"object {key}, which HEAD names, is missing in the archive") from None
             except Corrupt as found:
                 error = found
             else:
@@ -224,7 +234,8 @@ class Fetcher:
 
 
 def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[ObjectRef]:
-    """The packs to read: all since the snapshot and since the window, or all that is not here; with no hole between."""
+    """Returns the packs to read, without a gap between them: for an empty disk (``have`` is 0) all since the snapshot
+    ``base`` or since ``window``, whichever is older; else all with entries after ``have``."""
     if have:
         return [ref for ref in packs if ref.last_sequence > have]
     first = [ref.first_sequence for ref in packs if ref.last_version >= base or ref.last_sequence > window]
@@ -234,38 +245,38 @@ def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[O
 def _needed(
     head: ArchiveHead, refs: list[ObjectRef], tail: list[PackedRow], base: int, have: int, window: int
 ) -> list[ObjectRef]:
-    """The packs to read, and the snapshots: the one at ``base``, and the dictionaries of what is read."""
+    """Returns the packs to read, the snapshot at ``base``, and the dictionaries of the entries to read."""
     wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
     snapshots = _snapshots_of(head, wanted, tail, base)
     return [*wanted, *(ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots)]
 
 
 def _lacks_snapshot(head: ArchiveHead, chosen: list[ObjectRef], tail: list[PackedRow], base: int) -> bool:
-    """Whether a snapshot that what was chosen needs is older than all that HEAD names itself."""
+    """Returns True if the chosen packs or the tail need a snapshot that is not among the chosen objects."""
     found = {ref.first_version for ref in chosen if ref.kind == OBJECT_KIND_SNAPSHOT}
     return bool(_snapshots_of(head, [ref for ref in chosen if is_pack(ref)], tail, base) - found)
 
 
 def _snapshots_of(head: ArchiveHead, packs: list[ObjectRef], tail: list[PackedRow], base: int) -> set[int]:
-    """Versions of the snapshots that packs and tail need, but for the one in HEAD."""
+    """Returns the versions of the snapshots that packs and tail need, without the one that HEAD carries."""
     needed = {base} | {version for ref in packs for version in ref.dictionaries}
     needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
     return needed - {0, head.snapshot_version}
 
 
 def _newest(head: ArchiveHead) -> int:
-    """The newest snapshot that HEAD names: main's, as a rule."""
+    """Returns the version of the newest snapshot that HEAD names, usually main's."""
     named = (ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT)
     return max([head.snapshot_version, *named])
 
 
 def tail_rows(head: ArchiveHead) -> list[PackedRow]:
-    """The newest entries, which HEAD carries itself."""
+    """Returns the newest entries, which HEAD itself carries."""
     return [PackedRow(sequence=sequence_of(record), record=record) for record in head.tail]
 
 
 def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:
-    """Of the entries among rows."""
+    """Returns the headers of the entries among ``rows``."""
     return [unpack(row.record, row.sequence).header for row in rows if row.WhichOneof("place") == "sequence"]
 
 

@@ -1,8 +1,7 @@
-"""Work on threads of agents, on few threads of the machine: what belongs to one name goes one after the other.
+"""Runs the archive's tasks on a few workers. Tasks of one name run one after the other.
 
-Whoever changes how this sidecar stands to a thread holds the lock of its name (``locks``), perhaps while a request to
-the bucket hangs. The next task of that name waits here in a queue of its own and not on a worker: any number of calls
-for one name occupies one worker, and all others go on.
+A task may hold the lock of its name (``locks``) while a request to the bucket hangs. The next task of that name waits
+in a queue and not on a worker. So any number of calls for one name occupies only one worker.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from stateward_sidecar.errors import ShuttingDown
 
 T = TypeVar("T")
-# One set for calls, and as many for ships: writes that hang must not keep readers from asking.
+# Workers for calls, and as many for ships: ships that hang must not leave readers without workers.
 WORKERS = 16
 
 
@@ -30,35 +29,35 @@ class _Task:
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
-            return  # the caller has gone
+            return  # the caller cancelled it
         try:
             result = self.verb(*self.arguments)
-        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
+        except BaseException as error:  # noqa: BLE001  (the future raises it)
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
 
 class Lanes:
-    """Runs tasks. A task must not wait for another one of its name."""
+    """Runs tasks. A task must not wait for another task of the same name."""
 
     def __init__(self) -> None:
         self.calls = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
         self.ships = ThreadPoolExecutor(WORKERS, thread_name_prefix="ship")
         self._guard = threading.Lock()
-        # Of the names that a worker is at, or is about to be: what comes after it.
+        # Later tasks of each name that has a running or submitted task.
         self._waiting: dict[Hashable, deque[_Task]] = {}
 
     def call(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Runs what somebody waits for. Raises ShuttingDown."""
+        """Runs a task on the workers for calls. The future raises ShuttingDown if the lanes are closed."""
         return self._submit(name, _Task(self.calls, Future(), verb, arguments))
 
     def ship(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Runs what archives a thread. Raises ShuttingDown."""
+        """Runs a task on the workers for ships. The future raises ShuttingDown if the lanes are closed."""
         return self._submit(name, _Task(self.ships, Future(), verb, arguments))
 
     def close(self, *, wait: bool) -> None:
-        """Takes nothing more; what has not begun is cancelled."""
+        """Accepts no more tasks, and cancels tasks that have not begun. With ``wait``, waits for running ones."""
         for pool in (self.calls, self.ships):
             pool.shutdown(wait=wait, cancel_futures=True)
         with self._guard:
@@ -94,4 +93,4 @@ class Lanes:
                 del self._waiting[name]
                 return
             following = waiting.popleft()
-        self._start(name, following)  # behind what others wait for
+        self._start(name, following)  # at the end of the pool's queue, behind tasks of other names

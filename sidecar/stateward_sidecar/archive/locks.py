@@ -1,4 +1,4 @@
-"""One lock a name, made when it is needed."""
+"""One lock for each thread name, made on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Locks:
-    """Whoever changes how this sidecar stands to a thread holds the lock of its name."""
+    """A worker holds the lock of a name while it changes a thread's hold or its archive row."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -16,9 +16,9 @@ class Locks:
 
     @contextmanager
     def of(self, name: Hashable, *, waits: bool = True) -> Iterator[bool]:
-        """Holds the lock of a name. The same thread may hold it twice.
+        """Holds the lock of a name. The lock is reentrant.
 
-        Yields True; False without ``waits`` where another thread holds it.
+        Yields True. Yields False if ``waits`` is False and another thread holds the lock.
         """
         with self._guard:
             lock, users = self._locks.get(name, (threading.RLock(), 0))

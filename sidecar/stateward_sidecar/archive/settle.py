@@ -1,4 +1,4 @@
-"""Acting on what a HEAD means for the thread on this disk (``judge``). Always under the lock of its name."""
+"""Acts on what a HEAD means for the thread on this disk (see ``judge``). Callers hold the lock of the thread's name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stateward_sidecar.telemetry import log
 
 
 class Settler:
-    """Brings disk and archive together after HEAD was read."""
+    """Brings this disk in line with the archive after HEAD was read."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
         self._desk = desk
@@ -34,10 +34,11 @@ class Settler:
     def settle(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, *, waits: bool = True
     ) -> Hold | None:
-        """Compares and acts. Returns the hold if the thread is ours to write afterwards, else None.
+        """Compares HEAD with this disk and acts on the result.
 
-        Raises ArchiveUnavailable where more had to be read and could not be, and NotOwner for what is ours if no other
-        copy of these data lives (unless ``waits`` is False).
+        Returns the hold if this process may write the thread afterwards, else None. Raises ArchiveUnavailable, Corrupt
+        if more had to be read and could not be. Raises NotOwner while another copy of these data may own the thread,
+        unless ``waits`` is False.
         """
         desk, identity = self._desk, thread.identity
         judgement = self._judge(thread, known, place, seen)
@@ -46,7 +47,7 @@ class Settler:
             log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
         if verdict is Verdict.MISSING:
             desk.wire.check_there()
-            # The archive is there now; it may not have been when HEAD was asked for: a directory that is mounted again.
+            # The archive is there now, but may not have been when HEAD was read: its directory was mounted meanwhile.
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
             if seen is not None:
                 return self.settle(thread, known, place, seen, waits=waits)
@@ -60,7 +61,7 @@ class Settler:
                     raise desk.held(thread.name, seen.head, unchanged_s)
             if seen.head.detached and desk.orphans.release(
                 thread, seen.head.tip_sequence, row_of(seen.head, ACCESS_REMOTE)
-            ):  # given up by a process that could not write it down any more: anybody may take it at once
+            ):  # a process gave it up and ended before it wrote the row: any sidecar may take the thread at once
                 desk.holds.pop(thread.number, None)
                 desk.waiters.archived(thread.number, seen.head.tip_sequence)
                 return None
@@ -75,10 +76,11 @@ class Settler:
         return None
 
     def follows(self, thread: Thread, place: Place, seen: Seen) -> bool:
-        """Whether a HEAD that was read continues the copy that is here, or is the same. Else what is here stands aside:
-        as an orphan if HEAD has another line; as ours if it is HEAD's line, and nobody took it since we wrote HEAD.
+        """Returns True if HEAD continues the copy on this disk, or is at the same entry.
 
-        Raises Corrupt where the bucket was set back, and nobody has gone on from there.
+        Else acts and returns False. If HEAD has another line, the copy becomes an orphan. If HEAD is an ancestor of the
+        copy and nobody took the thread since this disk wrote HEAD, the thread is ours. Raises Corrupt if the bucket was
+        set back and no other sidecar has continued from there.
         """
         assert thread.archive is not None
         head, tip = seen.head, thread.head
@@ -95,16 +97,16 @@ class Settler:
             return False
         row = ArchiveRow()
         row.CopyFrom(thread.archive)
-        row.rolled_back, row.rolled_back_to = True, judgement.common_sequence  # lists ask nobody
+        row.rolled_back, row.rolled_back_to = True, judgement.common_sequence  # for lists, which read only this disk
         if row != thread.archive:
             self.write_row(thread, row)
         raise Corrupt(
-            "its HEAD is older than the copy on this disk: somebody set the bucket back; to go on from HEAD, delete "
-            "this copy alone (local_only)", thread.name,
+            "its HEAD is older than the copy on this disk, because the bucket was set back; to continue from HEAD, "
+            "delete only this copy (local_only)", thread.name,
         )  # fmt: skip
 
     def part(self, thread: Thread, place: Place, seen: Seen) -> None:
-        """Sets a copy aside whose newest entry is not the one that HEAD's next entry continues."""
+        """Sets a copy aside because HEAD's next entry does not continue the copy's newest one."""
         try:
             common, _ = self._newest_shared(thread, place, seen.head, 0, self._tip(thread) - 1)
         except Missing:
@@ -124,11 +126,11 @@ class Settler:
         return judgement
 
     def _look_closer(self, thread: Thread, judgement: Judgement, place: Place, seen: Seen) -> Judgement:
-        """Compares entry by entry: HEAD itself says only where epochs began.
+        """Compares entry by entry, because HEAD itself says only where epochs began.
 
-        A disk that was set back may have gone on by itself, which is no reason to pull; and what it has may be history
-        all the same, which is no reason to set it aside. Raises Corrupt where an object is damaged: the next read of it
-        may be whole. One that is gone says nothing any more, so HEAD has to do.
+        A disk that was set back may have written entries of its own: then pulling would be wrong. Or all its entries
+        may be history: then setting them aside would be wrong. Raises Corrupt if an object is damaged, because the next
+        read of it may be whole. If an object is missing, HEAD alone decides; raises Missing if HEAD says BEHIND.
         """
         tip, common = self._tip(thread), judgement.common_sequence
         if seen.head.uid != thread.identity.uid:
@@ -136,7 +138,7 @@ class Settler:
         after = common if judgement.is_certain else 0
         try:
             shared, is_parted = self._newest_shared(thread, place, seen.head, after, tip)
-            # Entries that differ say more than what was known of HEAD; where all are pruned, that has to do.
+            # Differing entries prove more than the HEAD that was known. If all are pruned, the known HEAD decides.
             common = shared if is_parted and not judgement.is_certain else max(common, shared)
         except Missing:
             if judgement.verdict is Verdict.BEHIND:
@@ -148,15 +150,15 @@ class Settler:
     def _newest_shared(
         self, thread: Thread, place: Place, head: ArchiveHead, after: int, until: int
     ) -> tuple[int, bool]:
-        """The newest entry in (after, until] that is here and in the archive, 0 = none is; and whether one after it
-        differs."""
+        """Returns the newest entry in (after, until] that this disk and the archive share, 0 if there is none; and
+        whether a newer entry differs."""
         refs = list(head.objects)
         if head.HasField("index") and head.index.last_sequence > after:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
         packs = [ref for ref in refs if is_pack(ref) and ref.last_sequence > after and ref.first_sequence <= until]
         packs.sort(key=lambda ref: ref.last_sequence, reverse=True)
         is_parted = False
-        # The newest first, and few at once: a history may be larger than memory.
+        # The newest first and a few at once, because a history may be larger than memory.
         for theirs in self._entries(place, head, packs):
             for sequence in sorted(theirs, reverse=True):
                 ours = self._desk.outbox.digest_at(thread.identity, sequence) if after < sequence <= until else b""
@@ -166,7 +168,7 @@ class Settler:
         return 0, is_parted
 
     def _entries(self, place: Place, head: ArchiveHead, packs: Sequence[ObjectRef]) -> Iterator[dict[int, bytes]]:
-        """Entries by sequence: of HEAD itself, then of packs. Raises Corrupt."""
+        """Yields entries by sequence: those of HEAD's tail, then those of each pack. Raises Corrupt."""
         yield {sequence_of(record): record for record in head.tail}
         for _, found in self._fetcher.history(place, packs):
             if isinstance(found, Corrupt):
@@ -180,10 +182,10 @@ class Settler:
     def _roll_back(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, archived_sequence: int
     ) -> Hold:
-        """Keeps serving from this disk, and ships nothing until a person has looked. What HEAD lacks counts as not
-        archived."""
+        """Continues to serve from this disk, and ships nothing until a person repairs HEAD. Entries that HEAD lacks
+        count as not archived."""
         log.error(
-            "HEAD is older than what was archived, or gone: nothing of this thread is archived until it is repaired",
+            "HEAD is missing, or older than what was archived: nothing of this thread is archived until its repair",
             uid=thread.identity.uid_text, known_sequence=known.tip_sequence,
             sequence=seen.head.tip_sequence if seen is not None else 0,
         )  # fmt: skip
@@ -194,7 +196,7 @@ class Settler:
         return hold
 
     def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold | None:
-        """Takes what HEAD has on top of what is here. None: the copy is gone from this disk."""
+        """Installs what HEAD has on top of this disk's copy. Returns None if the copy is gone from this disk."""
         desk = self._desk
         seen = self.with_key(thread, seen)
         fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
@@ -206,7 +208,7 @@ class Settler:
         return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
 
     def with_key(self, thread: Thread, seen: Seen) -> Seen:
-        """HEAD with the key that this disk has of the thread."""
+        """Returns HEAD with the thread's key as this disk has it. Raises ThreadNotFound if the key is destroyed."""
         identity = thread.identity
         data_key = self._desk.context.keystore.thread_key(identity.uid, identity.namespace_keys)
         if data_key is None:
@@ -214,10 +216,10 @@ class Settler:
         return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key), seen.asked_at)
 
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
-        """Another process has it: what is no history is set aside, in one transaction."""
+        """Another process has the thread: sets entries that are not history aside, in one transaction."""
         desk, identity = self._desk, thread.identity
         row = row_of(head, ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
-        # What is here reaches to here, whatever HEAD says; a refresh brings the rest.
+        # This disk's copy ends at the common entry, whatever HEAD says. A refresh fetches the rest.
         row.head.tip_sequence = judgement.common_sequence
         row.head.tip_digest = desk.outbox.digest_at(identity, judgement.common_sequence)
         orphan, tip = desk.orphans.set_aside(thread, judgement.common_sequence, row)
@@ -225,18 +227,18 @@ class Settler:
         if orphan:
             desk.fenced[identity.namespace, thread.name] = error
             log.error(
-                "a thread went on elsewhere: entries that are no history are set aside", uid=identity.uid_text,
+                "another sidecar took a thread: entries that are not history are set aside", uid=identity.uid_text,
                 first=judgement.common_sequence + 1, last=tip,
             )  # fmt: skip
         desk.waiters.archived(thread.number, judgement.common_sequence)
         desk.waiters.failed(thread.number, error)
 
     def _delete(self, thread: Thread) -> None:
-        """It was deleted through another sidecar: the key is destroyed, here too."""
+        """Another sidecar deleted the thread: deletes this disk's copies and destroys its key."""
         identity = thread.identity
         log.warning("the thread was deleted in the archive", uid=identity.uid_text)
         store = self._desk.store
-        for number in self._desk.orphans.siblings(identity.uid, thread.number):  # they have the same key
+        for number in self._desk.orphans.siblings(identity.uid, thread.number):  # orphans have the same key
             with store.context.engine.read() as txn:
                 orphan = store.threads.by_number(txn, number)
             if orphan is not None:
@@ -250,25 +252,25 @@ class Settler:
         self._desk.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
 
     def take_back(self, hold: Hold) -> None:
-        """Lets writes pass again: HEAD has not given the thread up, as far as anybody knows. It is asked before more is
-        shipped, for the write may have landed, or land late."""
+        """Lets writes pass again, because the HEAD that gives the thread up is not known to have landed. The next ship
+        reads HEAD first, because the write may have landed, or may land late."""
         desk = self._desk
         current = desk.holds.get(hold.number)
         if current is None:
-            return  # settled meanwhile: it is not ours
+            return  # settled meanwhile: the thread is not ours
         current.is_verified = False
-        current.given_up = None  # first: who loads the thread after the row is written must find it ours
+        current.given_up = None  # before the row: a reload after the row is written must show the thread as ours
         try:
             self.write_row(hold.thread, row_of_hold(current))
         except Exception:
-            # HEAD is asked at the next touch. Until then memory must say what the disk says: a thread that looks given
-            # up is not shipped, and it may have entries that no HEAD has.
+            # The next touch reads HEAD. Until then memory must agree with the disk: a thread that memory shows as given
+            # up would not be shipped, although it may have entries that no HEAD has.
             desk.holds.pop(hold.number, None)
             desk.store.threads.forget(hold.thread)
             raise
 
     def write_row(self, thread: Thread, row: ArchiveRow) -> None:
-        """Writes how this sidecar stands to a thread, and waits for it."""
+        """Writes the archive row of a thread, and waits for the commit."""
         threads = self._desk.store.threads
 
         def run(txn: object, batch: Batch) -> None:
@@ -278,7 +280,8 @@ class Settler:
                 if row.access == ACCESS_REMOTE and draft.head.tip_sequence <= row.head.tip_sequence:
                     txn.delete(layout.outbox_key(thread.number))  # type: ignore[attr-defined]
                     draft.thread.in_outbox = False  # at worst the row is put once more
-                # Last, as it changes the draft that others of the batch share: a full map may refuse any row.
+                # Last, because it changes the draft that other writes of the batch share, and any put may find the map
+                # full.
                 write_archive_row(txn, draft, row)  # type: ignore[arg-type]
                 threads.keep_draft(batch, draft)
 
@@ -286,8 +289,8 @@ class Settler:
 
 
 def set_back(name: str) -> Corrupt:
-    """The error for who asks that more of such a thread be archived."""
+    """Returns the error for a request to archive a thread that is rolled back."""
     return Corrupt(
-        "its HEAD is older than what was archived, or gone, so that nothing of it is archived; COMMITTED saves go on, "
-        "and `stateward archive repair` writes HEAD anew", name,
+        "its HEAD is missing, or older than what was archived, so nothing of it is archived; COMMITTED saves still "
+        "work; run `stateward archive repair` to write HEAD again", name,
     )  # fmt: skip

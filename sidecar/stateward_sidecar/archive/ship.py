@@ -1,14 +1,15 @@
-"""Writing HEAD: what was committed becomes history.
+"""Ships a thread: makes its committed entries part of the archive by writing HEAD.
 
 One ship, under the lock of the thread's name:
 
-1. what is committed now (rows at one moment), and the entries since the last HEAD, each opened and digested again;
-2. objects first: snapshots, and a pack where the newest entries are too many for HEAD;
-3. HEAD, by compare-and-swap: a HEAD names only what is there, and every entry's snapshot is there before it;
-4. whoever waits is told.
+1. Reads the committed rows as of one moment, and the entries since the last HEAD. Opens and digests each entry again.
+2. Writes objects: snapshots, and a pack if HEAD cannot carry the newest entries.
+3. Writes HEAD by compare-and-swap. A HEAD names only objects that exist, and every entry's dictionary exists before
+   the entry.
+4. Answers the waiting callers.
 
-Usually step 2 has nothing to do: entries ride in HEAD's tail, up to 16 KiB, and go into a pack in the background while
-HEAD still carries them; so does a small snapshot. A crash anywhere leaves objects that nobody names.
+Step 2 usually writes nothing: HEAD's tail carries up to 24 KiB of entries, and HEAD carries a small snapshot. Both are
+also uploaded as objects in the background. A crash at any point leaves at most objects that nobody names.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from stateward_sidecar.store.outbox import Moment, Shipment
 from stateward_sidecar.store.thread import Thread
 
 KIB = 1 << 10
-# Above the first, a pack is uploaded in the background; above the second, before HEAD.
+# A tail above the first size is packed in the background, a tail above the second one before HEAD is written.
 TAIL_SOFT_BYTES, TAIL_BYTES_MAX = 12 * KIB, 24 * KIB
 INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
 IMAGE_BYTES_MAX = 12 * KIB
 IMAGE_GRACE_S = 30.0
-# Threads of which the tail and the small snapshot stay in memory, some 40 KiB each.
+# Threads whose tail and small snapshot stay in memory, about 40 KiB each.
 WARM_MAX = 128
-# Nobody works on such a thread at present: whoever does next shall not have to wait.
+# Nobody works on a thread with such a status. The ship gives the thread up, so that the next sidecar need not wait.
 RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
 
 
 class Shipper:
-    """Ships one thread at a time; several threads at once, on the archive's pool."""
+    """Ships threads. Several threads are shipped at once, on the archive's workers."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
         self._desk = desk
@@ -70,10 +71,10 @@ class Shipper:
         self._warm_lock = threading.Lock()
 
     def ship(self, hold: Hold, *, detach: bool = False, keeps: bool = False) -> None:
-        """Archives what is committed, and with ``detach`` gives the thread up. With ``keeps`` it stays ours, also where
-        nobody works on it at present.
+        """Archives what is committed. Also gives the thread up if ``detach`` is set or its status is in ``RESTING``,
+        unless ``keeps`` is set.
 
-        Raises ArchiveUnavailable, Corrupt; returns quietly where the thread was lost, deleted or rolled back.
+        Returns without an error if the thread was lost, deleted or rolled back. Raises ArchiveUnavailable, Corrupt.
         """
         with self._desk.locks.of(hold.name):
             current = self._desk.holds.get(hold.number)
@@ -82,7 +83,7 @@ class Shipper:
             if not hold.is_verified and not self._verify(hold):
                 return
             current = self._desk.holds.get(hold.number)
-            if current is None:  # deleted on this disk just now
+            if current is None:  # deleted on this disk meanwhile
                 return
             hold = current
             moment = self._desk.outbox.moment(hold.thread.identity)
@@ -93,7 +94,7 @@ class Shipper:
             if is_new or (detach and not hold.head.detached):
                 try:
                     self._ship(hold, moment, detach=not keeps and (detach or rests))
-                except Corrupt:  # no damage where others have taken the thread: they delete what our HEAD named
+                except Corrupt:  # no damage if another sidecar took the thread: it may delete what our HEAD named
                     if self._verify(hold):
                         raise
 
@@ -135,19 +136,20 @@ class Shipper:
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
         if dropped:
-            # Only now is it sure that nobody took the thread and names them again.
+            # HEAD landed, so no other sidecar took the thread and names these blobs again.
             hold.dropped_blobs -= dropped
             desk.wire.later(partial(self._blobs.delete, hold.place, dropped))
         if gives_up:
             try:
                 self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
-            finally:  # only now: until the row is on disk, the hold alone says that no write passes
+            finally:  # not earlier: until the row is on disk, only the hold stops writes
                 desk.holds.pop(hold.number, None)
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and hold.packed is None:
             desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
 
     def _put(self, hold: Hold, head: ArchiveHead) -> bool:
-        """HEAD by compare-and-swap. False: the thread is not ours any more, and everybody was told."""
+        """Writes HEAD by compare-and-swap. Returns False if the thread is lost or rolled back; the waiting callers then
+        have their answer."""
         desk, identity = self._desk, hold.thread.identity
         data, now = seal_head(identity.namespace_keys, hold.place, head), desk.wire.now()
         try:
@@ -155,12 +157,12 @@ class Shipper:
         except (ObjectChanged, Unclear):
             seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
             if seen is not None and seen.head.write_id == head.write_id:
-                hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our own write: its answer was lost
+                hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
                 return True
             known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
             settled = self._settler.settle(hold.thread, known, hold.place, seen)
             if settled is not None and not settled.is_rolled_back:
-                raise ArchiveUnavailable("HEAD was changed by an earlier write of ours; shipping again") from None
+                raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
             return False
         hold.checked_at = now
         return True
@@ -176,7 +178,7 @@ class Shipper:
         desk.waiters.archived(hold.number, sequence)
 
     def _keep_warm(self, hold: Hold) -> None:
-        """What the next HEAD needs again is kept for the threads that were shipped last only."""
+        """Keeps tail and snapshot in memory for the ``WARM_MAX`` threads that were shipped last."""
         with self._warm_lock:
             self._warm.pop(hold.number, None)
             self._warm[hold.number] = hold
@@ -184,7 +186,7 @@ class Shipper:
                 _, cold = self._warm.popitem(last=False)
                 cold.tail = cold.pieces = None
 
-    # -- what HEAD says -------------------------------------------------------------------------------------------
+    # -- the content of HEAD --------------------------------------------------------------------------------------
 
     def _describe(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
         desk, identity, thread = self._desk, hold.thread.identity, moment.image.head
@@ -203,7 +205,8 @@ class Shipper:
             head.image_object.CopyFrom(ref)
 
     def _entries(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[list[PackedRow], int]:
-        """The tail HEAD will carry, and the sealed bytes of entries that are new in it."""
+        """Uploads the new entries as packs if they do not fit into HEAD. Returns HEAD's tail, and the sealed size of
+        the new entries in bytes."""
         desk = self._desk
         known = hold.tail
         if known is None:
@@ -230,7 +233,7 @@ class Shipper:
         return [], new_bytes
 
     def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], epoch: int) -> None:
-        """In the background: the next HEAD names this pack and drops the entries."""
+        """Uploads the tail as a pack, in the background. The next HEAD names the pack and drops the entries."""
         headers = [unpack(row.record, row.sequence).header for row in tail]
         ref, data = pack_entries(self._desk.names, epoch, tail, headers)
         with suppress(StatewardError):  # the next ship does it
@@ -249,7 +252,8 @@ class Shipper:
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def _snapshots(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[int, list[bytes]] | None:
-        """Uploads snapshots that are not archived. Returns main's newest one if it is small enough to ride in HEAD."""
+        """Uploads snapshots that are not archived. Returns version and pieces of main's newest one, without pieces if
+        it is too large for HEAD."""
         desk, thread = self._desk, moment.thread
         main = thread.branches.get("main")
         newest = main.snapshot_version if main is not None else 0
@@ -258,7 +262,7 @@ class Shipper:
         inline = hold.pieces if hold.pieces is not None and hold.pieces[0] == newest else None
         if newest in thread.snapshots and inline is None:
             pieces = desk.outbox.snapshot(thread, newest)
-            # Nothing = too large: remembered as well, so that it is not read again for the next HEAD.
+            # An empty list means too large. It is remembered too, so that the next HEAD does not read it again.
             inline = newest, pieces if sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX else []
         uploads = []
         for version in missing:
@@ -278,7 +282,7 @@ class Shipper:
         return inline
 
     def _upload_snapshot(self, hold: Hold, version: int, pieces: list[bytes], epoch: int) -> None:
-        """In the background: HEAD carries it meanwhile."""
+        """Uploads a snapshot in the background, while HEAD carries it."""
         if version in hold.uploaded:
             return
         ref, data = pack_snapshot(self._desk.names, epoch, version, pieces)
@@ -294,10 +298,10 @@ class Shipper:
             hold.indexed_snapshots = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
         return version in hold.indexed_snapshots
 
-    # -- what HEAD no longer needs --------------------------------------------------------------------------------
+    # -- garbage --------------------------------------------------------------------------------------------------
 
     def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
-        """Drops objects of which pruning left nothing on this disk, and deletes what was dropped long enough ago."""
+        """Drops objects whose entries were all pruned, and deletes the ones that were dropped long enough ago."""
         desk, thread = self._desk, moment.thread
         if thread.pruned.pairs() and not thread.floor_sequence:
             unused = self._unused_snapshots(hold, head, thread)
@@ -316,7 +320,10 @@ class Shipper:
                 head.garbage.remove(item)
 
     def _unused_snapshots(self, hold: Hold, head: ArchiveHead, thread: Thread) -> set[int]:
-        """Snapshots of pruned versions that no entry needs. One that is not here may only have been unreadable once."""
+        """Returns the snapshots of pruned versions that no entry needs.
+
+        A snapshot that this disk lacks is not proof: it may only have been unreadable once. So entries are searched.
+        """
         pruned, snapshots = thread.pruned, thread.snapshots
         missing = {ref.first_version for ref in head.objects if not is_pack(ref) and ref.first_version in pruned}
         missing -= snapshots
@@ -329,21 +336,24 @@ class Shipper:
         return missing - needed
 
     def _due_us(self, head: ArchiveHead, item: Garbage) -> int:
-        """An image is replaced with every HEAD; who reads an older HEAD finds the newer one soon enough."""
+        """Returns the time up to which dropped objects may be deleted, in microseconds since 1970.
+
+        Images have a shorter grace time: every HEAD replaces its image, and a reader of an old HEAD soon reads again.
+        """
         grace_s = self._desk.options.garbage_grace_s
         if item.object.kind == OBJECT_KIND_IMAGE:
             grace_s = min(grace_s, IMAGE_GRACE_S)
         return head.update_time_us - int(grace_s * 1e6)
 
     def _delete(self, hold: Hold, refs: Iterable[ObjectRef]) -> None:
-        """The HEAD that dropped them is ten minutes old, and was ours: no reader follows an older one any more."""
-        with suppress(StatewardError):  # what stays is found by ``stateward archive gc``
+        """Deletes objects. A HEAD of ours dropped them ten minutes ago, so no reader follows an older HEAD any more."""
+        with suppress(StatewardError):  # ``stateward archive gc`` finds what stays
             for ref in refs:
                 self._desk.wire.delete(hold.place.object(ref))
 
 
 def _joined(shipments: Iterable[Shipment]) -> list[Shipment]:
-    """Small ones put together: a pack for each would be many requests."""
+    """Joins small shipments, because a pack for each would cost many requests."""
     joined: list[Shipment] = []
     for shipment in shipments:
         if joined and joined[-1].size_bytes + shipment.size_bytes <= MERGED_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Calls that wait until the archive has a place of a journal."""
+"""Calls that wait until an entry is archived."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from stateward_sidecar.errors import StatewardError
 
 
 class Waiters:
-    """By thread number. Safe to share between threads."""
+    """Futures by thread number. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, list[tuple[int, Future[None]]]] = defaultdict(list)
 
     def add(self, number: int, sequence: int) -> Future[None]:
-        """A future that is done once the place is archived, or fails with what became of it."""
+        """Returns a future that is done once the entry is archived, or raises why it never will be."""
         future: Future[None] = Future()
         with self._lock:
             self._waiting[number].append((sequence, future))
         return future
 
     def drop(self, number: int, future: Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """Removes a future: nobody waits for it any more."""
         with self._lock:
             left = [item for item in self._waiting.get(number, ()) if item[1] is not future]
             self._keep(number, left)
 
     def is_waiting(self, number: int) -> bool:
-        """Whether anybody waits for this thread."""
+        """Returns True if anybody waits for this thread."""
         return number in self._waiting
 
     def archived(self, number: int, sequence: int) -> None:
-        """Everything up to ``sequence`` is in the archive."""
+        """Completes the futures of entries up to ``sequence``: they are archived."""
         with self._lock:
             items = self._waiting.get(number)
             if not items:
@@ -46,7 +46,7 @@ class Waiters:
                 future.set_result(None)
 
     def failed(self, number: int, error: StatewardError) -> None:
-        """What is still waited for will never be archived."""
+        """Fails all remaining futures of a thread: their entries will never be archived."""
         with self._lock:
             items = self._waiting.pop(number, [])
         for _, future in items:

@@ -1,7 +1,7 @@
-"""Bringing the entries that a retry may ask for to this disk, before anything is written to a thread.
+"""Fetches the entries that a retry may ask for, before anything is written to a thread.
 
-A copy that was made for a reader may end well above them. A request id that it lacks may have been answered elsewhere,
-so whoever writes must have the thread's last 1,024 entries first. Their states stay in the archive.
+A copy that was made for a reader may lack them, and another sidecar may have answered a request id that it lacks. So a
+writer needs the thread's last 1,024 entries first. Their states stay in the archive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stateward_sidecar.telemetry import log
 
 
 class Window:
-    """Runs on the archive's threads."""
+    """Fetches missing entries of the window. Runs on the archive's workers."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher, history: History) -> None:
         self._desk = desk
@@ -30,7 +30,7 @@ class Window:
         self._history = history
 
     def complete(self, name: Name) -> None:
-        """Fetches what is missing of the window. Raises ArchiveUnavailable, Corrupt."""
+        """Fetches the entries of the window that this disk lacks. Raises ArchiveUnavailable, Corrupt."""
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.get(txn, *name)
@@ -42,9 +42,9 @@ class Window:
             self.fill(thread, place, seen.head)
 
     def fill(self, thread: Thread, place: Place, head: ArchiveHead) -> None:
-        """The same with a HEAD that was read, under the lock of the thread's name.
+        """Does the same with a HEAD that was read, under the lock of the thread's name.
 
-        A thread goes on without entries that the archive has lost: nobody can answer their retries any more.
+        A thread continues without entries that the archive has lost. Their retries count as new.
         """
         floor, start = thread.floor_sequence, window_start(head.tip_sequence)
         if floor <= start or floor <= thread.lost_sequence:
@@ -52,7 +52,7 @@ class Window:
         lost = self._fetch(thread, place, head, floor, start) if start else self._fetch_all(thread)
         if lost is not None:
             log.error(
-                "entries that a retry may ask for are lost in the archive", uid=thread.identity.uid_text,
+                "the archive has lost entries that a retry may ask for", uid=thread.identity.uid_text,
                 error=lost.message,
             )  # fmt: skip
             live = self._live(thread)
@@ -67,7 +67,7 @@ class Window:
         return None if is_whole else Corrupt("an object is missing or damaged", thread.name)
 
     def _fetch(self, thread: Thread, place: Place, head: ArchiveHead, floor: int, start: int) -> Corrupt | None:
-        """Puts the entries in (start, floor] on this disk. Returns why there is a hole."""
+        """Puts the entries in (start, floor] on this disk. Returns the error if one of them could not be read."""
         refs = list(head.objects)
         if head.HasField("index") and head.index.last_sequence > start:
             refs = [*self._fetcher.indexed(place, head.index), *refs]
@@ -85,6 +85,6 @@ class Window:
             return self._desk.store.threads.by_number(txn, thread.number) or thread
 
     def _following(self, thread: Thread) -> bytes:
-        """The digest of the entry at the floor, as the first one above it says; empty where that was pruned."""
+        """Returns the digest of the entry at the floor, as the entry above it says; empty if that one was pruned."""
         with self._desk.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)

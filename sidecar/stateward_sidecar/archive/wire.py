@@ -1,4 +1,4 @@
-"""The bucket as the archive sees it: counted, watched for being away, its errors turned into what calls are told."""
+"""The archive's access to the bucket: counts requests, notes when the bucket is away, and translates its errors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.telemetry import guarded, log
 
 T = TypeVar("T")
-# Requests of one operation that go out at the same time.
+# Requests that one operation makes at the same time.
 PARALLEL = 16
-# What one request for a list gives, at most.
+# Keys that one list request returns at most.
 PAGE_KEYS = 1000
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Since the start."""
+    """Counts since the start of the process."""
 
     requests: int = 0
     heads: int = 0
@@ -44,11 +44,12 @@ class Traffic:
 
 
 class Unclear(ArchiveUnavailable):
-    """A conditional write whose outcome is not known: HEAD must be read before anything is said about it."""
+    """The outcome of a conditional write is unknown. The caller must read HEAD to learn it."""
 
 
 class Wire:
-    """Requests. ObjectNotFound, ObjectExists and ObjectChanged pass; all else is ArchiveUnavailable."""
+    """Makes requests. Passes ObjectNotFound, ObjectExists and ObjectChanged on; other errors become
+    ArchiveUnavailable."""
 
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self._bucket = bucket
@@ -57,40 +58,40 @@ class Wire:
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="bucket")
         self.traffic = Traffic()
         self._error = ""
-        # Full, or not ours to write: reads that are answered do not end that, a write that is does.
+        # Why the bucket last refused a write (full, denied). Only a write that succeeds clears it, no read does.
         self._refusal = ""
         self._away_since: float | None = None
-        self.failed_at = float("-inf")  # when a request was last not answered, on the monotonic clock
+        self.failed_at = float("-inf")  # when a request last failed, in seconds on the monotonic clock
         self._is_asking = False
 
     def now(self) -> float:
-        """Seconds on the monotonic clock."""
+        """Returns the monotonic clock in seconds."""
         return self._clock.monotonic()
 
     @property
     def away_s(self) -> float:
-        """For how long nothing has been answered; 0 = the last request was."""
+        """Seconds since the bucket's first failure after its last answer; 0 if the last request was answered."""
         since = self._away_since
         return max(self._clock.monotonic() - since, 1e-9) if since is not None else 0.0
 
     @property
     def error(self) -> str:
-        """What is wrong at present; empty = nothing."""
+        """Why requests fail at present; empty if they do not."""
         return self._refusal or self._error
 
     def get(self, key: str) -> Object:
-        """Raises ObjectNotFound."""
+        """Returns an object. Raises ObjectNotFound."""
         return self._call(lambda: self._bucket.get(key))
 
     def find(self, key: str) -> Object | None:
-        """The object; None where there is none."""
+        """Returns an object, or None if there is none."""
         try:
             return self.get(key)
         except ObjectNotFound:
             return None
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Raises ObjectNotFound."""
+        """Returns a part of an object. Raises ObjectNotFound."""
         return self._call(lambda: self._bucket.get_range(key, offset, length))
 
     def put(self, key: str, data: bytes) -> None:
@@ -108,32 +109,35 @@ class Wire:
             self.traffic.object_bytes += path.stat().st_size
 
     def create(self, key: str, data: bytes) -> str:
-        """Raises ObjectExists; Unclear where nobody can say."""
+        """Creates an object and returns its etag. Raises ObjectExists, or Unclear if the outcome is unknown."""
         return self._write(lambda: self._bucket.create(key, data), data, is_head=key.endswith("/HEAD"))
 
     def replace(self, key: str, data: bytes, etag: str) -> str:
-        """Raises ObjectChanged; Unclear where nobody can say."""
+        """Replaces an object if its etag is ``etag``, and returns the new etag.
+
+        Raises ObjectChanged, or Unclear if the outcome is unknown.
+        """
         return self._write(lambda: self._bucket.replace(key, data, etag), data, is_head=True)
 
     def delete(self, key: str) -> None:
-        """A missing one is fine."""
+        """Deletes an object. Does nothing if it is missing."""
         self._call(lambda: self._bucket.delete(key))
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """For commands only."""
+        """Yields key and size of each object under a prefix. For commands only."""
         steps, seen = iter(self._bucket.list(prefix)), 0
         while (found := self._call(lambda: next(steps, None), counts=seen % PAGE_KEYS == 0)) is not None:
             seen += 1
             yield found
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
-        """Runs calls at the same time: one round trip. Raises the first error, after all have ended."""
+        """Runs calls at the same time, in one round trip. Raises the first error, after all calls have ended."""
         if len(calls) <= 1:
             return [call() for call in calls]
         futures = [self._pool.submit(call) for call in calls[1:]]
         ended = [_settle(calls[0])]
         for call, future in zip(calls[1:], futures, strict=True):
-            # One that has not begun is made here: requests of others, which may hang, hold up nobody.
+            # This thread runs a call that has not begun, because hanging requests of others may occupy the pool.
             ended.append(_settle(call if future.cancel() else future.result))
         for _, error in ended:
             if error is not None:
@@ -141,14 +145,15 @@ class Wire:
         return [value for value, _ in ended]  # type: ignore[misc]
 
     def check_there(self) -> None:
-        """Raises ArchiveUnavailable where nothing of the archive is there: a wrong bucket, a directory not mounted."""
+        """Raises ArchiveUnavailable if the archive's format object is missing: the bucket is wrong, or its directory is
+        not mounted."""
         if self.find(FORMAT_KEY) is None:
             self._error = "the archive is empty: is this the right bucket, and is its directory mounted?"
             self._away_since = self.failed_at = self._clock.monotonic()
             raise ArchiveUnavailable(self._error)
 
     def ask_again(self) -> None:
-        """Asks while nobody waits whether the bucket is back: calls are refused until something else was answered."""
+        """Makes one request in the background. Its answer ends the time in which calls are refused."""
         with self._lock:
             if self._is_asking:
                 return
@@ -165,13 +170,13 @@ class Wire:
         self.later(ask)
 
     def later(self, call: Callable[[], object]) -> None:
-        """Runs a call while nobody waits."""
+        """Runs a call in the background, and logs its error."""
 
         def run() -> None:
             try:
                 call()
             except StatewardError as error:
-                log.warning("what was put off could not be done", reason=error.reason)
+                log.warning("a background request to the archive failed", reason=error.reason)
 
         try:
             self._pool.submit(guarded, "put off", run)
@@ -179,7 +184,7 @@ class Wire:
             return  # the daemon is stopping
 
     def close(self) -> None:
-        """Lets go of the bucket."""
+        """Ends the pool and closes the bucket. Waits for requests that are under way."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._bucket.close()
 
@@ -188,7 +193,7 @@ class Wire:
             etag = self._call(call, is_write=True)
         except (ObjectExists, ObjectChanged) as error:
             if error.is_unclear:
-                raise Unclear(f"it is not known whether a write to the archive landed: {error.message}") from error
+                raise Unclear(f"it is unknown whether a write to the archive landed: {error.message}") from error
             raise
         if is_head:
             with self._lock:
@@ -227,5 +232,5 @@ class Wire:
 def _settle(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return call(), None
-    except BaseException as error:  # noqa: BLE001  (raised by the caller, once all are in)
+    except BaseException as error:  # noqa: BLE001  (the caller raises it after all calls have ended)
         return None, error
