@@ -305,7 +305,7 @@ def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int
 
 
 def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
-    """Reads a thread's head, names the identity by it, and checks where the journal ends. Raises Corrupt."""
+    """Reads a thread's head, sets the names in ``identity``, and checks where the journal ends. Raises Corrupt."""
     key = identity.keys.head()
     record = txn.get(key)
     if record is None:
