@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateward import Blob, Log, RawValue, State, Text, values
-from stateward._operations.saving import SaveOptions, _bare_request
+from stateward._operations.saving import SaveOptions, bare_request
 from stateward._operations.steps import Await, Call, Pause, ThreadRef, with_retries
 from stateward.effects import Effect
 from stateward.errors import Unavailable
@@ -146,12 +146,12 @@ def test_every_option_is_sent():
         question=signal_pb2.Question(prompt="sure?", answer_schema='{"type": "boolean"}'),
         ack_signals=["s1"],
     )
-    assert _bare_request(ThreadRef("n", "t", "main"), given) == expected
-    nothing = _bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))
+    assert bare_request(ThreadRef("n", "t", "main"), given) == expected
+    nothing = bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))
     assert len(nothing.request_id) == 32
     assert [field.name for field, _ in nothing.ListFields()] == ["namespace", "thread", "branch", "request_id"]
     with pytest.raises(TypeError, match="no option stpe"):
-        _bare_request(ThreadRef("n", "t", "main"), {"stpe": 1})
+        bare_request(ThreadRef("n", "t", "main"), {"stpe": 1})
 
 
 @given(st.datetimes(), st.integers(0, 999))
