@@ -88,8 +88,7 @@ class Writing:
     _was_told: bool = False
 
     def __post_init__(self) -> None:
-        self._retry = Retry(self.patience_s)
-        self.deadline_s = max(self.deadline_s, ANSWER_S)
+        self._retry, self.deadline_s = Retry(self.patience_s), max(self.deadline_s, ANSWER_S)
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
@@ -288,11 +287,9 @@ class Writing:
     def _settle_alone(self, frame: Frame) -> Steps:
         """Asks for a frame whose lease is gone: it may have been written before that, and is answered then."""
         try:
-            response = yield Run(_save_once(frame.request))
+            self._accept(frame, (yield Run(_save_once(frame.request))))
         except StatewardError as error:
             self._refuse(frame, error)
-        else:
-            self._accept(frame, response)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
