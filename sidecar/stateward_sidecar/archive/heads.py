@@ -1,4 +1,4 @@
-"""HEAD's bytes, and what may be done with one that was read.
+"""Encodes and decodes HEAD and images, and builds the next HEAD from the last one.
 
 "SH" ‖ format ‖ suite ‖ nonce ‖ sealed ArchiveHead         under the namespace's key; place: namespace, name
 "ST" ‖ format ‖ suite ‖ nonce ‖ compressed ThreadImage      under the thread's key; place: uid, tip sequence
@@ -30,14 +30,14 @@ _U64 = struct.Struct(">Q")
 
 
 def seal_head(namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> bytes:
-    """HEAD's bytes."""
+    """Returns HEAD's bytes."""
     return seal_record(
         Cipher(namespace.wrapping_key), HEAD_MAGIC, head.SerializeToString(), place.namespace_id, place.name_hash
     )
 
 
 def open_head(namespace: NamespaceKeys, place: Place, data: bytes) -> ArchiveHead:
-    """The reverse. Raises Corrupt; also where a newer version wrote what this one must not read."""
+    """Opens HEAD's bytes. Raises Corrupt, also if a newer version wrote a format that this one cannot read."""
     plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
     try:
         head = ArchiveHead.FromString(plain)
@@ -49,7 +49,7 @@ def open_head(namespace: NamespaceKeys, place: Place, data: bytes) -> ArchiveHea
 
 
 def seal_image(cipher: Cipher, uid: bytes, image: ThreadImage) -> bytes:
-    """A thread's rows, compressed and sealed."""
+    """Returns a thread's rows, compressed and sealed."""
     plain = image.SerializeToString(deterministic=True)
     compression, packed = compress(plain)
     return seal_record(
@@ -58,7 +58,7 @@ def seal_image(cipher: Cipher, uid: bytes, image: ThreadImage) -> bytes:
 
 
 def open_image(cipher: Cipher, uid: bytes, head: ArchiveHead, data: bytes) -> ThreadImage:
-    """The reverse. Raises Corrupt."""
+    """Opens the bytes of an image. Raises Corrupt."""
     plain = open_record(cipher, IMAGE_MAGIC, data, uid, _U64.pack(head.tip_sequence))
     compression, size = _IMAGE.unpack_from(plain)
     try:
@@ -68,7 +68,7 @@ def open_image(cipher: Cipher, uid: bytes, head: ArchiveHead, data: bytes) -> Th
 
 
 def bare(head: ArchiveHead) -> ArchiveHead:
-    """HEAD without what this disk has anyway."""
+    """Returns HEAD without image, snapshot and tail, which this disk has in its own rows."""
     kept = ArchiveHead()
     kept.CopyFrom(head)
     for field in ("image", "snapshot_pieces", "snapshot_version", "tail"):
@@ -77,7 +77,8 @@ def bare(head: ArchiveHead) -> ArchiveHead:
 
 
 def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
-    """The HEAD that this process writes next: a new write id, and a new epoch if another process wrote the last one."""
+    """Returns the HEAD that this process writes next. Its write id is new. Its epoch is new if another process wrote
+    the last HEAD."""
     following = ArchiveHead()
     following.CopyFrom(head)
     if head.boot_id != boot_id:
@@ -96,17 +97,17 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
 
 
 def epoch_start(epoch: int, boot_id: bytes, sequence: int = 0, digest: bytes = b"") -> EpochStart:
-    """Where this process begins an epoch."""
+    """Returns the record of the place where this process begins an epoch."""
     return EpochStart(epoch=epoch, sequence=sequence, digest=digest, boot=_U64.unpack(boot_id[:8])[0])
 
 
 def wrote(head: ArchiveHead, write_id: bytes) -> bool:
-    """Whether a write is this HEAD, or one of the last before it."""
+    """Returns True if a write id belongs to this HEAD or to one of the last before it."""
     return write_id == head.write_id or write_id in head.previous_write_ids
 
 
 def tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
-    """What stays of a thread that is deleted."""
+    """Returns the HEAD that stays after a thread is deleted."""
     following = follow(head, boot_id, owner_id, now_us)
     return ArchiveHead(
         min_reader=FORMAT, min_writer=FORMAT, uid=following.uid, created_epoch=following.created_epoch,

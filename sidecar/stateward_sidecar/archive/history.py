@@ -1,4 +1,4 @@
-"""Bringing older history to this disk, when somebody asks for it."""
+"""Fetches older history to this disk when a call asks for it."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ BYTES_AT_ONCE = 8 << 20
 
 
 class History:
-    """Runs on the archive's threads."""
+    """Runs on the archive's workers."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
         self._desk = desk
         self._fetcher = fetcher
 
     def complete(self, name: Name) -> int:
-        """Fetches what this disk lacks of a thread. Returns how many entries came.
+        """Fetches the entries and snapshots of a thread that this disk lacks. Returns the number of fetched entries.
 
-        What one damaged or missing object held stays away, with everything older; what is newer is here afterwards.
-        Raises Corrupt, naming the object, where nothing more can be had.
+        If an object is damaged or missing, fetches only what is newer. Raises Corrupt, naming the object, if nothing
+        newer is left to fetch.
         """
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
@@ -50,7 +50,7 @@ class History:
             return self._complete(thread)
 
     def heal(self, name: Name) -> bool:
-        """Fetches snapshots that could not be had when they were wanted. False: there are none that this disk lacks."""
+        """Fetches snapshots that an earlier fetch could not read. Returns False if it fetched none."""
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.get(txn, *name)
@@ -72,7 +72,7 @@ class History:
             return True
 
     def _missing(self, place: Place, head: ArchiveHead, thread: Thread) -> tuple[list[ObjectRef], _Hole]:
-        """What HEAD leads to and this disk lacks, oldest first."""
+        """Returns the packs and snapshots that HEAD leads to and this disk lacks, and up to where they are damaged."""
         hole, older = _Hole(thread), list[ObjectRef]()
         if head.HasField("index"):
             try:
@@ -81,7 +81,7 @@ class History:
                 hole.add(head.index, error)
         found = [ref for ref in (*older, *head.objects) if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
         floor, here = thread.floor_sequence, thread.snapshots
-        # An orphan shares with HEAD what lies below its floor, and HEAD may have gone on since a copy was made.
+        # An orphan shares only the history below its floor, and HEAD may have new versions since a copy was made.
         last = thread.floor_version if thread.access == ACCESS_ORPHAN else thread.head.last_version
         lacking = [
             ref for ref in found
@@ -121,7 +121,7 @@ class History:
         return count
 
     def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
-        """The HEAD that leads to what is missing. What an orphan shares with the thread it comes from is kept there."""
+        """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""
         identity, row = thread.identity, thread.archive
         orphan = row if thread.access == ACCESS_ORPHAN else None
         place = self._desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
@@ -134,7 +134,7 @@ class History:
         if seen.head.tip_sequence < thread.floor_sequence:
             if orphan is not None:
                 raise _gone(thread)
-            raise Corrupt("its HEAD was set back to before the newest part, which alone is here", thread.name)
+            raise Corrupt("its HEAD was set back to before the entries that this disk has", thread.name)
         return place, seen.head
 
     def _is_kept(
@@ -151,14 +151,14 @@ class History:
         return all(chain.is_ours(header) for rows in (*found, tail_rows(head)) for header in headers_of(rows))
 
     def _following(self, thread: Thread) -> bytes:
-        """The digest of the entry at the floor, as the first one above it says."""
+        """Returns the digest of the entry at the floor, as the entry above it says; empty if that one was pruned."""
         with self._desk.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)
 
 
 def _carried(thread: Thread, head: ArchiveHead, refs: Sequence[ObjectRef]) -> list[PackedRow]:
-    """What HEAD itself has of older history: one that was set back may have in its tail what was in a pack when this
-    copy was made."""
+    """Returns the older entries that HEAD itself carries. A HEAD that was set back may carry entries in its tail that
+    were in a pack when this copy was made."""
     packed = max((ref.last_sequence for ref in refs if is_pack(ref)), default=0)
     entries = [row for row in tail_rows(head) if packed < row.sequence <= thread.floor_sequence]
     if not entries or head.snapshot_version > thread.floor_version or head.snapshot_version in thread.snapshots:
@@ -175,7 +175,7 @@ def _gone(orphan: Thread) -> VersionPruned:
 
 
 class _Hole:
-    """Up to where nothing can be relied on, because an object is missing or damaged."""
+    """The newest entry and version whose history is unreadable, because an object is missing or damaged."""
 
     def __init__(self, thread: Thread) -> None:
         self._end = thread.floor_sequence, thread.floor_version
@@ -183,11 +183,11 @@ class _Hole:
         self.error: Corrupt | None = None
 
     def add(self, ref: ObjectRef, error: Corrupt) -> None:
-        """One more object that could not be read. Without a snapshot, only what needs it cannot be opened."""
+        """Notes an object that could not be read. A snapshot is ignored, because only its own readers need it."""
         if ref.kind == OBJECT_KIND_SNAPSHOT:
             return
         self.error = self.error or error
-        if ref.kind == OBJECT_KIND_INDEX:  # it may have named anything
+        if ref.kind == OBJECT_KIND_INDEX:  # the index may have named any object
             self.last_sequence, self.last_version = self._end
             return
         self.last_sequence = max(self.last_sequence, min(ref.last_sequence, self._end[0]))

@@ -1,7 +1,7 @@
-"""Giving everything up: at the end of a process, and when its machine is to be emptied.
+"""Gives all threads up: when the process ends, and when its machine is drained.
 
-Each thread is archived and detached, those that were written last first. What fails is tried again until the time is
-over. Runs on threads of its own: with the bucket away each may wait for long, and the archive's are for readers.
+Archives and detaches each thread, the most recently written first, and retries failures until the time is over. Uses
+workers of its own: each may wait long while the bucket is away, and the archive's workers must stay free for readers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.thread import rows
 
 WORKERS = 16
-# Between two tries.
+# Pause between two tries.
 RETRY_S = 0.2
 
 
 class Leaver:
-    """Archives and detaches all threads. ``take_up`` attaches and ships one that is dirty here and not held."""
+    """Archives and detaches all threads. ``take_up`` attaches and ships a dirty thread that is not held."""
 
     def __init__(self, desk: Desk, shipper: Shipper, take_up: Callable[[int], None]) -> None:
         self._desk = desk
@@ -36,9 +36,9 @@ class Leaver:
         is_over: Callable[[], bool] = lambda: False,
         on_given: Callable[[], None] = lambda: None,
     ) -> tuple[int, int]:
-        """Returns how many threads were given up (``on_given`` is called for each), and how many are dirty.
+        """Returns how many threads were given up, and how many are still dirty. Calls ``on_given`` for each given up.
 
-        Begins nothing after the grace time; what was begun before may still wait for the bucket.
+        Starts nothing after ``grace_s`` or once ``is_over()``. Ships that began earlier may still wait for the bucket.
         """
         clock = self._desk.context.clock
         end = clock.monotonic() + grace_s
@@ -65,8 +65,8 @@ class Leaver:
         return given, self.count_dirty()
 
     def count_dirty(self) -> int:
-        """Threads of which this disk has something that the archive has not. Also those that nobody touched since the
-        start, and those that are not shipped because the bucket was set back."""
+        """Counts threads with entries that the archive lacks, and rolled back threads. Includes threads that nobody
+        touched since the start."""
         desk = self._desk
         return len(self._dirty_elsewhere()) + sum(map(_is_dirty, list(desk.holds.values())))
 
@@ -75,7 +75,7 @@ class Leaver:
         return [hold.number for hold in holds] + self._dirty_elsewhere()
 
     def _dirty_elsewhere(self) -> list[int]:
-        """Threads with a row in the outbox that are not held: from before this process, and not looked at yet."""
+        """Returns threads with a row in the outbox that this process does not hold, left by earlier processes."""
         desk = self._desk
         found = []
         with desk.context.engine.read() as txn:
@@ -84,7 +84,7 @@ class Leaver:
                     continue
                 try:
                     thread = desk.store.threads.by_number(txn, number)
-                except StatewardError:  # damaged: nobody can say that the archive has it
+                except StatewardError:  # damaged: the archive may lack entries
                     found.append(number)
                     continue
                 if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
@@ -94,7 +94,7 @@ class Leaver:
         return found
 
     def _give_up(self, number: int) -> tuple[bool, bool]:
-        """Whether it was given up, and whether there is nothing more to be done about it."""
+        """Returns whether the thread was given up, and whether it needs no further try."""
         desk = self._desk
         try:
             if number not in desk.holds:

@@ -1,9 +1,9 @@
-"""When threads are shipped.
+"""Decides when threads are shipped.
 
-At once where somebody waits, or where a thread was idle; else an interval after its last ship, or earlier when much has
-come together. A budget of HEADs a second keeps many threads from costing without bound; waiters are served before it.
-When the bucket does not answer, threads are tried again after pauses that grow, with jitter. What is known of threads
-in the archive is written down once a second, for all at once: nobody waits for it, and after a crash HEAD tells.
+A thread is shipped at once if a caller waits or if it was idle; else an interval after its last ship, or earlier if it
+has much to ship. A budget of HEADs per second bounds the cost of many threads. Waiting callers do not wait for it.
+Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads are written together,
+once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAR_S = 3600.0
 
 
 class Schedule:
-    """Decides and starts ships; ``ship`` does one, by number."""
+    """Starts ships. ``ship`` ships one thread, by number."""
 
     def __init__(self, desk: Desk, lanes: Lanes, ship: Callable[[int], None]) -> None:
         self._desk = desk
@@ -58,8 +58,8 @@ class Schedule:
         return len(self._due.keys() | self._running)
 
     def add(self, number: int, *, at_once: bool = False) -> None:
-        """Something of a thread is to be archived. Cheap where the thread is due already."""
-        if number in self._due and (not at_once or number in self._failures):  # a pause is not cut short by more work
+        """Schedules a ship of a thread. Cheap if one is due already."""
+        if number in self._due and (not at_once or number in self._failures):  # more work does not shorten a pause
             return
         now = self._now()
         with self._condition:
@@ -72,7 +72,8 @@ class Schedule:
                 self._condition.notify()
 
     def now(self, number: int) -> None:
-        """Somebody waits: ships without going through the thread, and before the budget."""
+        """Ships a thread at once, because a caller waits. Bypasses the schedule's thread, and does not wait for the
+        budget."""
         with self._condition:
             if number in self._running:
                 self._again.add(number)
@@ -85,7 +86,7 @@ class Schedule:
         self._start(number)
 
     def close(self) -> None:
-        """Starts nothing more; writes down what is known."""
+        """Starts nothing more, and writes the rows of shipped threads."""
         with self._condition:
             self._is_closed = True
             self._condition.notify()
@@ -195,7 +196,7 @@ class Schedule:
             self.now(number)
 
     def write_rows(self, *, wait: bool = False) -> None:
-        """Writes down what is known of the threads that were shipped since the last time."""
+        """Writes the archive rows of the threads that were shipped since the last call."""
         with self._condition:
             numbers, self._rows = self._rows, set()
         holds = [hold for number in numbers if (hold := self._desk.holds.get(number)) is not None]
@@ -211,7 +212,7 @@ class Schedule:
             if wait:
                 write.wait()
         except StatewardError:
-            return  # HEAD tells at the next start
+            return  # the next start reads HEAD
 
     def _write_row(self, txn: lmdb.Transaction, batch: Batch, hold: Hold) -> None:
         threads = self._desk.store.threads
@@ -219,7 +220,7 @@ class Schedule:
         if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
             return
         if draft.thread.access == ACCESS_REMOTE:
-            return  # the row would let writes pass; whoever gives it up, or deletes it, writes the next one
+            return  # this row would let writes pass; the release or deletion under way writes the next row
         row = row_of_hold(hold, (draft.floor_sequence, draft.floor_version))
         archived = draft.thread.archived_sequence
         write_archive_row(txn, draft, row)
