@@ -41,8 +41,8 @@ def connect(
     fallback: str = "default",
     retry_timeout_s: float = 30.0,
 ) -> Client:
-    """A client for the options before and after the command's name; the latter win. `fallback` is the namespace if none
-    is given."""
+    """Returns a client for the given options. Options after the command's name override those before it. `fallback` is
+    the namespace if no option names one."""
     from stateward import Client  # noqa: PLC0415  costs most of a start, and `--help` needs none
 
     given: Globals = context.obj
@@ -57,7 +57,7 @@ def connect(
 
 @contextmanager
 def archived_names() -> Iterator[None]:
-    """Says where names come from, in commands about threads that need not be on this disk."""
+    """Adds a hint to ThreadNotFound, in commands for threads that may be only in the archive."""
     try:
         yield
     except ThreadNotFound as error:
@@ -65,7 +65,7 @@ def archived_names() -> Iterator[None]:
 
 
 def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of threads that begin so, for the shell. Nothing where no daemon answers at once."""
+    """Returns names of threads that begin with the typed text. Returns nothing if no daemon answers at once."""
     try:
         from stateward import Client  # noqa: PLC0415
 

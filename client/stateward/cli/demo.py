@@ -1,6 +1,6 @@
-"""`stateward demo`: an agent at work is killed together with its daemon, then loses its machine, and goes on each time.
+"""`stateward demo`: a working agent is killed with its daemon, then loses its machine, and continues each time.
 
-Everything that is told is checked; a check that fails makes the exit code 1.
+The demo checks everything that it prints; a failed check makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def demo(
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=MIN_STEPS, metavar="N", help="Files to survey, at most.")] = 150,
 ) -> None:
-    """See it work: an agent is killed in mid-run, then loses its machine, and goes on at the next step.
+    """Watch an agent that is killed during a run, then loses its machine, and continues at the next step each time.
 
-    A small offline agent surveys the source of Python's standard library, one file a step, and saves after each. The
-    demo needs no network and no running daemon, and takes half a minute at most.
+    A small offline agent surveys the source of Python's standard library, one file at each step, and saves after each
+    step. The demo needs no network and no running daemon, and takes half a minute at most.
 
     \b
     Examples:

@@ -34,14 +34,17 @@ def export(
     ] = None,
     all_threads: Annotated[bool, typer.Option("--all", "-a", help="All threads of the namespace.")] = False,
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
+        str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start with this.")
     ] = None,
-    versions: Annotated[bool, typer.Option("--versions", help="A backup: all that is kept of any thread.")] = False,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="A backup: everything that is stored of each thread.")
+    ] = False,
     messages_only: Annotated[
-        bool, typer.Option("--messages-only", help="The newest messages of any thread, and nothing else of it.")
+        bool, typer.Option("--messages-only", help="Only the newest messages of each thread.")
     ] = False,
     trajectories: Annotated[
-        bool, typer.Option("--trajectories", help="Finished runs for training, one a line, chosen by what follows.")
+        bool,
+        typer.Option("--trajectories", help="Finished runs for training, one per line; the next options choose them."),
     ] = False,
     status: Annotated[
         list[StatusName] | None,
@@ -50,7 +53,7 @@ def export(
             "-s",
             case_sensitive=False,
             metavar="STATUS",
-            help="Only of this status; default: completed, failed and cancelled; repeatable.",
+            help="Only this status; default: completed, failed and cancelled; repeatable.",
         ),
     ] = None,
     label: Annotated[
@@ -61,10 +64,11 @@ def export(
         str | None, typer.Option("--since", metavar="TIME", help="Only changed since: 24h, 7d, or 2026-01-31.")
     ] = None,
     min_metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Only where this metric is as much; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Only if this metric is at least NUMBER; repeatable."),
     ] = None,
     max_metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Only where it is not more; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Only if this metric is at most NUMBER; repeatable.")
     ] = None,
     outcome: Annotated[
         str | None, typer.Option(metavar="SLOT", help='Slot with the outcome; default: "outcome", else "result".')
@@ -78,19 +82,19 @@ def export(
 ) -> None:
     """Write threads as JSON Lines that `stateward import` reads.
 
-    Without --versions a line is a recorded run, for threads that an import made (or of that shape: the log "messages"
-    and little else); labels, tags, statuses and what `thread.replay` keeps are not in it.
+    Without --versions each line is a recorded run. This works for threads that an import made, or that look like one:
+    the log "messages" and little else. Labels, tags, statuses and records of `thread.replay` are left out.
 
-    With --versions it is a backup: all that is kept of a thread, in lines with a "kind": the thread, its blobs (a line
-    for each MiB), a line for each version with its edits, its effects, its waiting signals, and an end by which damage
-    is found. `stateward import --help` says what is different in a restored thread. An export of a thread at work shows
-    its versions of one moment. Each namespace needs an export of its own. With an archive, --all takes the threads
-    that this daemon knows: `stateward archive index` makes it know all of them. An orphan becomes a thread that can be
-    written.
+    With --versions the file is a backup of everything that is stored of a thread. Each line has a "kind": the thread,
+    its blobs (a line for each MiB), each version with its edits, the effects, the waiting signals, and an end record
+    with a checksum, by which import finds damage. `stateward import --help` lists what differs in a restored thread. If
+    an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each namespace
+    separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index` makes it
+    know all of them. An orphan is restored as a thread that can be written.
 
-    With --trajectories a line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
-    labels, metrics, create_time, update_time, messages and tool_calls (whole, also what a window trimmed;
-    messages_missing and tool_calls_missing count what was pruned since), and tools ([{name, calls, errors}]).
+    With --trajectories each line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
+    labels, metrics, create_time, update_time, messages, tool_calls and tools ([{name, calls, errors}]). messages and
+    tool_calls include entries that a window trimmed; messages_missing and tool_calls_missing count the pruned entries.
 
     \b
     Examples:
@@ -106,7 +110,7 @@ def export(
             hint = "it goes without --versions, --messages-only and --all"
             raise typer.BadParameter(hint, param_hint="--trajectories")
         if names and any(each is not None for option, each in chooses.items() if option != "--outcome"):
-            raise typer.BadParameter("give names, or what runs must fit", param_hint="THREAD")
+            raise typer.BadParameter("give either names or filters", param_hint="THREAD")
         from stateward.cli.export_trajectories import export_trajectories, read_metrics  # noqa: PLC0415
         from stateward.cli.trajectories import MetricRange  # noqa: PLC0415
 
@@ -153,11 +157,11 @@ def _write(
             except ThreadNotFound:
                 if are_named or lines > before:
                     raise
-                note(f"thread {name!r} was removed meanwhile, and is passed over")
+                note(f"thread {name!r} was removed meanwhile, and is skipped")
                 continue
             written_threads += lines > before
             if lines == before:
-                note(f"thread {name!r} has no version on branch main yet, and is passed over")
+                note(f"thread {name!r} has no version on branch main yet, and is skipped")
         if versions:
             file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": written_threads}, "") + b"\n")
     if output is not None:
@@ -210,6 +214,6 @@ def _encode(record: dict[str, Any], name: str) -> bytes:
 
 def _refusal(name: str, problem: Exception) -> CommandError:
     return CommandError(
-        f"thread {name!r} is no recorded run: {problem}; "
+        f"thread {name!r} is not a recorded run: {problem}; "
         "--versions exports every thread without loss, --messages-only its messages"
     )

@@ -25,10 +25,10 @@ def fork(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Copy one version of a thread to a new one, as its version 1; or the whole thread.
+    """Copy one version of a thread to a new thread, as its version 1; or copy the whole thread.
 
-    The copy has a key of its own: removing one never harms the other. To go on from an earlier version within the
-    thread, with slots edited, use `stateward branch THREAD NAME --at 14 --set SLOT=VALUE`.
+    The copy has its own key, so either thread can be removed without the other. To continue from an earlier version
+    within the same thread, with edited slots, use `stateward branch THREAD NAME --at 14 --set SLOT=VALUE`.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ def history(
     ] = "main",
     all_branches: Annotated[bool, typer.Option("--all", "-a", help="All branches, with a drawing of them.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 = all.")
+        int, typer.Option("--limit", min=0, metavar="N", help="At most N versions; 0 = all.")
     ] = DEFAULT_LIMIT,
     as_json: JsonOption = False,
     target: TargetOption = None,

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 def import_(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip; one run a line.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip; one run per line.")],
     thread_prefix: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Begins the names of threads; default for runs: the file's name and /."),
+        typer.Option(metavar="TEXT", help="Prefix for names of threads; default for runs: the file's name and /."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on with threads that an earlier import began, or refuse.")
+        bool, typer.Option("--resume/--no-resume", help="Continue threads that an earlier import began, or fail.")
     ] = True,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Only the first N runs (or threads) of each file.")
     ] = None,
     keep_all: Annotated[
-        bool, typer.Option("--keep-all", help="Leave TTL and retention out: nothing of exported threads expires.")
+        bool, typer.Option("--keep-all", help="Import without TTL and retention, so that nothing expires.")
     ] = False,
     concurrency: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Runs imported at the same time; they share commits.")
@@ -45,22 +45,22 @@ def import_(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Import recorded runs: a thread for each run, a version after each step. Or exported threads, as they were.
+    """Import recorded runs, as a thread for each run with a version after each step; or restore exported threads.
 
     A line is a run: {"run_id": "...", "messages": [...]}, in which each step appends a message, or
-    {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Whatever else
-    it says (source, model, meta) is kept in the slot "run". The same command again goes on where it was cut off.
+    {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Other fields
+    (source, model, meta) go to the slot "run". After an interruption, run the same command again to continue.
 
-    What `stateward export --versions` wrote is known by its content, and gives threads of the same names (after
-    --thread-prefix). Each is there whole or not at all; one that is damaged or cut off in the file is named and left
-    out. The same import again passes over the threads that it made.
+    The command recognizes files of `stateward export --versions` by their content, and restores threads with the same
+    names (after --thread-prefix). It restores a thread completely or not at all; it reports and skips a thread that is
+    damaged or incomplete in the file. If you run the same import again, it skips the threads that it restored.
 
-    A restored thread has its versions under their numbers, with their times, states, branches, tags, checkpoint ids,
-    labels, metadata, metrics and questions, its settings, effects, waiting signals and blobs. A retry of a save or
-    signal is answered as the first time. Different are: uid, digests, sequences and sizes at rest; a lease is not held
-    any more, and the next one has a higher token; a tool call that was open is UNCERTAIN, so that it is looked into and
-    not repeated; a TTL counts from now; and the journal does not tell of signals that were dealt with, tags that were
-    moved, and blobs that went. Retention rules count the versions' own times: --keep-all leaves them out.
+    A restored thread has its versions with their numbers, times, states, branches, tags, checkpoint ids, labels,
+    metadata, metrics and questions, and its settings, effects, waiting signals and blobs. A retry of an earlier save or
+    signal gets its first answer. These things differ: uid, digests, sequences and sizes at rest. Nobody holds a lease,
+    and the next lease has a higher token. An open tool call becomes UNCERTAIN, so that an agent checks it before it
+    calls the tool again. A TTL counts from now. The journal has no records of acknowledged signals, moved tags and
+    removed blobs. Retention rules use the original times of the versions; use --keep-all to import without them.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def import_(
                 if recording.has_versions:
                     problems += _restore(client, recording, Options(thread_prefix or "", resume, limit, keep_all))
         except KeyboardInterrupt:
-            fail("interrupted; the same import again goes on where this one stopped")
+            fail("interrupted; run the same import again to continue")
             raise typer.Exit(130) from None
         seconds, stats = time.monotonic() - started, client.stats()
     if totals.runs:

@@ -44,7 +44,8 @@ def new(
 ) -> None:
     """Make a new key file that only you can read, for `stateward-sidecar --key-file`.
 
-    Needs no daemon. Keep a copy elsewhere: without the key the data are lost, and whoever has both reads everything.
+    Needs no daemon. Keep a copy in another place: without the key the data are lost. Keep it secret: with the key,
+    anybody who has the data can read them.
 
     \b
     Examples:

@@ -24,9 +24,9 @@ FAILURES_SHOWN_MAX = 20
 def migrate(
     context: typer.Context,
     place: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Where the Migrations are; looked for from this directory too.")
+        str, typer.Argument(metavar="MODULE:NAME", help="The Migrations object; also found from this directory.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Migrate in memory only, and say what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Migrate in memory only, and report the result.")] = False,
     thread: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,14 +37,16 @@ def migrate(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Save every thread of the namespace as a new version of the current schema. Exit code 1 if any could not be.
+    """Save every thread of the namespace as a new version of the current schema. Exit code 1 if a migration fails.
 
-    These are the threads on this daemon's disk; `stateward restore` first brings those that only the archive has. A dry
-    run counts apart those that another sidecar wrote last: whether it still holds them only the run finds out.
+    The command migrates the threads on this daemon's disk; run `stateward restore` first for threads that only the
+    archive has. A dry run counts threads that another sidecar wrote last separately: only the real run finds out
+    whether that sidecar still holds them.
 
-    Agents may go on meanwhile; where they save all the time they wait for a moment. Old versions stay as they were;
-    what fails stays as it is and is listed. A run that was interrupted is just made again. The module is imported,
-    which runs its code; what that prints goes to stderr. The TTL of a finished thread begins anew with its migration.
+    Agents may work meanwhile; an agent that saves without a pause waits for a moment. Old versions do not change. A
+    thread that fails does not change either, and is listed. After an interruption, run the command again. The command
+    imports the module, which runs its code; output of that code goes to stderr. The migration restarts the TTL of a
+    finished thread.
 
     \b
     Examples:
@@ -69,7 +71,7 @@ def migrate(
 
 
 def load(place: str) -> Migrations:
-    """The object that MODULE:NAME names; CommandError where there is none."""
+    """Returns the object that MODULE:NAME names. Raises CommandError if there is none."""
     from stateward.migrations import Migrations  # noqa: PLC0415  costs a part of a start, and `--help` needs none
 
     module_name, _, name = place.partition(":")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CommandError(Exception):
-    """Something only the user can put right. The message says what to do, in one line."""
+    """A mistake that only the user can correct. The message says what to do, in one line."""
 
 
 def is_terminal() -> bool:
@@ -63,8 +63,8 @@ def note(message: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks before something is removed; without a terminal to ask on, only --yes will do. CommandError if it is not to
-    be."""
+    """Asks before a command removes data. Raises CommandError if the user refuses, or if there is neither a terminal
+    nor --yes."""
     if yes:
         return
     if not sys.stdin.isatty():

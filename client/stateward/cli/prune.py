@@ -27,15 +27,16 @@ def prune(
         int | None,
         typer.Option("--keep-latest", min=1, metavar="N", help="All but the newest N of each branch."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be removed.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Remove versions of a thread now, by one rule. Newest versions, tagged ones and bases of branches stay.
+    """Remove versions of a thread now, by one rule. The newest version of each branch, tagged versions and
+    bases of branches stay.
 
-    Asks first, and needs --yes where there is no terminal to ask on. What stays is readable as before.
+    The command asks first; without a terminal it needs --yes. The remaining versions stay readable.
 
     \b
     Examples:
@@ -82,7 +83,9 @@ def read_versions(text: str) -> list[int]:
         first, _, last = part.strip().partition("-")
         last = last or first
         if not (first.isdecimal() and last.isdecimal()) or not 1 <= int(first) <= int(last) < 1 << 63:
-            raise typer.BadParameter(f"{part.strip()!r} is no version or range such as 3-17", param_hint="--versions")
+            raise typer.BadParameter(
+                f"{part.strip()!r} is not a version or a range such as 3-17", param_hint="--versions"
+            )
         if len(found) + int(last) - int(first) >= VERSIONS_MAX:
             raise typer.BadParameter(f"more than {VERSIONS_MAX:,} versions at once", param_hint="--versions")
         found += range(int(first), int(last) + 1)

@@ -38,12 +38,12 @@ def replay(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Walk a run step by step: what each version changed, and the slots it left.
+    """Show a run step by step: what each version changed, and its slots.
 
-    Where versions were pruned, the walk begins after the newest of them.
+    If versions were pruned, the walk begins after the newest pruned version.
 
-    On a terminal Enter shows the next step, b the one before, a number goes there, q ends it. In a pipe all steps are
-    printed; --json prints a line for each, with its changes.
+    On a terminal, Enter shows the next step, b the previous one, a number that step, and q quits. In a pipe the command
+    prints all steps; --json prints a line for each step, with its changes.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def replay(
 
 @contextmanager
 def _on_one_line(thread: str) -> Iterator[None]:
-    """Says of two versions of which one was not made from the other what was asked for, and where they are drawn."""
+    """Explains the error for two versions that are not on one line of ancestors, and names the command to draw them."""
     try:
         yield
     except InvalidField as error:

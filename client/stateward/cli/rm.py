@@ -1,4 +1,4 @@
-"""`stateward rm`: removes threads, with the consent of whoever typed it."""
+"""`stateward rm`: removes threads, after a question."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ def rm(
         typer.Argument(metavar="THREAD", help="Names of threads.", autocompletion=complete_thread),
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start so.")
+        str | None, typer.Option("--prefix", metavar="TEXT", help="All threads whose names start with this.")
     ] = None,
-    missing_ok: Annotated[bool, typer.Option("--missing-ok", help="It is fine if there is no such thread.")] = False,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Ignore names of threads that do not exist.")
+    ] = False,
     local_only: Annotated[
         bool,
-        typer.Option("--local-only", help="Only from this disk; the archive keeps them, and need not be reached."),
+        typer.Option("--local-only", help="Only from this disk; the archive keeps them, and may be unreachable."),
     ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Remove threads for good: each one's key is destroyed, and no version can be read again.
+    """Remove threads permanently: the daemon destroys each thread's key, and no version can be read again.
 
-    Asks first, and needs --yes where there is no terminal to ask on. If one of the threads does not exist, none is
-    removed. Copies made with fork live on.
+    The command asks first; without a terminal it needs --yes. If one of the threads does not exist, it removes none.
+    Copies made with fork remain.
 
     \b
     Examples:
@@ -82,9 +84,7 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
             found.append(_find_here(client, name) if local_only else client.thread(name).info())
         except ThreadNotFound as error:
             if not missing_ok:
-                raise CommandError(
-                    f"{error.message}; nothing was removed, --missing-ok passes over such names"
-                ) from None
+                raise CommandError(f"{error.message}; nothing was removed, --missing-ok ignores such names") from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""`stateward run`: starts an agent's command when there is something for it to do."""
+"""`stateward run`: starts an agent's command when signals wait for the agent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PATIENCE_S = 5.0
 def run(
     context: typer.Context,
     command: Annotated[
-        str, typer.Option("--on-signal", metavar="CMD", help="The command, for the shell: starts a thread's agent.")
+        str, typer.Option("--on-signal", metavar="CMD", help="Shell command that starts a thread's agent.")
     ],
     thread: Annotated[
-        list[str] | None, typer.Option("--thread", metavar="NAME", help="Only this thread; can be given again.")
+        list[str] | None, typer.Option("--thread", metavar="NAME", help="Only this thread; repeatable.")
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only threads with this label.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End when one agent has ended and is done with its signals.")
+        bool, typer.Option("--once", help="End when one agent has ended and acknowledged its signals.")
     ] = False,
     at_most: Annotated[
         int, typer.Option("--at-most", metavar="N", min=1, help="How many commands may run at a time.")
@@ -37,12 +37,14 @@ def run(
     ] = 30.0,
     pause_s: Annotated[
         float,
-        typer.Option("--pause", metavar="SECONDS", min=0.01, help="First pause after a command that did not help."),
+        typer.Option(
+            "--pause", metavar="SECONDS", min=0.01, help="First pause after a command that acknowledged nothing."
+        ),
     ] = 1.0,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Start the agent's command for each thread with signals that wait: now, and whenever one comes.
+    """Start the agent's command for each thread with waiting signals, now and whenever a signal arrives.
 
     The command finds STATEWARD_THREAD, STATEWARD_NAMESPACE and STATEWARD_TARGET in its environment. It hydrates the
     thread and finds the answer to its question in `state.answer`, which the next save acknowledges. It finds all
@@ -50,15 +52,15 @@ def run(
     time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute, or
     at once when another signal comes.
 
-    SIGTERM is passed on to the commands, and this one ends after them. Killed with SIGKILL it leaves them running, and
-    the next `stateward run` knows nothing of them and starts another one beside each: an agent that must be alone takes
-    its thread's lease (thread.writer).
+    On SIGTERM, this command passes the signal to the running commands and ends after them. After SIGKILL they continue
+    to run, and the next `stateward run` does not know them and starts a second command for the same thread. An agent
+    that must run alone takes its thread's lease (thread.writer).
 
-    With an archive, answers that were sent through another sidecar are found as well. Every --poll seconds the waiting
-    threads that this daemon knows and does not hold are looked at, or those named with --thread. Without --thread all
-    waiting threads in the archive are listed too, at the start and ten times more seldom, as that costs a request for
-    each: so a new machine finds what to go on with. Where several machines do that, each may start the agent, and the
-    first that writes has the thread.
+    With an archive, this command also finds answers that were sent through another sidecar. Every --poll seconds it
+    reads the waiting threads that this daemon knows and does not hold, or those named with --thread. Without --thread
+    it also lists all waiting threads in the archive, at the start and after every tenth poll, because a list costs a
+    request for each thread; so a new machine finds the threads to continue. If several machines do this, each may start
+    the agent, and the first one that writes gets the thread.
 
     \b
     Examples:

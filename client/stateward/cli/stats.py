@@ -20,7 +20,7 @@ def stats(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show what the daemon is, what it holds, and what it has done since its start.
+    """Show the daemon's settings, its contents, and its activity since its start.
 
     \b
     Examples:

@@ -51,22 +51,25 @@ def threads(
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only with this label; repeatable.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that start so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that start with this.")] = "",
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", "--updated-since", metavar="TIME", help="Only those changed since: 2h, 7d, or 2026-01-31T12:00."
+            "--since",
+            "--updated-since",
+            metavar="TIME",
+            help="Only those changed since then: 2h, 7d, or 2026-01-31T12:00.",
         ),
     ] = None,
     before: Annotated[
-        str | None, typer.Option("--updated-before", metavar="TIME", help="Only those not changed since.")
+        str | None, typer.Option("--updated-before", metavar="TIME", help="Only those not changed since then.")
     ] = None,
-    step: Annotated[int | None, typer.Option("--step", metavar="N", help="Only those at this very step.")] = None,
+    step: Annotated[int | None, typer.Option("--step", metavar="N", help="Only those at exactly this step.")] = None,
     min_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or later.")] = None,
     max_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or earlier.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="Print only how many there are, by status.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of threads, by status.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, metavar="N", help="At most so many; 0 = all.")
+        int, typer.Option("--limit", min=0, metavar="N", help="At most N threads; 0 = all.")
     ] = DEFAULT_LIMIT,
     as_json: JsonOption = False,
     target: TargetOption = None,

@@ -16,10 +16,10 @@ def read_length(text: str, option: str, *, zero_allowed: bool = False) -> timede
     """A length such as 90s, 15m, 12h, 7d, 2w."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
     if not found or found[2] not in UNITS_S:
-        raise typer.BadParameter(f"{text!r} is no length of time such as {FORMS}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a length of time such as {FORMS}", param_hint=option)
     seconds = float(found[1]) * UNITS_S[found[2]]
     if not seconds and not zero_allowed:
-        raise typer.BadParameter(f"{text!r} is no time at all; give more than 0", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is zero; give more than 0", param_hint=option)
     if seconds > LENGTH_MAX_S:
         raise typer.BadParameter(f"{text!r} is more than ten years", param_hint=option)
     return timedelta(seconds=seconds)

@@ -45,11 +45,11 @@ def tools(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Count which tools agents called, how often that failed, and in which thread last.
+    """Count which tools agents called, how often the calls failed, and in which thread last.
 
-    Calls are found in the logs "messages" and "tool_calls" (as OpenAI, Anthropic, LangChain and stateward.agent write
-    them), also where a sliding window trimmed them, unless the versions that hold them were pruned; and in effects that
-    were given a name=. This reads every thread that fits.
+    The command finds calls in the logs "messages" and "tool_calls", in the forms of OpenAI, Anthropic, LangChain and
+    stateward.agent, and in effects that have a name=. It also finds entries that a sliding window trimmed, unless the
+    versions that hold them were pruned. It reads every matching thread.
 
     \b
     Examples:
@@ -84,16 +84,17 @@ def failures(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show where runs failed last: version, step, what they said, and the tool that was called before; newest first.
+    """Show the last failure of each run: version, step, status detail, and the last tool call before; newest first.
 
-    Without names these are the threads that are failed now; of a thread that is named also a failure that it got over.
+    Without names the command shows the threads whose status is failed now. For named threads it also shows failures
+    after which the run continued.
 
     \b
     Examples:
       stateward failures --since 24h
       stateward failures --agent booking --json
       stateward failures booking-42
-      stateward replay booking-42 --to VERSION       how it came to that
+      stateward replay booking-42 --to VERSION       the steps before the failure
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         found = transcripts.failures(client, names or (), agent, _filters(names, since, label))
@@ -125,5 +126,5 @@ def _row(each: transcripts.Failure) -> tuple[str, ...]:
 
 def _filters(names: Sequence[str] | None, since: str | None, label: list[str] | None) -> ThreadFilters:
     if names and (since or label):
-        raise typer.BadParameter("give names, or what threads must fit", param_hint="THREAD")
+        raise typer.BadParameter("give either names or filters", param_hint="THREAD")
     return {"updated_after": read_time(since, "--since"), "labels": read_labels(label or ())}

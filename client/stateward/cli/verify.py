@@ -1,4 +1,4 @@
-"""`stateward verify`: reads stored records back and tells what is wrong with them."""
+"""`stateward verify`: reads stored records back and reports damage."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def verify(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Read stored records back, beside normal operation, and report what is damaged. Exit code 1 if anything is.
+    """Read stored records back and report damage, while the daemon works as usual. Exit code 1 if a record is damaged.
 
-    Without THREAD and --namespace everything the daemon stores is checked, its own records too.
+    Without THREAD and --namespace the command checks everything that the daemon stores, including its own records.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def verify(
     if findings:
         found = f"{counted(len(findings), 'finding')} in {counted(records, 'record')} of {counted(threads, 'thread')}"
         fail(
-            f"{found}; other versions of a thread that is named may be whole: `stateward history THREAD`, "
+            f"{found}; other versions of a damaged thread may be intact: `stateward history THREAD`, "
             "`stateward show THREAD --at VERSION`"
         )
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`stateward waiting`: who waits for what."""
+"""`stateward waiting`: lists the threads that wait, and their questions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def waiting(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """List the threads that wait for somebody: for what, and since when they did not change.
+    """List the threads that wait, with their questions and the time of their last change.
 
-    With --archive, those of all sidecars that write to it, whether one of them runs or not; the bucket gets two to four
-    requests for each thread, and without --namespace the threads of all namespaces are listed. A thread that has
-    signals was answered, and its agent has not taken them yet. One that is handed to an agent waits for that one, and
-    takes no answer.
+    With --archive the command lists the threads of all sidecars in that archive, even if none of them runs. It sends
+    two to four requests to the bucket for each thread, and without --namespace it lists all namespaces. A thread with
+    signals has an answer that its agent has not acknowledged yet. A thread that is handed to an agent waits for that
+    agent, and takes no answer.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ def watch(
         bool, typer.Option("--from-start", help="Begin with what happened before; needs a THREAD.")
     ] = False,
     after_cursor: Annotated[
-        str, typer.Option("--after-cursor", metavar="CURSOR", help="Go on after this event (JSON has cursors).")
+        str, typer.Option("--after-cursor", metavar="CURSOR", help="Continue after this event (--json prints cursors).")
     ] = "",
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only threads with it; repeatable.")
@@ -44,13 +44,13 @@ def watch(
     until: Annotated[int | None, typer.Option("--until", min=1, metavar="N", help="End after N events.")] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", min=0.0, metavar="SECONDS", help="End after so long; with --until then exit code 1."),
+        typer.Option("--for", min=0.0, metavar="SECONDS", help="End after this time; with --until, exit code 1 then."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each event.")] = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Print changes as they come, one line each, until Ctrl-C. Goes on by itself after a restart of the daemon.
+    """Print changes as they happen, one line each, until Ctrl-C. Continues after a restart of the daemon.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ AtOption = Annotated[
 
 
 def read_where(text: str, option: str = "--at", least: int = 1) -> dict[str, Any]:
-    """The version as keywords for `hydrate` and `checkpoint`. CommandError for a number that is none."""
+    """Returns the version as keywords for `hydrate` and `checkpoint`. Raises CommandError if a number is not valid."""
     kind, separator, name = text.partition(":")
     if separator and kind in ("id", "tag"):
         if not name:
@@ -37,7 +37,7 @@ def read_where(text: str, option: str = "--at", least: int = 1) -> dict[str, Any
         return {"tag": text}
     if len(text) > VERSION_DIGITS_MAX or not least <= int(text) < 1 << 63:
         counted = "from 1" if least else "from 1, and 0 is the empty state"
-        raise CommandError(f"{option} {text} is no version; they count {counted}")
+        raise CommandError(f"{option} {text} is not a version; versions count {counted}")
     return {"version": int(text)}
 
 
@@ -63,7 +63,7 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
 
 @contextmanager
 def looking_at(thread: Thread) -> Iterator[None]:
-    """Says of a thread without any version that it has none, in place of which one was not found."""
+    """If a version is not found in a thread without versions, raises CommandError that says so."""
     try:
         yield
     except VersionNotFound:
@@ -72,7 +72,7 @@ def looking_at(thread: Thread) -> Iterator[None]:
 
 
 def require_versions(info: ThreadInfo) -> None:
-    """CommandError for a thread that an effect, a lease or a signal made, and nobody saved to."""
+    """Raises CommandError for a thread that an effect, a lease or a signal created, and that has no version yet."""
     if not info.last_version:
         raise CommandError(f"thread {info.name!r} has no version yet; `stateward effects` lists what its tools did")
 
@@ -80,7 +80,7 @@ def require_versions(info: ThreadInfo) -> None:
 def _find_step(thread: Thread, text: str, option: str) -> int:
     """The newest version of a step, on the handle's branch and what that was made from."""
     if not text.removeprefix("-").isdecimal():
-        raise CommandError(f"{option} step:{text} is no step; steps are whole numbers")
+        raise CommandError(f"{option} step:{text} is not a step; steps are whole numbers")
     with thread.history(newest_first=True, slots=[]) as line:
         for checkpoint, _, _ in line:
             if checkpoint.step == int(text):
