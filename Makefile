@@ -1,4 +1,4 @@
-# The task table; `make` alone lists it. Each task makes the environment it needs in .venv, from pyproject.toml.
+# The task table; `make` alone lists it. Each task creates the environment that it needs in .venv, from pyproject.toml.
 
 PYTHON ?= python3
 JOBS ?= 3
@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/ready ## See it work: an agent is killed and goes on where it was
+demo: .venv/ready ## Watch an agent continue where it was killed
 	@$(BIN)/stateward demo
 
 test: lint types layers proto-check generate-check ## Check style, types, layers and stubs, then run every test
@@ -31,19 +31,19 @@ types: .venv/ready-dev ## Check the types
 layers: .venv/ready-dev ## Check that imports point down
 	@$(BIN)/lint-imports --no-cache --no-logo
 
-format: .venv/ready-dev ## Put the code in order
+format: .venv/ready-dev ## Format the code
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
 
 generate: .venv/ready-dev ## Generate the blocking client from the asyncio client
 	@$(PY) client/generate.py
 
-generate-check: .venv/ready-dev ## Check that the blocking client is fresh
+generate-check: .venv/ready-dev ## Check that the blocking client is up to date
 	@$(PY) client/generate.py --check
 
 proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 	@$(PY) proto/generate.py
 
-proto-check: .venv/ready-dev ## Check that the stubs are fresh
+proto-check: .venv/ready-dev ## Check that the stubs are up to date
 	@$(PY) proto/generate.py --check
 
 soak: .venv/ready-dev ## Lose power sixty times, abuse a daemon for thirty minutes, then check HISTORIES=200 histories
@@ -53,13 +53,13 @@ soak: .venv/ready-dev ## Lose power sixty times, abuse a daemon for thirty minut
 soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
 	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000
 
-mutants: .venv/ready-dev ## Break each promise once, and see its tests fail
+mutants: .venv/ready-dev ## Break each promise once, and check that its tests fail
 	@$(PY) -m tests.mutants
 
-proto-lint: .venv/ready-dev ## Check the contract's style and what would break its users (needs npm or buf)
+proto-lint: .venv/ready-dev ## Check the contract's style and find breaking changes (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
 
-bench: .venv/ready-bench ## Measure beside SQLite, LangGraph's savers and what bench-peers installs; BENCH='--section save' for less
+bench: .venv/ready-bench ## Compare with SQLite, LangGraph's savers and the peers of bench-peers; BENCH='--section save' for less
 	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg
 
 bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the bench from Debian's packages
@@ -69,7 +69,7 @@ clean: ## Remove the environment, caches and builds
 	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find client sidecar proto tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Stamps are written last, so that an interrupted installation is done again. The demo needs no development tools.
+# Stamps are written last, so that an interrupted installation is repeated. The demo needs no development tools.
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
 	@echo 'Preparing .venv; the first time this takes about a minute …'
@@ -78,7 +78,7 @@ clean: ## Remove the environment, caches and builds
 	@touch $@
 
 .venv/ready-bench: .venv/ready
-	@echo 'Adding what the bench compares with …'
+	@echo 'Adding the packages that the bench compares with …'
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
 

@@ -149,7 +149,7 @@ def test_plans_are_edited_as_lists_with_ids():
     agent.plan = [PlanStep(id="3", text="d"), PlanStep(id="9", text="n")]
     assert [step.text for step in agent.plan] == ["d", "n"]
     assert sorted(agent.state.slots) == ["agent/plan", "agent/plan/3", "agent/plan/9"]
-    with pytest.raises(ValueError, match="id of its own"):
+    with pytest.raises(ValueError, match="needs its own id"):
         agent.todos = [Todo(text="no id")]
 
 

@@ -6,12 +6,12 @@
     agent.goal = "A room in Paris, below 150 €"
     agent.plan.add("Find hotels")
     agent.decisions.add("Hotel Lutetia", reason="the only one below 150 €", alternatives=["Hotel Le Bristol"])
-    thread.save(agent.state, step=1)                    # sends what changed, as any save
+    thread.save(agent.state, step=1)                    # sends only the changes, as every save does
 
     prompt = build_resume_context(agent.state, budget=4000)     # after a restart
 
-The messages are those of `stateward.agent.v1`, which says where each of them lies in the state, for every language.
-They are optional: a state may hold other slots and logs beside them, and the daemon looks into none.
+The message types are those of `stateward.agent.v1`, which defines the slot or log of each type for every language. They
+are optional: a state may hold other slots and logs too. The daemon reads none of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MESSAGES = "stateward.agent.v1.agent_pb2"
 
 
 def __getattr__(name: str) -> Any:
-    # As in the package above: who imports only the messages pays for nothing else.
+    # As in the parent package: an import of the messages alone loads nothing else.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOMES.get(name, _MESSAGES)), name)

@@ -1,4 +1,4 @@
-"""Logs read and written as messages of one type."""
+"""Logs whose entries are messages of one type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPEN = (
 
 
 class Entries(Generic[E]):
-    """The entries of a log, oldest first. TypeError where somebody put something else into it."""
+    """The entries of a log, oldest first. Raises TypeError if an entry has another type."""
 
     _log: str
     _kind: type[E]
@@ -45,7 +45,7 @@ class Entries(Generic[E]):
 
     @property
     def log(self) -> Log:
-        """The log itself: indexes, trims."""
+        """The log itself, for its indexes and for trimming."""
         return self._state.logs[self._log]
 
     def __iter__(self) -> Iterator[E]:
@@ -80,7 +80,10 @@ class Messages(Entries[Message]):
         name: str = "",
         time: datetime | None = None,
     ) -> Message:
-        """Adds a message. `tool_calls` are those it makes, `answers` is the call that a tool's message answers."""
+        """Adds a message with the `tool_calls` that it makes. `answers` is the call that a tool's message answers.
+
+        `time` None = now.
+        """
         return self.append(
             Message(
                 role=enum_number(Role, "ROLE", role),
@@ -94,7 +97,7 @@ class Messages(Entries[Message]):
 
 
 class Decisions(Entries[Decision]):
-    """What was decided, and why."""
+    """The decisions, with their reasons."""
 
     _log, _kind = "decisions", Decision
 
@@ -106,27 +109,27 @@ class Decisions(Entries[Decision]):
         alternatives: Iterable[str | Alternative] = (),
         time: datetime | None = None,
     ) -> Decision:
-        """Notes a decision; `time` None = now."""
+        """Records a decision; `time` None = now."""
         others = [Alternative(text=each) if isinstance(each, str) else each for each in alternatives]
         return self.append(Decision(text=text, reason=reason, alternatives=others, create_time=stamp(time)))
 
 
 class Facts(Entries[Fact]):
-    """What the agent holds to be true, and where it is from."""
+    """The facts that the agent believes, with their sources."""
 
     _log, _kind = "facts", Fact
 
     def add(
         self, text: str, *, source: str = "", confidence: float | None = None, time: datetime | None = None
     ) -> Fact:
-        """Notes a fact; `confidence` is 0 to 1, `time` None = now."""
+        """Records a fact; `confidence` is 0 to 1, `time` None = now."""
         if confidence is not None and not 0 <= confidence <= 1:
             raise ValueError(f"confidence is 0 to 1, not {confidence}")
         return self.append(Fact(text=text, source=source, confidence=confidence, create_time=stamp(time)))
 
 
 class ToolCalls(Entries[ToolCall]):
-    """The calls of tools. A call is noted before it is made, and saved, so that a restart knows of it."""
+    """The tool calls. Record and save a call before you make it, so that the agent knows of it after a restart."""
 
     _log, _kind = "tool_calls", ToolCall
 
@@ -139,8 +142,8 @@ class ToolCalls(Entries[ToolCall]):
         idempotency_key: str | None = None,
         time: datetime | None = None,
     ) -> ToolCall:
-        """Notes a call that is about to be made: save before making it. `id` empty = a random one, and that is the
-        idempotency key too unless another is given."""
+        """Records a call that is about to be made; save before you make it. `id` empty = a random id. The id is also
+        the idempotency key if no other key is given. `time` None = now."""
         id_ = id or os.urandom(8).hex()
         return self.append(
             ToolCall(
@@ -154,8 +157,8 @@ class ToolCalls(Entries[ToolCall]):
         )
 
     def finish(self, call: ToolCall | str, result: Any = None, *, time: datetime | None = None) -> ToolCall:
-        """Notes what came out: any value that a state can hold. A Blob is put into a slot of its own, which the call
-        names. KeyError for a call that is not there."""
+        """Records the result of a call, which is any value that a state can hold. A Blob gets its own slot, and the
+        call names that slot. Raises KeyError if the call does not exist. `time` None = now."""
         found = self.find(_id_of(call))
         outcome = ToolResult(create_time=stamp(time))
         if isinstance(result, values.Blob):
@@ -166,12 +169,13 @@ class ToolCalls(Entries[ToolCall]):
         return _end(found, ToolCallStatus.TOOL_CALL_STATUS_DONE, outcome)
 
     def fail(self, call: ToolCall | str, error: str, *, time: datetime | None = None) -> ToolCall:
-        """Notes that it went wrong."""
+        """Records that a call failed. Raises KeyError if the call does not exist. `time` None = now."""
         outcome = ToolResult(error=error, create_time=stamp(time))
         return _end(self.find(_id_of(call)), ToolCallStatus.TOOL_CALL_STATUS_FAILED, outcome)
 
     def result(self, call: ToolCall | str) -> Any:
-        """What came out of it; None = nothing, or it is not over. RuntimeError with the words of a failure."""
+        """Returns the result of a call; None = no result, or the call has not ended. Raises RuntimeError, with the
+        recorded error, if the call failed, and KeyError if it does not exist."""
         found = self.find(_id_of(call))
         match found.result.WhichOneof("outcome"):
             case "inline":
@@ -183,15 +187,15 @@ class ToolCalls(Entries[ToolCall]):
         return None
 
     def find(self, id_: str) -> ToolCall:
-        """The newest call with this id; KeyError if there is none."""
+        """Returns the newest call with this id. Raises KeyError if there is none."""
         for position in reversed(range(len(self))):
             if self[position].id == id_:
                 return self[position]
         raise KeyError(f"tool call {id_!r}")
 
     def unfinished(self) -> list[ToolCall]:
-        """Calls of which no outcome is known, oldest first. Of a partial state only those that were read: hydrate it
-        with the whole log `tool_calls` to be sure that there are no more."""
+        """Returns the calls whose outcome is unknown, oldest first. In a partial state only the entries that were read
+        are searched: hydrate the whole log `tool_calls` to find all of them."""
         return [call for call in self if call.status in OPEN]
 
 

@@ -1,6 +1,6 @@
-"""Items with an id, each in a slot of its own, in an order that lies in another one.
+"""Items with an id, each in its own slot. Another slot holds their order.
 
-So a changed item is one small edit, however many there are.
+So the change of an item is one small edit, however many items there are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ I = TypeVar("I", PlanStep, Todo)  # noqa: E741  an item
 class Items(Generic[I]):
     """Ordered items, found by id. An item may be edited in place until the next save, as every value of a state.
 
-    In a partial state, single items may be read and set, and items added where the order was read. What needs items or
-    an order that were not read is a ValueError that names the slot.
+    In a partial state, single items can be read and set; items can be added if the order was read. An operation that
+    needs unread items or an unread order raises ValueError, which names the slot.
     """
 
     _slot: str
@@ -62,11 +62,11 @@ class Items(Generic[I]):
         return [id_ for id_ in self._listed() if self._is_there(id_)]
 
     def replace(self, items: Iterable[I]) -> None:
-        """Makes these the items, in this order. Those that are as they were are not sent again."""
+        """Replaces all items with these, in this order. The next save sends only items that changed."""
         new = list(items)
         ids = [item.id for item in new]
         if "" in ids or len(set(ids)) < len(ids):
-            raise ValueError(f"{self._slot}: every item needs an id of its own, not {ids}")
+            raise ValueError(f"{self._slot}: every item needs its own id; the ids are {ids}")
         kept = set(ids)
         gone = [id_ for id_ in self._listed() if id_ not in kept and self._is_there(id_)]
         for id_ in gone:
@@ -86,7 +86,7 @@ class Items(Generic[I]):
         return item
 
     def _listed(self) -> Sequence[str]:
-        """The ids in the order, also of items that are not there."""
+        """Returns the ids in the order, including ids whose items are missing."""
         order = read_slot(self._state, self._slot, ItemOrder)
         return order.ids if order else ()
 
@@ -117,12 +117,12 @@ class Plan(Items[PlanStep]):
         depends_on: Iterable[str] = (),
         status: str | int = "pending",
     ) -> PlanStep:
-        """Adds a step at the end; without `id` it gets the next number."""
+        """Adds a step at the end; `id` empty = the next number."""
         number = enum_number(StepStatus, "STEP_STATUS", status)
         return self._add(PlanStep(id=id, text=text, status=number, depends_on=depends_on))
 
     def set_status(self, id_: str, status: str | int, note: str | None = None) -> PlanStep:
-        """Says how far a step is: "pending", "in_progress", "done", "failed", "skipped"."""
+        """Sets the status of a step: "pending", "in_progress", "done", "failed" or "skipped"."""
         step = self[id_]
         step.status = enum_number(StepStatus, "STEP_STATUS", status)
         if note is not None:
@@ -139,12 +139,12 @@ class Plan(Items[PlanStep]):
 
 
 class Todos(Items[Todo]):
-    """What is open besides the plan. What is done is removed: `del agent.todos["1"]`."""
+    """Open items besides the plan. Remove an item when it is done: `del agent.todos["1"]`."""
 
     _slot, _kind = "agent/todos", Todo
 
     def add(self, text: str, *, id: str = "", due: datetime | None = None, time: datetime | None = None) -> Todo:  # noqa: A002
-        """Notes something; without `id` it gets the next number. `time` None = now."""
+        """Adds an item at the end; `id` empty = the next number, `time` None = now."""
         item = Todo(id=id, text=text, create_time=stamp(time))
         if due is not None:
             item.due_time.CopyFrom(stamp(due))
@@ -152,7 +152,7 @@ class Todos(Items[Todo]):
 
 
 def is_over(step: Any) -> bool:
-    """Whether a step needs nothing any more."""
+    """Whether a step has ended: done, failed or skipped."""
     return step.status in (
         StepStatus.STEP_STATUS_DONE,
         StepStatus.STEP_STATUS_FAILED,

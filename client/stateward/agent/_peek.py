@@ -1,4 +1,4 @@
-"""Looking at a state without changing anything: what is read through it, the next save would encode and compare."""
+"""Reads a state without marking its values as read: the next save would encode and compare values read through it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateward.state import State
 
 
 def slot(state: State, name: str) -> Any:
-    """The value in a slot that is there."""
+    """Returns the value in a slot that is set."""
     slots = state.slots
     if name in slots._watched:
         return slots._watched[name]
@@ -20,7 +20,7 @@ def slot(state: State, name: str) -> Any:
 
 
 def items(state: State, name: str) -> list[Any]:
-    """Items that have slots of their own, in order. A slot that holds another kind of value is one item."""
+    """Returns the items that have their own slots, in order. If the slot holds another type, its value is the item."""
     if name not in state.slots:
         return []
     order = slot(state, name)
@@ -31,21 +31,21 @@ def items(state: State, name: str) -> list[Any]:
 
 
 def entry(log: Log, position: int) -> Any:
-    """An entry of a log that can be read."""
+    """Returns an entry of a log that was read."""
     if position >= len(log._stored) or log._first + position in log._watched:
         return log[position]
     return _decoded(log._stored[position], f"logs.{log.name}[{position}]", log._gate.blobs)
 
 
 def newest_first(log: Log) -> Iterator[tuple[int, Any]]:
-    """All entries with their positions; none of a log that was not read."""
+    """Yields all entries with their positions; nothing if the log was not read."""
     if log._readable:
         for position in reversed(range(len(log))):
             yield position, entry(log, position)
 
 
 def _decoded(value: Any, path: str, blobs: Any) -> Any:
-    """What cannot be decoded is shown by its size: a prompt must not fail because of one value."""
+    """Returns a RawValue if a value cannot be decoded: a prompt must not fail because of one value."""
     try:
         return values.decode(value, path, blobs)
     except ValueError:

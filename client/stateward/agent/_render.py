@@ -1,7 +1,7 @@
-"""What an agent knows as lines of Markdown, one text for each item.
+"""Renders the values of an agent's state as lines of Markdown, one text for each item.
 
-What lies in a state may have been written by anybody, so every further line of an item is indented: none of it can
-stand where a heading of the prompt would.
+A state may hold text from any source, so all lines of an item after the first are indented: no such line can look like
+a heading of the prompt.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stateward.models import read_time
 from stateward.signals import Signal
 
 RESULT_CHARACTERS_MAX = 500
-"""Of what a tool gave back, and of what it was called with."""
+"""Limit for the result of a tool, and for its arguments."""
 
 
 def item(text: str, lead: str = "- ") -> str:
-    """A list item; its further lines belong to it."""
+    """Returns a list item; its other lines are indented."""
     return lead + text.strip().replace("\r", "").replace("\n", "\n  ")
 
 
 def quote(text: str) -> str:
-    """A block of its own."""
+    """Returns a block quote."""
     return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
@@ -77,12 +77,12 @@ def tool_call(value: Any) -> str:
 
 
 def has_outcome(call: pb.ToolCall) -> bool:
-    """Whether a call is over, and was not given up before it was begun."""
+    """Whether a call has ended with a result or an error."""
     return call.status in (pb.TOOL_CALL_STATUS_DONE, pb.TOOL_CALL_STATUS_FAILED)
 
 
 def tool_result(call: pb.ToolCall, kept: Callable[[str], Any]) -> str:
-    """A call that is over and what came out of it, both shortened. `kept` gives what lies in a slot."""
+    """Returns an ended call with its result, both shortened. `kept` returns the value of a slot."""
     match call.result.WhichOneof("outcome"):
         case "inline":
             said = anything(values.decode_leniently(call.result.inline))
@@ -119,8 +119,8 @@ def fact(value: Any) -> str:
 
 
 def signal(value: Any) -> str:
-    """Of a Signal or anything that has its name and payload."""
-    if isinstance(value, Signal):  # its `payload` is an error where the bytes are not what the sender said
+    """Renders a Signal, or any object with a name and a payload."""
+    if isinstance(value, Signal):  # `payload` raises if the bytes do not match their media type
         payload = None if value.payload_value is None else values.decode_leniently(value.payload_value)
     elif isinstance(value, AnyMessage):
         has_payload = value.HasField("payload")  # type: ignore[arg-type, unused-ignore]
@@ -135,7 +135,7 @@ def signal(value: Any) -> str:
 
 
 def message(value: Any, calls: Mapping[str, pb.ToolCall]) -> str:
-    """Also of a dict with role and content, as most frameworks store them. `calls` are those that it may name."""
+    """Renders a Message, or a dict with role and content as most frameworks store it. `calls` are the calls by id."""
     if isinstance(value, pb.Message):
         role = enum_word(pb.Role, "ROLE", value.role) if value.role else "somebody"
         who = f"{role} {value.name}" if value.name else role
@@ -157,7 +157,7 @@ def _parts(value: pb.Message, calls: Mapping[str, pb.ToolCall]) -> Iterator[str]
 
 
 def answered_call(value: Any) -> str:
-    """The id of the call whose result this message says; empty = none. One that only points to a slot says nothing."""
+    """Returns the id of the call whose result this message contains; empty = none, or only a reference to a slot."""
     if isinstance(value, pb.Message):
         says = any(part.text or part.json for part in value.parts)
         return value.tool_call_id if says else ""
@@ -167,13 +167,13 @@ def answered_call(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """At most RESULT_CHARACTERS_MAX characters, and a remark where there were more."""
+    """Returns at most RESULT_CHARACTERS_MAX characters, with a remark if the text is longer."""
     left = len(text) - RESULT_CHARACTERS_MAX
     return text if left <= 0 else f"{text[:RESULT_CHARACTERS_MAX]}… [{left:,} more characters]"
 
 
 def anything(value: Any) -> str:
-    """A value of no type that is known here: text as it is, the rest as JSON, bytes by their size."""
+    """Renders a value of any other type: text unchanged, bytes by their size, other values as JSON."""
     match value:
         case str():
             return value

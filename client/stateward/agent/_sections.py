@@ -1,4 +1,4 @@
-"""What a resume prompt may say: the sections, their items as text, and what of them the state was read without."""
+"""The sections of a resume prompt: their items as text, and the parts that the state was read without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateward.models import Status
 from stateward.state import State
 
 Texts = Iterable[tuple[int, str]]
-"""Items as text, each with the place where it stands in its section, the most important first."""
+"""Items as text, each with its position in its section, the most important first."""
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class Entry:
     text: str
     cost: int
     place: int
-    """Where it stands in its section."""
+    """Position of the item in its section."""
 
 
 @dataclass(eq=False)
@@ -36,13 +36,13 @@ class Section:
     rank: int
     """0 is the most important; items of sections with one rank take turns."""
     one: str
-    """What one item is called when it is left out."""
+    """Name of one item, for the remark about left-out items."""
     many: str
     entries: list[Entry] = field(default_factory=list)
     more: int = 0
-    """Further items that cannot fit, and were not looked at."""
+    """Number of further items, which cannot fit and were not rendered."""
     unread: str = ""
-    """What the state was read without, in words; empty = nothing."""
+    """Text about the parts that the state was read without; empty = none."""
 
 
 class Sections:
@@ -52,7 +52,7 @@ class Sections:
         self._state, self._signals, self._budget, self._tokens = state, signals, budget, tokens
 
     def all(self) -> list[Section]:
-        """All that may be written, in the order in which it is written."""
+        """Returns all sections, in the order in which they are written."""
         calls = list(_peek.newest_first(self._state.logs["tool_calls"]))
         messages = self._messages(calls)
         return [
@@ -70,7 +70,7 @@ class Sections:
         ]
 
     def is_moderate(self, entry: Entry) -> bool:
-        """Whether an item leaves half of the budget to others: one that does not is left out."""
+        """Whether an item takes at most half of the budget: a larger one is left out."""
         return entry.cost * 2 <= self._budget
 
     def _make(self, title: str, rank: int, names: str, texts: Texts, total: int, unread: str = "") -> Section:
@@ -81,7 +81,7 @@ class Sections:
             entry = Entry(text, self._tokens(text), place)
             section.entries.append(entry)
             spent += entry.cost if self.is_moderate(entry) else 0
-            if spent > self._budget:  # what comes after can never fit
+            if spent > self._budget:  # later items can never fit
                 break
         section.more = total - len(section.entries)
         return section
@@ -93,7 +93,7 @@ class Sections:
 
     def _items(self, title: str, rank: int, names: str, name: str, render: Callable[[Any], str]) -> Section:
         items = list(enumerate(_peek.items(self._state, name)))
-        # What is over is what the plan can spare first.
+        # Ended steps are left out first.
         items.sort(key=lambda each: isinstance(each[1], pb.PlanStep) and is_over(each[1]))
         texts = ((place, render(value)) for place, value in items)
         return self._make(title, rank, names, texts, len(items), self._unread_items(names, name))
@@ -116,7 +116,7 @@ class Sections:
         return self._make(title, rank, names, texts, hidden + len(log))
 
     def _unread_log(self, names: str, name: str) -> str:
-        """For sections that hold some entries of a log, so that nobody knows how many were not read."""
+        """For sections that show some entries of a log: the number of unread entries is unknown."""
         log, many = self._state.logs[name], names.split("/")[1]
         if not log._readable:
             return f"all {many} (not read)"
@@ -132,14 +132,14 @@ class Sections:
 
     def _unfinished(self, calls: list[tuple[int, Any]]) -> Section:
         names = "unfinished tool call/unfinished tool calls"
-        # Of a value of another kind nobody knows whether it is over.
+        # A value of another type may not have ended.
         found = [each for each in calls if not isinstance(each[1], pb.ToolCall) or each[1].status in OPEN]
         texts = ((place, _render.tool_call(value)) for place, value in found)
         unread = self._unread_log(names, "tool_calls")
         return self._make("Unfinished tool calls", 2, names, texts, len(found), unread)
 
     def _results(self, calls: list[tuple[int, Any]], messages: Section) -> Section:
-        """What came out of calls, except where a message that is not too large to be shown says it."""
+        """Results of calls, without those that a shown message already contains."""
         names = "tool result/tool results"
         log = self._state.logs["messages"]
         shown = [each.place for each in messages.entries if self.is_moderate(each)]

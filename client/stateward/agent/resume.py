@@ -1,11 +1,10 @@
-"""The prompt with which a restarted agent goes on: what its state knows for a fact, within a budget of tokens.
+"""The prompt with which a restarted agent continues: the contents of its state, within a budget of tokens.
 
-Items go in whole or not at all, the most important first, until the budget is full: goal, where the work stands,
-unfinished tool calls, pending signals, plan, to-dos, summary, decisions, facts, and then messages and results of tool
-calls by turns. So when the budget shrinks, the oldest messages and results go first and the goal last. One item that
-would take more than half of the budget alone, the goal excepted, is left out in favour of all others. A result is
-shortened, and shown once: where a message answers the call, the message says it. What was left out, and what the state
-was read without, is said in the last line.
+The prompt contains whole items only, the most important first, until the budget is full: goal, progress, unfinished
+tool calls, pending signals, plan, to-dos, summary, decisions, facts, and then messages and tool results alternately. So
+a smaller budget drops the oldest messages and results first, and the goal last. An item other than the goal that would
+take more than half of the budget is left out. A result is shortened, and appears once: if a message answers the call,
+only the message is shown. The last line lists what was left out and what the state was read without.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from stateward.window import estimate_tokens
 DEFAULT_BUDGET_TOKENS = 4000
 
 Remark = Callable[[list[tuple[Section, int]]], str]
-"""Says what is missing: of each section, how many items."""
+"""Returns the remark about what is missing, from the number of missing items of each section."""
 
 
 def build_resume_context(
@@ -31,12 +30,12 @@ def build_resume_context(
     *,
     signals: Iterable[Any] | None = None,
 ) -> str:
-    """Markdown that tells a fresh model where the work stands; `tokens(text) <= budget` for the whole of it.
+    """Returns Markdown that tells a new model the state of the work, with `tokens(text) <= budget`.
 
-    `tokens` counts those of a text, best with the model's own tokenizer. `signals` are those that wait for the agent;
-    None = `state.signals`, and an empty list = none. The same state gives the same text. Slots and logs that hold other
-    values than `stateward.agent.v1` has are shown as they are; scratch and ephemeral slots are never shown. Changes
-    nothing in the state. Empty where the budget is too small for anything.
+    `tokens` counts the tokens of a text, best with the model's own tokenizer. `signals` are the signals that wait for
+    the agent; None = `state.signals`, an empty list = none. The same state gives the same text. Values of types other
+    than those of `stateward.agent.v1` are shown as they are; scratch and ephemeral slots are never shown. The function
+    does not change the state. The text is empty if the budget is too small for any item.
     """
     if budget < 0:
         raise ValueError(f"budget is below 0: {budget}")
@@ -46,7 +45,7 @@ def build_resume_context(
     goal = ranked[0].entries
     others = [entry for entry in _by_importance(ranked[1:]) if making.is_moderate(entry)]
     remark_alone = ""
-    for chosen in ([*goal, *others], others):  # the second where the goal alone is too much
+    for chosen in ([*goal, *others], others):  # the second if the goal alone is too large
         for remark in (_what_is_missing, _how_much_is_missing):
             text, count = _fill(sections, chosen, remark, budget, tokens)
             if count:
@@ -56,7 +55,7 @@ def build_resume_context(
 
 
 def _by_importance(ranked: list[Section]) -> Iterator[Entry]:
-    """Section by section; those with one rank by turns, so that none of them starves the other."""
+    """Yields the items section by section; sections with the same rank take turns, so that none is starved."""
     for _, equals in groupby(ranked, key=lambda each: each.rank):
         for turn in zip_longest(*(section.entries for section in equals)):
             yield from (entry for entry in turn if entry is not None)
@@ -65,7 +64,7 @@ def _by_importance(ranked: list[Section]) -> Iterator[Entry]:
 def _fill(
     sections: list[Section], chosen: list[Entry], remark: Remark, budget: int, tokens: Callable[[str], int]
 ) -> tuple[str, int]:
-    """The text with as many of the chosen items as fit, and their number."""
+    """Returns the text with as many of the chosen items as fit, and their number."""
     low, high = 0, len(chosen)
     while low < high:
         middle = (low + high + 1) // 2
@@ -104,6 +103,6 @@ def _what_is_missing(missing: list[tuple[Section, int]]) -> str:
 
 
 def _how_much_is_missing(missing: list[tuple[Section, int]]) -> str:
-    """Where not even the goal fits beside the other line."""
+    """The short remark, for a budget in which no item fits beside the long one."""
     unread = ", and what was not read" if any(section.unread for section, _ in missing) else ""
     return f"Left out: {sum(left for _, left in missing):,} items{unread}."

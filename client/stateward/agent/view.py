@@ -1,4 +1,4 @@
-"""A state seen as what an agent knows."""
+"""A typed view of an agent's state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stateward.state import State
 class AgentState:
     """Typed access to the slots and logs of a state that `stateward.agent.v1` describes.
 
-    It holds nothing itself: what is set, appended or edited here is a change of `state`, and goes with its next save.
-    As with every value of a state, an object that was read may be edited until that save, and is read again after it.
+    The view stores nothing itself: every change made here changes `state`, and is sent by its next save. As with every
+    value of a state, an object may be edited until that save; read it again afterwards.
 
-    Of a partial state, what was not read is never taken for what is not set: reading it is a ValueError that names the
-    slot. A state does not know for what it was asked, so this also meets a slot that was asked for and is not set.
+    In a partial state, an access to an unread slot raises ValueError, which names the slot: an unread slot is never
+    treated as unset. A state does not know which slots were requested, so a requested slot that is not set also raises.
     """
 
     def __init__(self, state: State) -> None:
@@ -29,7 +29,7 @@ class AgentState:
 
     @property
     def goal(self) -> Goal | None:
-        """What is to be achieved; text may be assigned. None = not set."""
+        """The goal; text may be assigned. None = not set."""
         return read_slot(self.state, "agent/goal", Goal)
 
     @goal.setter
@@ -40,8 +40,8 @@ class AgentState:
 
     @property
     def summary(self) -> Summary | None:
-        """What happened so far, in short; text may be assigned, and then covers all messages, where the state was read
-        with them. None = not set."""
+        """A summary of the work so far; None = not set. Text may be assigned; it then covers all messages, if the state
+        was read with them."""
         return read_slot(self.state, "agent/summary", Summary)
 
     @summary.setter
@@ -54,7 +54,7 @@ class AgentState:
 
     @property
     def model(self) -> ModelParameters | None:
-        """With what the agent thinks; None = not set."""
+        """The parameters of the agent's model; None = not set."""
         return read_slot(self.state, "agent/model", ModelParameters)
 
     @model.setter
@@ -72,7 +72,7 @@ class AgentState:
 
     @property
     def todos(self) -> Todos:
-        """What is open besides; a list may be assigned."""
+        """Open items besides the plan; a list may be assigned."""
         return Todos(self.state)
 
     @todos.setter
@@ -86,15 +86,15 @@ class AgentState:
 
     @property
     def tool_calls(self) -> ToolCalls:
-        """The calls of tools."""
+        """The tool calls."""
         return ToolCalls(self.state)
 
     @property
     def decisions(self) -> Decisions:
-        """What was decided, and why."""
+        """The decisions, with their reasons."""
         return Decisions(self.state)
 
     @property
     def facts(self) -> Facts:
-        """What is held to be true."""
+        """The facts that the agent believes."""
         return Facts(self.state)

@@ -70,7 +70,7 @@ def globals_(
 
     \b
     Examples:
-      stateward demo                        watch an agent continue after it is killed
+      stateward demo                        watch an agent continue after a kill
       stateward threads --status waiting    list the threads that wait
       stateward show booking-42 --at 12     a thread as it was at version 12
       stateward diff booking-42 11 12       what that version changed
