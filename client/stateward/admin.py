@@ -1,4 +1,4 @@
-"""What the daemon tells about itself and about what it stores."""
+"""Facts about the daemon and about the data that it stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stateward.v1 import admin_service_pb2
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What the daemon is and allows."""
+    """Version, features and limits of the daemon."""
 
     version: str
     format: int
@@ -43,7 +43,7 @@ class ServerInfo:
 
 @dataclass(frozen=True)
 class ArchiveStats:
-    """How far the archive is behind this disk, and what it cost since the daemon's start."""
+    """How far the archive is behind this disk, and its requests and bytes since the daemon's start."""
 
     dirty_threads: int
     """Threads with entries that are not archived."""
@@ -52,9 +52,9 @@ class ArchiveStats:
     lag: timedelta | None
     """How long ago the oldest of them was committed; None = everything is archived."""
     away: bool
-    """True where the bucket does not answer at present."""
+    """True if the bucket does not answer now."""
     error: str
-    """What it said last; empty = nothing is wrong."""
+    """The bucket's newest error; empty = none."""
     heads: int
     objects: int
     head_bytes: int
@@ -64,7 +64,7 @@ class ArchiveStats:
     owned_threads: int
     orphans: int
     rolled_back: int
-    """Threads whose HEAD was found older than what had been archived."""
+    """Threads whose HEAD in the bucket is older than the entries that were archived."""
 
     @classmethod
     def from_proto(cls, message: admin_service_pb2.ArchiveStats) -> ArchiveStats:
@@ -93,7 +93,7 @@ class Stats:
     background_failures: int
     blob_bytes: int
     draining: bool
-    """It takes no new work, until the drain is undone."""
+    """True if the daemon accepts no new work, until the drain is undone."""
     archive: ArchiveStats | None
     """None = there is no archive."""
 
@@ -105,7 +105,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Finding(FromProto):
-    """Something that is wrong in the store. `version` and `sequence` 0 = none."""
+    """Damage in the store. `version` and `sequence` 0 = none."""
 
     reason: str
     namespace: str
@@ -118,7 +118,7 @@ class Finding(FromProto):
 
 @dataclass(frozen=True)
 class VerifyProgress:
-    """How far a verification is, and what it just found."""
+    """Progress of a verification, with the newest finding."""
 
     records: int
     threads: int
@@ -133,11 +133,11 @@ class VerifyProgress:
 
 @dataclass(frozen=True)
 class DrainResult(FromProto):
-    """How far the daemon came with giving everything up."""
+    """Result of a drain."""
 
     detached_threads: int
-    """Threads that were given up by this call."""
+    """Threads that this call released."""
     dirty_threads: int
-    """Threads of which this machine alone has something. 0 = it may go; without an archive, all that are here."""
+    """Threads with data that only this machine has; without an archive, all threads. 0 = the machine may be removed."""
     ready: bool
-    """False = it takes no new work."""
+    """False = the daemon accepts no new work."""

@@ -1,17 +1,17 @@
-"""Effects: what tools did, recorded apart from states.
+"""Effects: records of tool calls, stored apart from states.
 
     NEW ──claim──► IN_PROGRESS ──► DONE | FAILED
-     ▲                  │ who was at it died, or its term ended, or it was given up
+     ▲                  │ the holder died, the claim's term ended, or the holder gave the claim up as uncertain
      └── given back ────┴─► UNCERTAIN ──claim──► IN_PROGRESS, whose holder knows that it may have happened
 
-`thread.effect` walks that for one call of a tool. What it promises: a tool is called **exactly once** where a `check`
-can find out afterwards whether it did its work, or where it honours the idempotency key and `idempotent=True` says so;
-of any other tool **at most once**, with EffectUncertain where nobody can know.
+`thread.effect` takes one tool call through these states. A tool takes effect **exactly once** if a `check` can find out
+afterwards whether it did its work, or if the tool honours the idempotency key and the caller says `idempotent=True`.
+Any other tool is called **at most once**; `thread.effect` raises EffectUncertain if the outcome cannot be known.
 
-A claim lives for its term, and is renewed while the tool works and before it is called where time has passed since it
-was made. A process that is paused for longer than the term between that and the call, or in it, cannot know that its
-claim was taken meanwhile: there only the idempotency key keeps the tool from working twice, so make the term longer
-than any pause, or the tool honour the key.
+A claim lasts for its term. The client renews it while the tool works, and before the tool is called if time has passed
+since the claim was made. A process that is paused for longer than the term, during the call or just before it, cannot
+know that another agent took its claim meanwhile. Then only the idempotency key prevents a second effect: use a term
+that is longer than any pause, or a tool that honours the key.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from stateward.v1 import effect_pb2, state_pb2
 
 
 class EffectState(IntEnum):
-    """How far an effect has come."""
+    """State of an effect."""
 
     NEW = 1
-    """Nobody has begun it, or who had says that nothing happened."""
+    """No agent has begun the effect, or an agent reported that nothing happened."""
     IN_PROGRESS = 2
-    """Somebody has begun it."""
+    """An agent has begun the effect."""
     UNCERTAIN = 3
-    """Somebody had begun it and ended without a word: it may have happened or not."""
+    """An agent began the effect and did not report its end: it may have happened or not."""
     DONE = 4
-    """It has happened; the value is its result."""
+    """The effect has happened; the value is its result."""
     FAILED = 5
-    """It has failed; the detail says how."""
+    """The effect has failed; the detail holds the error."""
 
 
-_STATES = frozenset(map(int, EffectState))  # others are newer than this client
+_STATES = frozenset(map(int, EffectState))  # a newer daemon may have others
 
 
 class NotHappened:
@@ -58,31 +58,31 @@ class NotHappened:
 
 
 NOT_HAPPENED = NotHappened()
-"""What a `check` returns where it knows that the tool did nothing: `lambda key: bank.find(key) or NOT_HAPPENED`."""
+"""A `check` returns this if it knows that the tool did nothing: `lambda key: bank.find(key) or NOT_HAPPENED`."""
 
 
 @dataclass(frozen=True)
 class Happened:
-    """What a `check` may wrap a result in; needed only for a tool that returns None."""
+    """A `check` may wrap a result in this; needed only for a tool that returns None."""
 
     result: Any = None
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A result to be recorded without a claim: what a tool returned, to be found again."""
+    """The result of a tool, to be recorded without a claim and found again later."""
 
     key: str
     """Unique under the anchor; at most 1,024 bytes."""
     value: Any
     anchor: str = ""
-    """What it belongs to, such as a checkpoint id; at most 1,024 bytes."""
+    """Id of the object that the effect belongs to, such as a checkpoint id; at most 1,024 bytes."""
     name: str = ""
     """A name to select by, such as the tool's; at most 256 bytes."""
     sort_key: bytes = b""
     """Effects of one anchor come back in the order of these bytes; at most 256 bytes."""
     replace: bool = False
-    """Whether it replaces what is recorded; otherwise the first result stays."""
+    """Whether this result replaces a recorded one; otherwise the first result stays."""
 
     def to_proto(self) -> effect_pb2.Effect:
         """As the message that a save carries."""
@@ -99,7 +99,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class RecordedEffect:
-    """An effect as it is kept."""
+    """An effect as the daemon stores it."""
 
     anchor: str
     key: str
@@ -107,27 +107,27 @@ class RecordedEffect:
     sort_key: bytes
     state: EffectState | int
     holder: str
-    """Name of who began it; empty = it was put without a claim."""
+    """Name of the agent that began the effect; empty = recorded without a claim."""
     begin_time: datetime
-    """When the newest claim was made, or the value put."""
+    """Time of the newest claim, or of the record without a claim."""
     end_time: datetime | None
-    """None = it has not ended."""
+    """Time of the end; None = the effect has not ended."""
     sequence: int
-    """The newest place in the thread's journal that tells of it: `thread.wait_archived(effect.sequence)`."""
+    """Journal position of the newest entry about the effect: `thread.wait_archived(effect.sequence)`."""
     detail: str
-    """A word on a failure."""
+    """The error, if the effect failed."""
     attempts: int
-    """How often it was begun."""
+    """How often the effect was begun."""
     stored_value: state_pb2.Value | None = field(default=None, repr=False)
 
     @property
     def value(self) -> Any:
-        """The result; None where there is none, or it was not asked for."""
+        """The result; None = there is none, or it was not requested."""
         return None if self.stored_value is None else values.decode(self.stored_value, f"effects.{self.key}")
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What an error about it tells."""
+        """The metadata of errors about the effect."""
         return {"anchor": self.anchor, "key": self.key, "holder": self.holder, "detail": self.detail}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Handoffs: work that one agent leaves for another, with what the other one must know."""
+"""Handoffs: work that one agent passes to another, with the facts that the other agent needs."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from typing import Any
 from stateward.models import Checkpoint, Status
 
 SLOT = "handoff"
-"""The slot of the thread that holds it."""
+"""Name of the slot that holds the handoff."""
 _ID_START = "handoff:"
 
 
 @dataclass(frozen=True)
 class Handoff:
-    """Work that is handed over, as it stands in the slot "handoff"."""
+    """Work that is handed over, as the slot "handoff" stores it."""
 
     thread: str
-    """The thread to go on with."""
+    """The thread to continue."""
     id: str
-    """Random; what the thread waits for until somebody takes it (`wait_id`)."""
+    """Random id; the thread's `wait_id` until an agent takes the handoff."""
     to: str
-    """Whom it is for: the name of an agent, or of a kind of agent."""
+    """The receiver: the name of an agent, or of a kind of agent."""
     sender: str
-    """Who handed it over; may be empty."""
+    """The agent that handed the work over; may be empty."""
     summary: str
-    """What was done and found so far."""
+    """The work and its results so far."""
     pending_steps: tuple[Any, ...]
-    """What is left to do, in order."""
+    """The remaining steps, in order."""
     dependencies: tuple[Any, ...]
-    """What must be there, or have happened, before."""
+    """Conditions that must be met before the work continues."""
     data: Any
-    """Whatever else the other one needs."""
+    """Any other data that the receiver needs."""
     time: datetime
-    """When it was handed over."""
+    """Time of the handoff."""
     taken_by: str = ""
-    """Who took it; empty = nobody yet."""
+    """The agent that took the handoff; empty = none yet."""
     taken_time: datetime | None = None
 
     def is_open(self, checkpoint: Checkpoint) -> bool:
-        """Whether it can be taken: nobody did, and who gave it away did not go on with it."""
+        """Whether the handoff can be taken: no agent has taken it, and its sender has not continued the thread."""
         waits = checkpoint.status == Status.WAITING and checkpoint.wait_id == self.id
         return waits and not self.taken_by
 
     def to_slot(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Returns the handoff as the slot stores it."""
         stored = asdict(self)
         del stored["thread"]
         stored["time"] = self.time.isoformat()
@@ -54,7 +54,7 @@ class Handoff:
 
     @classmethod
     def from_slot(cls, thread: str, stored: Any) -> Handoff | None:
-        """The handoff in a slot; None where something else stands there."""
+        """Returns the handoff in a slot; None = the slot holds another value."""
         if not isinstance(stored, dict) or not str(stored.get("id", "")).startswith(_ID_START):
             return None
         taken_time = stored.get("taken_time")
@@ -74,17 +74,17 @@ class Handoff:
 
 
 def new_id(unique: str, to: str) -> str:
-    """An id that lists can be filtered by without reading the thread."""
+    """Returns an id that contains the receiver, so that lists can be filtered without reading the threads."""
     return f"{_ID_START}{unique}:{to}"
 
 
 def is_for(wait_id: str, to: str | None) -> bool:
-    """Whether what a thread waits for is that somebody takes it: this one, or anybody."""
+    """Whether a thread waits for a receiver: for `to`, or for any receiver if `to` is None."""
     if not wait_id.startswith(_ID_START):
         return False
     return to is None or wait_id.removeprefix(_ID_START).partition(":")[2] == to
 
 
 def now() -> datetime:
-    """The time, in UTC."""
+    """Returns the time in UTC."""
     return datetime.now(UTC)

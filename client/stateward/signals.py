@@ -1,4 +1,4 @@
-"""What comes from outside to a thread: signals, the questions that some of them answer, and who is woken by them.
+"""Signals: messages from outside to a thread, and the questions that some of them answer.
 
     thread.ask(state, "Book it for 1,200 EUR?", schema={"type": "boolean"})  # and the agent may end
     client.thread("booking-42").approve("fine")                              # somebody, days later
@@ -7,9 +7,9 @@
         state.slots["booked"] = state.answer.approved
         thread.save(state)                                                   # acknowledges the answer
 
-A signal stays until a save acknowledges it. A save that goes on from a question acknowledges the answer that its state
-was hydrated with; `ack` names other signals. An agent that dies before that save finds the signal again, so each signal
-comes at least once: put what the agent does about it into an effect.
+A signal stays until a save acknowledges it. A save that continues from a question acknowledges the answer that its
+state was hydrated with; `ack` names other signals. An agent that dies before that save finds the signal again, so each
+signal is delivered at least once. Use an effect for the agent's reaction to it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ ANSWER, APPROVE, REJECT = "answer", "approve", "reject"
 
 
 class AnswerRefused(ValueError):
-    """The answer does not have the form that the question asks for; nothing was sent. The message says where."""
+    """The answer does not fit the question's schema; nothing was sent. The message names the place."""
 
 
 class SchemaNotChecked(UserWarning):
-    """The question says which form its answer has, and the package that checks it is not installed."""
+    """The answer could not be checked against the question's schema, for example without the package jsonschema."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a waiting agent asks."""
+    """The question of a waiting agent."""
 
     prompt: str
     schema: Any = None
-    """JSON Schema of the answer, as Python values; None = anything will do."""
+    """JSON Schema of the answer, as Python values; None = any answer is allowed."""
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Question) -> Question:
@@ -54,8 +54,8 @@ class Question:
         return signal_pb2.Question(prompt=self.prompt, answer_schema=schema)
 
     def check(self, answer: Any) -> None:
-        """Raises AnswerRefused for an answer of another form. Warns where it cannot be checked here, as with
-        a `$ref` to another document: none is fetched."""
+        """Raises AnswerRefused if the answer does not fit the schema. Warns with SchemaNotChecked if the answer cannot
+        be checked here, for example with a `$ref` to another document, which is never fetched."""
         if self.schema is None:
             return
         try:
@@ -73,7 +73,7 @@ class Question:
             return
         try:
             validator = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
-            # A registry that fetches nothing: the agent wrote the schema, and would choose what is asked from here.
+            # This registry fetches nothing: the agent wrote the schema, and must not choose URLs for this machine.
             error = jsonschema.exceptions.best_match(validator(self.schema, registry=REGISTRY).iter_errors(answer))
         except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters
             warnings.warn(
@@ -89,33 +89,33 @@ def _read_schema(text: str) -> Any:
     try:
         return json.loads(text) if text else None
     except ValueError:
-        return text  # shown as it is; `check` says that it is none
+        return text  # shown unchanged; `check` warns that it is not a schema
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A message to a thread. Goes into `ack` of the save that holds what was made of it."""
+    """A message to a thread. Pass it as `ack` to the save that holds the agent's reaction."""
 
     id: str
     name: str
-    """What it is: "answer", "approve", "reject", or anything that was agreed on, such as "cancel"."""
+    """Kind of signal: "answer", "approve", "reject", or any name that sender and agent agree on, such as "cancel"."""
     sender: str
-    """As the sender said; not proved."""
+    """Name that the sender gave; not verified."""
     wait_id: str
-    """The question it answers; empty = none."""
+    """Id of the question that the signal answers; empty = none."""
     time: datetime
     sequence: int
-    """Its place in the thread's journal."""
+    """The signal's position in the thread's journal."""
     payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False)
 
     @cached_property
     def payload(self) -> Any:
-        """Its content, decoded; None = none."""
+        """The decoded content; None = none."""
         return None if self.payload_value is None else values.decode(self.payload_value, "payload")
 
     @property
     def approved(self) -> bool:
-        """Whether it says yes: an approval, or the answer True."""
+        """Whether the signal is an approval, or the answer True."""
         return self.name == APPROVE or (self.name == ANSWER and self.payload is True)
 
     @classmethod
@@ -134,15 +134,15 @@ class Signal:
 
 @dataclass(frozen=True)
 class Wake:
-    """A thread with signals that wait: whoever runs its agent starts it again."""
+    """A thread with waiting signals, whose agent must be started."""
 
     thread: str
     signals: tuple[Signal, ...]
-    """What waited already, oldest first, or the one that came just now."""
+    """The signals that were waiting already, oldest first, or the one that just arrived."""
 
 
 def answer_in(signals: tuple[Signal, ...] | list[Signal], wait_id: str) -> Signal | None:
-    """The answer to a question; None = none yet."""
+    """Returns the answer to a question; None = none yet."""
     if not wait_id:
         raise ValueError("wait_id is empty: no question has this name")
     return next((each for each in signals if each.wait_id == wait_id), None)

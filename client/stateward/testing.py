@@ -4,10 +4,10 @@
 
     with run_daemon() as daemon, daemon.client() as client: ...
 
-or, with pytest, the fixture `stateward_daemon` (one daemon for the whole session; use a namespace of your own in each
-test). Make it known with `from stateward.testing import stateward_daemon` in a conftest.py.
+or, with pytest, the fixture `stateward_daemon`: one daemon for the whole session, so use a different namespace in each
+test. Import it in a conftest.py: `from stateward.testing import stateward_daemon`.
 
-Nothing is written outside the daemon's directory, which goes away unless it was given.
+The daemon writes only to its directory, which is removed at the end unless the caller named it.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ class Daemon:
 
     @property
     def target(self) -> str:
-        """Where it listens, in the form `Client` takes."""
+        """The daemon's target, for `Client`."""
         return f"unix://{self.socket}"
 
     @property
     def key_file(self) -> Path:
-        """Its key, for another daemon that is to share its archive."""
+        """The daemon's key file, for another daemon that shares its archive."""
         return self._key_file
 
     @property
     def pid(self) -> int:
-        """Its process id; RuntimeError when it does not run."""
+        """The daemon's process id. Raises RuntimeError if the daemon does not run."""
         if self._process is None:
             raise RuntimeError("the daemon does not run")
         return self._process.pid
 
     @property
     def stderr(self) -> str:
-        """What it has written to stderr so far, over all starts."""
+        """The daemon's output to stderr so far, of all starts."""
         return self._stderr.read_text() if self._stderr.exists() else ""
 
     def client(self, **options: Any) -> Client:
@@ -87,7 +87,10 @@ class Daemon:
         return AsyncClient(self.target, **options)
 
     def start(self) -> None:
-        """Starts it (again, on the same data) and returns when it is ready; RuntimeError with its stderr if not."""
+        """Starts the daemon, or starts it again on the same data, and waits until it is ready.
+
+        Raises RuntimeError, with the daemon's stderr, if it is not ready in time.
+        """
         if self._process is not None:
             raise RuntimeError("the daemon runs already")
         if not self._key_file.exists():
@@ -98,7 +101,7 @@ class Daemon:
         command += ["--data-dir", str(self.data_dir), "--listen", self.target, "--key-file", str(self._key_file)]
         for name, value in self._flags.items():
             command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
-        # What this process can import the daemon can too, installed or not.
+        # The daemon can import everything that this process can, installed or not.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self._stderr.open("a") as stderr:
             self._process = subprocess.Popen(  # noqa: S603
@@ -109,11 +112,14 @@ class Daemon:
             raise RuntimeError(f"the daemon was not ready after {READY_TIMEOUT_S:g} s; its stderr:\n{self.stderr}")
 
     def kill(self) -> None:
-        """SIGKILL: what a crash does. Does nothing when it does not run."""
+        """Sends SIGKILL, like a crash. Does nothing if the daemon does not run."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM, and waits for its end; returns the exit code. Killed, with an error, if it does not end."""
+        """Sends SIGTERM, waits for the end, and returns the exit code.
+
+        Raises RuntimeError, and kills the daemon, if it does not end in time.
+        """
         return self._end(signal.SIGTERM)
 
     def _end(self, sign: signal.Signals) -> int:
@@ -136,10 +142,10 @@ class Daemon:
 def run_daemon(
     data_dir: str | Path | None = None, *, key_file: str | Path | None = None, **flags: Any
 ) -> Iterator[Daemon]:
-    """A running daemon. `flags` become command-line flags: `default_durability="committed"`; True for a bare flag.
+    """Runs a daemon. `flags` become command-line flags: `default_durability="committed"`; True = a flag without value.
 
-    With `data_dir` given, data stay there, and its key beside it in `<data_dir>.key`. Daemons that share an archive
-    need the same key: give a second one the first one's `key_file`. A file that does not exist is made.
+    If `data_dir` is given, the data stay there, and the key stays beside it in `<data_dir>.key`. Daemons that share an
+    archive need the same key: pass the first daemon's `key_file` to the second one. A missing key file is created.
     """
     directory = Path(tempfile.mkdtemp(prefix="sw-", dir=_SHORT if _SHORT.is_dir() else None))
     daemon = Daemon(
@@ -157,7 +163,7 @@ def run_daemon(
 
 
 def missing_daemon() -> str:
-    """Why no daemon can be started here; empty if it can."""
+    """Returns the reason why no daemon can be started here; empty if one can."""
     if importlib.util.find_spec("stateward_sidecar") is None:
         return "the package stateward_sidecar is not installed"
     if importlib.util.find_spec("stateward_sidecar.__main__") is None:
@@ -166,7 +172,7 @@ def missing_daemon() -> str:
 
 
 def _wait_for_line(stream: IO[str] | None, start: str, timeout_s: float) -> bool:
-    """Whether a line that begins with `start` comes in time. Goes on reading, so that the writer never blocks."""
+    """Whether a line that begins with `start` comes in time. Continues to read, so that the daemon never blocks."""
     assert stream is not None
     found: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
@@ -194,7 +200,7 @@ else:
 
     @pytest.fixture(scope="session")
     def stateward_daemon() -> Iterator[Daemon]:
-        """One daemon for the whole test session; skipped where none can be started."""
+        """One daemon for the whole test session; skips tests if no daemon can be started."""
         reason = missing_daemon()
         if reason:
             pytest.skip(reason)
