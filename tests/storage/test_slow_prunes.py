@@ -59,7 +59,7 @@ def states(store: Store) -> dict[int, bytes]:
     store.threads.forget(thread)
     return {
         version: hydrate(store, version=version).state.SerializeToString(deterministic=True)
-        for version in thread.pruned.rest(thread.head.last_version)
+        for version in thread.pruned.missing(thread.head.last_version)
     }
 
 
@@ -259,7 +259,7 @@ def reference(store: Store, keep_last: int, older_than: int) -> list[int]:
     kept = {branch.version for branch in thread.branches.values()} | set(thread.tags.values())
     kept |= {branch.base_version for branch in thread.branches.values()}
     with store.context.engine.read() as txn:
-        for version in reversed(list(thread.pruned.rest(thread.head.last_version))):
+        for version in reversed(list(thread.pruned.missing(thread.head.last_version))):
             found = replay.read_version(txn, thread, version)
             branch = replay.open_metadata(thread.identity, found).checkpoint.branch or "main"
             counts[branch] = counts.get(branch, 0) + 1
@@ -310,7 +310,7 @@ def dictionaries(store: Store) -> set[int]:
     """Snapshots that retained versions are compressed with."""
     thread = get(store)
     with store.context.engine.read() as txn:
-        retained = thread.pruned.rest(thread.head.last_version)
+        retained = thread.pruned.missing(thread.head.last_version)
         return {replay.read_version(txn, thread, version).header.dictionary_version for version in retained} - {0}
 
 
@@ -322,7 +322,7 @@ def words(dice: random.Random) -> bytes:
 def grow(store: Store, dice: random.Random) -> None:
     """One to five versions on a branch, from its head or from any version; sometimes a snapshot or a tag."""
     thread, branch = get(store), dice.choice(["main", "main", "a", "b"])
-    retained = list(thread.pruned.rest(thread.head.last_version))
+    retained = list(thread.pruned.missing(thread.head.last_version))
     request = entry(words(dice), branch=branch)
     if branch not in thread.branches or dice.random() < 0.2:
         request.parent.version = dice.choice(retained)

@@ -44,7 +44,7 @@ class Chooser:
 
     def by_rule(self, thread: Thread, rule: Retention) -> list[int]:
         """Returns the retained versions that a rule prunes, ascending. Every part of the rule must allow it."""
-        retained = thread.pruned.rest(thread.head.last_version)
+        retained = thread.pruned.missing(thread.head.last_version)
         count, others = len(retained), list[int]()
         if rule.keep_last:
             count, others = self._before_newest(thread, retained, rule.keep_last)
@@ -61,7 +61,7 @@ class Chooser:
     def ages_us(self, thread: Thread, rule: Retention) -> int:
         """Returns when the next version is old enough for a rule, in microseconds since 1970; 0 = never."""
         kept = protected(Draft(thread))
-        for version in thread.pruned.rest(thread.head.last_version):
+        for version in thread.pruned.missing(thread.head.last_version):
             if version not in kept:
                 with self._context.engine.read() as txn:
                     time_us = replay.read_version(txn, thread, version).header.create_time_us

@@ -38,7 +38,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
-from stateward_sidecar.store.snapshots import put_packed_snapshot
+from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_head, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head
@@ -188,7 +188,7 @@ class Hidden:
             branch.CopyFrom(old)
             if old.version != made.parent:
                 branch.moved_version = made.version
-        stored = put_packed_snapshot(txn, draft, made.version, header.digest, made.snapshot)
+        stored = put_snapshot(txn, draft, made.version, header.digest, made.snapshot)
         branch.version, branch.digest, branch.save_time_us = made.version, header.digest, header.create_time_us
         branch.schema_version = made.body.schema_version
         branch.snapshot_version, branch.snapshot_stored_bytes, branch.weight = made.version, stored, 0

@@ -141,7 +141,7 @@ class Pruner:
         return self._plan(thread, self.chooser.by_request(thread, request), is_dry=request.dry_run)
 
     def _plan(self, thread: Thread, doomed: list[int], *, is_dry: bool = False) -> Plan | None:
-        retained = thread.pruned.rest(thread.head.last_version)
+        retained = thread.pruned.missing(thread.head.last_version)
         if thread.floor_version and retained.pairs() and retained[0] <= thread.floor_version:
             raise replay.history_elsewhere(thread.identity)
         if not doomed:

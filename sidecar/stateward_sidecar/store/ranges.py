@@ -66,7 +66,7 @@ class Ranges:
         """Returns the versions above ``version``."""
         return Ranges((max(first, version + 1), last) for first, last in self.pairs() if last > version)
 
-    def rest(self, last: int) -> Ranges:
+    def missing(self, last: int) -> Ranges:
         """Returns the versions from 1 to ``last`` that are not in this set."""
         starts = [1, *(end + 1 for end in self._lasts)]
         ends = [*(start - 1 for start in self._firsts), last]
@@ -76,17 +76,6 @@ class Ranges:
     def union(self, versions: Iterable[int]) -> Ranges:
         """Returns the set with ``versions`` added."""
         return Ranges([*self.pairs(), *((version, version) for version in versions)])
-
-    def missing(self, last: int) -> Ranges:
-        """Returns the versions from 1 to ``last`` that are not in this set."""
-        pairs, after = list[tuple[int, int]](), 1
-        for first, end in self.pairs():
-            if first > after:
-                pairs.append((after, min(first - 1, last)))
-            after = end + 1
-        if after <= last:
-            pairs.append((after, last))
-        return Ranges(pair for pair in pairs if pair[0] <= pair[1])
 
     def to_message(self) -> PrunedVersions:
         """Returns the set as a message, as it is stored."""

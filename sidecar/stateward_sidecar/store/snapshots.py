@@ -169,14 +169,7 @@ class Snapshots:
         batch.after_commit.append(count)
 
 
-def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, tree: StateTree) -> int:
-    """Writes a snapshot inside another write. Returns its sealed size in bytes."""
-    return put_packed_snapshot(txn, draft, version, digest, parts.pack_snapshot(to_snapshot(tree)))
-
-
-def put_packed_snapshot(
-    txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content
-) -> int:
+def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content) -> int:
     """Writes a snapshot that was packed before. Packing takes long, and would block the writer."""
     identity = draft.identity
     total = 0

@@ -328,9 +328,10 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
 
 def _fenced(thread: str, orphan: Thread | None) -> Fenced:
     name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
+    kept = f"its entries after {common} are in thread {name!r}" if name else "its entries here were deleted"
     return Fenced(
-        f"thread {thread!r} was taken over by another sidecar; its entries after {common} are in thread {name!r}; "
-        f"watch again after sequence {common}", thread=thread, orphan=name, common_sequence=common,
+        f"thread {thread!r} was taken over by another sidecar; {kept}; watch again after sequence {common}",
+        thread=thread, orphan=name, common_sequence=common,
     )  # fmt: skip
 
 
