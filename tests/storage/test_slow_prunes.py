@@ -276,7 +276,7 @@ def test_ranges_have_in_common_what_both_have() -> None:
         one, two = ({dice.randrange(40) for _ in range(dice.randrange(30))} for _ in range(2))
         both = [Ranges((number, number) for number in some) for some in (one, two)]
         assert set(both[0].common(both[1])) == one & two
-        assert set(both[0].rest(39)) == set(range(1, 40)) - one
+        assert set(both[0].missing(39)) == set(range(1, 40)) - one
         assert set(both[0].after(20)) == {number for number in one if number > 20}
         assert set(both[0].until(20)) == {number for number in one if number <= 20}
         assert [both[0][at] for at in range(len(both[0]))] == sorted(one)
