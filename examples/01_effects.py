@@ -105,7 +105,8 @@ class Teller(socketserver.StreamRequestHandler):
         if not line:
             return  # who asked was killed before it said what
         request = json.loads(line)
-        key, paid = request.get("key"), None
+        key = request.get("key")
+        paid: Any = None
         if request["what"] == "find" or request.get("honours"):
             paid = next((each for each in self.ledger if each["key"] == key), None)
         if request["what"] == "ledger":

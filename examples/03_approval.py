@@ -83,8 +83,9 @@ def show(directory: Path) -> int:
             state, left = thread.hydrate(), thread.signals()
         second.stop()
     booked = state.slots.get("booked", {})
-    print(f"machine b: version {state.version} is {state.checkpoint.status.name.lower()}, booked: {booked}")
-    is_right = booked.get("approved by") == "ana" and state.version == 2 and not left
+    is_completed = state.checkpoint is not None and state.checkpoint.status == Status.COMPLETED
+    print(f"machine b: version {state.version} is {'completed' if is_completed else 'not completed'}, booked: {booked}")
+    is_right = is_completed and booked.get("approved by") == "ana" and state.version == 2 and not left
     print("the answer was used once, and is acknowledged" if is_right else "this is not what was to be shown")
     return 0 if is_right else 1
 

@@ -25,7 +25,8 @@ class Balance:
 
     def __call__(self, balance: int, event: dict[str, Any]) -> int:
         self.folded += 1
-        return balance + event["amount"] if event["kind"] == "paid in" else balance - event["amount"]
+        amount: int = event["amount"]
+        return balance + amount if event["kind"] == "paid in" else balance - amount
 
 
 def follow(target: str, seen: list[int]) -> None:
@@ -68,7 +69,7 @@ def main() -> int:
         before = 0
         for entry in account.log("events").read(version=then.version):
             before = past(before, entry.value)
-        print(f"balance {before} at version {then.version}; now {account.replay('events', Balance(), 0)}")
+        print(f"balance {before} at version {then.version}; now {account.log('events').replay(Balance(), 0)}")
 
         follower.join(timeout=20)
         print(f"the follower saw {len(seen):,} events, each once: {seen == list(range(1004))}")

@@ -17,7 +17,7 @@ import sys
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 
-from stateward import Client, HandoffTaken
+from stateward import Client, HandoffTaken, State
 from stateward.testing import run_daemon
 
 
@@ -51,8 +51,12 @@ def write(target: str, name: str, start: Barrier | None, answer: Connection) -> 
         if start is not None:
             os.kill(os.getpid(), signal.SIGKILL)  # the machine of the winner has a bad day
         for number, step in enumerate(thread.handoff.pending_steps, 2):
+
+            def write(state: State, step: str = step) -> None:
+                state.logs["report"].append(f"{step}, from {len(state.slots['facts'])} facts")
+
             thread.update(
-                lambda state, step=step: state.logs["report"].append(f"{step}, from {len(state.slots['facts'])} facts"),
+                write,
                 step=number,
                 status="completed" if step == thread.handoff.pending_steps[-1] else "running",
             )

@@ -103,7 +103,7 @@ def main() -> int:
         run_agent(sys.argv[2], is_first=sys.argv[3] == "first")
         return 0
     with tempfile.TemporaryDirectory() as directory:
-        archive = {"archive": f"file://{directory}/bucket", "archive_lease": 3600}
+        archive: dict[str, Any] = {"archive": f"file://{directory}/bucket", "archive_lease": 3600}
         with (
             run_daemon(**archive, owner_id="old") as old,
             Client(old.target, retry_timeout=0) as before,

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from stateward import Client, Status, ThreadOptions
 from stateward.testing import run_daemon
@@ -47,17 +48,18 @@ def run_agent(client: Client, number: int) -> None:
     thread.finish(state, step=4, metrics=cost, ttl=timedelta(days=30))  # COMPLETED; deleted after thirty days
 
 
-def export(target: str, file: Path) -> list[dict]:
+def export(target: str, file: Path) -> list[dict[str, Any]]:
     """The good and cheap runs, by the command that a training job would call."""
-    choice = ["--status", "completed", "--max-metric", "cost_usd=0.1", "--output", file]
+    choice = ["--status", "completed", "--max-metric", "cost_usd=0.1", "--output", str(file)]
     subprocess.run([*STATEWARD, "--target", target, "export", "--trajectories", *choice], check=True)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def ask(target: str, *question: str) -> list[dict]:
+def ask(target: str, *question: str) -> list[dict[str, Any]]:
     """What a command answers."""
     command = [*STATEWARD, "--target", target, *question, "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    answer: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return answer
 
 
 def main() -> int:

@@ -36,6 +36,8 @@ def blocking(client: Client) -> None:
     assert_type(thread.increment("n"), int)
     assert_type(thread.fork("other"), Thread)
     assert_type(next(thread.log("log").read()), LogEntry)
+    assert_type(thread.log("log").replay(lambda total, _: total + 1, 0), int)
+    assert_type(thread.apply(thread.diff(0), parent=0), Checkpoint)
     assert_type(next(client.threads()), ThreadInfo)
     taken = client.take_handoff(to="b")
     assert_type(taken, TakenThread | None)
@@ -66,6 +68,9 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await thread.increment("n"), int)
     assert_type(await thread.fork("other"), AsyncThread)
     assert_type(await anext(thread.log("log").read()), LogEntry)
+    assert_type(await thread.log("log").replay(lambda total, _: total + 1, 0), int)
+    assert_type(await thread.log("log").replay(added, 0), int)
+    assert_type(await thread.apply(await thread.diff(0), parent=0), Checkpoint)
     assert_type(await anext(client.threads()), ThreadInfo)
     taken = await client.take_handoff(to="b")
     assert_type(taken, AsyncTakenThread | None)
@@ -89,3 +94,7 @@ def lengths_of_time() -> None:
     """Set with seconds or a timedelta, read as a timedelta."""
     assert_type(ThreadOptions(ttl=5).ttl, timedelta | None)
     assert_type(ThreadOptions(ttl=timedelta(days=1)).ttl, timedelta | None)
+
+
+async def added(total: int, entry: int) -> int:
+    return total + entry
