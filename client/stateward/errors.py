@@ -47,12 +47,45 @@ Programs should test the class (or `.reason`), never the message text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
     from stateward.models import Checkpoint
+
+T = TypeVar("T")
+
+
+class Fact(Generic[T]):
+    """An attribute of an error that is read from the text in `metadata`; without text it is empty, or None."""
+
+    def __init__(self, read: Callable[[str], T], documentation: str, *, key: str = "") -> None:
+        self._read, self._key, self.__doc__ = read, key, documentation
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = self._key or name
+
+    @overload
+    def __get__(self, error: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, error: StatewardError, owner: type) -> T: ...
+    def __get__(self, error: StatewardError | None, owner: type) -> Self | T:
+        return self if error is None else self._read(error.metadata.get(self._key, ""))
+
+    def __set__(self, error: StatewardError, value: object) -> None:
+        raise AttributeError(f"{self._key} is read-only")
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _span(text: str) -> timedelta | None:
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 class StatewardError(Exception):
@@ -82,43 +115,19 @@ class StatewardError(Exception):
         self.metadata = dict(metadata or {})
         self.retry_delay = retry_delay
 
-    def _number(self, key: str) -> int | None:
-        text = self.metadata.get(key, "")
-        return int(text) if text.lstrip("-").isdigit() else None
-
-    def _span(self, key: str) -> timedelta | None:
-        try:
-            return timedelta(seconds=float(self.metadata[key]))
-        except (KeyError, ValueError, OverflowError):
-            return None
-
 
 class VersionMismatch(StatewardError):
     """The branch's head is not the expected version: another agent saved first. Hydrate, redo the change, save."""
 
-    @property
-    def current_version(self) -> int | None:
-        """Version of the head; 0 = the branch does not exist, None = unknown."""
-        return self._number("current_version")
-
-    @property
-    def current_digest(self) -> bytes:
-        """Digest of the head, 16 bytes; empty = unknown."""
-        return bytes.fromhex(self.metadata.get("current_digest", ""))
-
-    @property
-    def expected_version(self) -> int | None:
-        """The version that the request expected; None = unknown."""
-        return self._number("expected_version")
+    current_version = Fact(_whole, "Version of the head; 0 = the branch does not exist, None = unknown.")
+    current_digest = Fact(bytes.fromhex, "Digest of the head, 16 bytes; empty = unknown.")
+    expected_version = Fact(_whole, "The version that the request expected; None = unknown.")
 
 
 class NotFound(StatewardError):
     """Base of the errors for a thread, version or handoff that does not exist."""
 
-    @property
-    def thread(self) -> str:
-        """Name of the requested thread; empty = unknown."""
-        return self.metadata.get("thread", "")
+    thread = Fact(str, "Name of the requested thread; empty = unknown.")
 
 
 class ThreadNotFound(NotFound):
@@ -136,10 +145,7 @@ class NoHandoff(NotFound):
 class VersionPruned(StatewardError):
     """Retention or pruning removed the version or the journal position. Use a newer one."""
 
-    @property
-    def version(self) -> int | None:
-        """The requested version; None = unknown."""
-        return self._number("version")
+    version = Fact(_whole, "The requested version; None = unknown.")
 
 
 class InvalidRequest(StatewardError):
@@ -149,10 +155,7 @@ class InvalidRequest(StatewardError):
 class InvalidField(InvalidRequest):
     """A field of the request is invalid, whatever the daemon has stored. Correct it."""
 
-    @property
-    def field(self) -> str:
-        """Path of the field in the request, such as `diff.edits[3].set_slot.slot`; empty = unknown."""
-        return self.metadata.get("field", "")
+    field = Fact(str, "Path of the field in the request, such as `diff.edits[3].set_slot.slot`; empty = unknown.")
 
 
 class RequestIdReused(InvalidRequest):
@@ -178,42 +181,27 @@ class CheckpointIdReused(AlreadyExists):
 class EditConflict(StatewardError):
     """An edit does not fit the stored state. Hydrate and make the change again."""
 
-    @property
-    def edit(self) -> int | None:
-        """Index of the edit in the diff; None = unknown."""
-        return self._number("edit")
-
-    @property
-    def field(self) -> str:
-        """Path of the field that does not fit; empty = unknown."""
-        return self.metadata.get("field", "")
+    edit = Fact(_whole, "Index of the edit in the diff; None = unknown.")
+    field = Fact(str, "Path of the field that does not fit; empty = unknown.")
 
 
 class SchemaMismatch(StatewardError):
     """The head's schema differs from the schema of the new data. Migrate the thread, or update this program."""
 
-    @property
-    def schema(self) -> int | None:
-        """Schema of the head; None = unknown."""
-        return self._number("schema")
+    schema = Fact(_whole, "Schema of the head; None = unknown.")
 
 
 class OwnershipLost(StatewardError):
     """Base of the errors that mean: this caller may not write the thread now. Stop, or take the thread over."""
 
-    @property
-    def owner_id(self) -> str:
-        """The --owner-id of the sidecar that holds the thread; empty = unknown."""
-        return self.metadata.get("owner_id", "")
-
-    @property
-    def epoch(self) -> int | None:
-        """That sidecar's owner epoch; None = unknown."""
-        return self._number("epoch")
+    owner_id = Fact(str, "The --owner-id of the sidecar that holds the thread; empty = unknown.")
+    epoch = Fact(_whole, "That sidecar's owner epoch; None = unknown.")
 
 
 class LeaseHeld(OwnershipLost):
     """Another holder has the thread's lease. Wait until the lease ends."""
+
+    remaining = Fact(_span, "How long the lease lasts unless its holder renews it; None = unknown.", key="remaining_s")
 
 
 class NotOwner(OwnershipLost):
@@ -225,15 +213,8 @@ class NotOwner(OwnershipLost):
     If that sidecar's machine is dead, call `thread.attach(take_over=True)`, then repeat the call.
     """
 
-    @property
-    def unchanged(self) -> timedelta | None:
-        """How long this daemon has seen the owner archive nothing; None = unknown."""
-        return self._span("unchanged_s")
-
-    @property
-    def free_in(self) -> timedelta | None:
-        """The time until the thread is free if the owner archives nothing until then; None = unknown."""
-        return self._span("free_in_s")
+    unchanged = Fact(_span, "How long the owner was seen to archive nothing; None = unknown.", key="unchanged_s")
+    free_in = Fact(_span, "How long until the thread is free if its owner stays idle; None = unknown.", key="free_in_s")
 
 
 class Fenced(OwnershipLost):
@@ -243,15 +224,8 @@ class Fenced(OwnershipLost):
     and forked.
     """
 
-    @property
-    def orphan(self) -> str:
-        """Name of the thread that keeps the entries that only this disk had; empty = there were none."""
-        return self.metadata.get("orphan", "")
-
-    @property
-    def common_sequence(self) -> int | None:
-        """The newest journal position that both histories share; None = unknown."""
-        return self._number("common_sequence")
+    orphan = Fact(str, "Name of the thread that keeps the entries that only this disk had; empty = there were none.")
+    common_sequence = Fact(_whole, "The newest journal position that both histories share; None = unknown.")
 
 
 class WriterAborted(OwnershipLost):
@@ -265,15 +239,8 @@ class StaleAnswer(StatewardError):
 class EffectError(StatewardError):
     """Base of the errors that `thread.effect` raises if it has no result. `key` and `anchor` name the effect."""
 
-    @property
-    def key(self) -> str:
-        """The effect's key."""
-        return self.metadata.get("key", "")
-
-    @property
-    def anchor(self) -> str:
-        """The effect's anchor; may be empty."""
-        return self.metadata.get("anchor", "")
+    key = Fact(str, "The effect's key.")
+    anchor = Fact(str, "The effect's anchor; may be empty.")
 
 
 class ClaimLost(EffectError):
@@ -289,10 +256,7 @@ class ClaimLost(EffectError):
 class EffectFailed(EffectError):
     """The tool failed before, with `detail`. `thread.effect` calls it again only with `retry_failed=True`."""
 
-    @property
-    def detail(self) -> str:
-        """Type and text of the error that the tool raised."""
-        return self.metadata.get("detail", "")
+    detail = Fact(str, "Type and text of the error that the tool raised.")
 
 
 class EffectUncertain(EffectError):
@@ -302,28 +266,19 @@ class EffectUncertain(EffectError):
     in time") from error`. The effect is then recorded as uncertain, not as failed.
     """
 
-    @property
-    def idempotency_key(self) -> str:
-        """The idempotency key that the tool received, if it takes one; empty = unknown."""
-        return self.metadata.get("idempotency_key", "")
+    idempotency_key = Fact(str, "The idempotency key that the tool received, if it takes one; empty = unknown.")
 
 
 class EffectInProgress(EffectError):
     """Another agent began the effect and did not end it while this call waited. Try again later."""
 
-    @property
-    def holder(self) -> str:
-        """Name of the agent that has the claim."""
-        return self.metadata.get("holder", "")
+    holder = Fact(str, "Name of the agent that has the claim.")
 
 
 class HandoffTaken(StatewardError):
     """Another agent has taken the work over. Look for something else to do."""
 
-    @property
-    def taken_by(self) -> str:
-        """Name of that agent; empty = unknown."""
-        return self.metadata.get("taken_by", "")
+    taken_by = Fact(str, "Name of that agent; empty = unknown.")
 
 
 class KeyUnavailable(StatewardError):
@@ -367,15 +322,8 @@ class Exhausted(StatewardError):
 class StateTooLarge(Exhausted):
     """The state or the message is larger than the daemon allows. Trim it."""
 
-    @property
-    def size_bytes(self) -> int | None:
-        """Size of the state or message; None = unknown."""
-        return self._number("size_bytes")
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """The largest size that the daemon allows; None = unknown."""
-        return self._number("limit_bytes")
+    size_bytes = Fact(_whole, "Size of the state or message; None = unknown.")
+    limit_bytes = Fact(_whole, "The largest size that the daemon allows; None = unknown.")
 
 
 class QuotaExceeded(Exhausted):
@@ -446,39 +394,3 @@ class PermissionDenied(StatewardError):
 
 class Internal(StatewardError):
     """A bug in the daemon. Its log has details."""
-
-
-#: Every reason of the contract and the exception it becomes (a test checks that none is missing).
-BY_REASON: Mapping[str, type[StatewardError]] = {
-    "VERSION_MISMATCH": VersionMismatch,
-    "WRITER_ABORTED": WriterAborted,
-    "THREAD_NOT_FOUND": ThreadNotFound,
-    "VERSION_NOT_FOUND": VersionNotFound,
-    "VERSION_PRUNED": VersionPruned,
-    "INVALID_FIELD": InvalidField,
-    "REQUEST_ID_REUSED": RequestIdReused,
-    "CHECKPOINT_ID_REUSED": CheckpointIdReused,
-    "EDIT_CONFLICT": EditConflict,
-    "SCHEMA_MISMATCH": SchemaMismatch,
-    "LEASE_HELD": LeaseHeld,
-    "NOT_OWNER": NotOwner,
-    "FENCED": Fenced,
-    "KEY_UNAVAILABLE": KeyUnavailable,
-    "NO_ARCHIVE": NoArchive,
-    "STALE_ANSWER": StaleAnswer,
-    "STATE_TOO_LARGE": StateTooLarge,
-    "QUOTA_EXCEEDED": QuotaExceeded,
-    "DISK_FULL": DiskFull,
-    "QUEUE_FULL": QueueFull,
-    "CORRUPT": Corrupt,
-    "ARCHIVE_UNAVAILABLE": ArchiveUnavailable,
-    "SHUTTING_DOWN": ShuttingDown,
-    "UNAUTHENTICATED": Unauthenticated,
-    "PERMISSION_DENIED": PermissionDenied,
-    "INTERNAL": Internal,
-    "DEADLINE_EXCEEDED": DeadlineExceeded,
-    "OUTCOME_UNKNOWN": OutcomeUnknown,
-    "FEATURE_UNAVAILABLE": FeatureUnavailable,
-    "THREAD_EXISTS": ThreadExists,
-    "CLAIM_LOST": ClaimLost,
-}

@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from stateward import errors as client_errors
 from stateward._io import failures
+from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import errors as daemon_errors
 from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
@@ -39,8 +40,8 @@ def make(reason: str) -> daemon_errors.StatewardError:
 def test_every_reason_has_one_code_and_one_exception() -> None:
     """The contract's reasons, the daemon's table and the client's table name the same things."""
     assert sorted(CODES) == sorted(REASONS)
-    assert sorted(client_errors.BY_REASON) == sorted(REASONS)
-    assert [name for name, count in Counter(client_errors.BY_REASON.values()).items() if count > 1] == []
+    assert sorted(BY_REASON) == sorted(REASONS)
+    assert [name for name, count in Counter(BY_REASON.values()).items() if count > 1] == []
 
 
 def test_every_error_of_the_daemon_is_in_the_contract() -> None:
@@ -60,7 +61,7 @@ def test_every_exception_of_the_client_is_reachable() -> None:
     own |= {"EffectFailed", "EffectUncertain", "EffectInProgress", "HandoffTaken", "NoHandoff"}
     found = [kind for kind in subclasses(client_errors.StatewardError) if kind.__module__ == client_errors.__name__]
     leaves = {kind.__name__ for kind in found if not kind.__subclasses__()}
-    assert leaves - own <= {kind.__name__ for kind in client_errors.BY_REASON.values()}
+    assert leaves - own <= {kind.__name__ for kind in BY_REASON.values()}
     for name in leaves:
         assert name in (client_errors.__doc__ or ""), f"{name} is missing in the tree that users read"
 
@@ -87,7 +88,7 @@ def test_every_reason_travels_whole(reason: str) -> None:
     info = error_details_pb2.ErrorInfo.FromString(infos[0].value)
     assert (info.reason, info.domain, status.code) == (reason, DOMAIN, code.value[0])
     made = failures.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
-    assert type(made) is client_errors.BY_REASON[reason]
+    assert type(made) is BY_REASON[reason]
     assert (made.reason, made.message, made.metadata["fact"]) == (reason, message, "known")
 
 

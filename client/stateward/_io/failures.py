@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
+from stateward._operations.reasons import BY_REASON
 from stateward.errors import (
-    BY_REASON,
     Corrupt,
     DeadlineExceeded,
     FeatureUnavailable,

@@ -6,9 +6,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stateward._operations.reasons import BY_REASON
 from stateward._operations.steps import Operation, Pause
 from stateward._state.collected import Collected
-from stateward.errors import BY_REASON, NotArchivedYet, StatewardError
+from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

@@ -47,7 +47,7 @@ class Patience:
     def wait(self, error: LeaseHeld) -> Operation[None]:
         """Waits a moment; raises the error if no migration holds the lease, or if that took too long."""
         self._backoff = self._backoff or Backoff(PAUSE_MIN_S, PAUSE_MAX_S, PATIENCE_S)
-        is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error._span("remaining_s"))
+        is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error.remaining)
         pause_s = self._backoff.next_s() if is_migrated else None
         if pause_s is None:
             raise error
