@@ -108,8 +108,8 @@ def test_an_answer_of_the_wrong_form(stateward, client):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("NaN", "NaN is no number"),
-        ("[-Infinity]", "-Infinity is no number"),
+        ("NaN", "NaN is not a number"),
+        ("[-Infinity]", "-Infinity is not a number"),
         ("1e999", "inf has no form in JSON"),
         ("[" * 100_000, "nested too deeply"),
         ("9" * 5000, "digits"),

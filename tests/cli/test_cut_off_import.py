@@ -57,7 +57,7 @@ def test_killed_importer(own_daemon, start):
     assert 20 <= reached < COUNT
     answer = run("--target", own_daemon.target, "import", path)
     assert answer.code == 0, answer.err
-    assert f"{COUNT - reached:,} steps saved after the {reached:,} that were there" in answer.out
+    assert f"{COUNT - reached:,} steps saved after the {reached:,} that were already saved" in answer.out
     check_whole(own_daemon, path)
 
 
@@ -101,7 +101,7 @@ def test_grown_run(stateward, client, write):
     write("runs.jsonl", make_run("r", 3))
     stateward("import", path := write("runs.jsonl", make_run("r", 3)))
     write("runs.jsonl", make_run("r", 5))
-    assert "2 steps saved after the 3 that were there" in stateward("import", path).out
+    assert "2 steps saved after the 3 that were already saved" in stateward("import", path).out
     assert list(client.thread("runs/r").hydrate().logs["messages"]) == make_run("r", 5)["messages"]
 
 

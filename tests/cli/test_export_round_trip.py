@@ -107,14 +107,14 @@ def test_restore_goes_on_where_it_was_cut_off(stateward, client, rich, tmp_path)
     part.write_text("".join(whole.read_text().splitlines(keepends=True)[:-3]))
     answer = stateward("import", part, "--thread-prefix", "copy-")
     assert (answer.code, "1 thread, 6 versions saved" in answer.out) == (1, True)
-    assert "the end of thread 'u' is missing: the file is cut off" in answer.err
+    assert "the end of thread 'u' is missing: the file is truncated" in answer.err
     answer = stateward("import", whole, "--thread-prefix", "copy-")
     assert "2 threads, 1 version saved, 6 were there already" in answer.out
     check_same(rich, client.thread("copy-rich"))
     check_same(client.thread("u"), client.thread("copy-u"))
     answer = stateward("import", whole, "--thread-prefix", "copy-", "--no-resume")
     assert answer.code == 1
-    assert "exists already" in answer.err
+    assert "already exists" in answer.err
 
 
 def test_restore_never_writes_over_another_thread(stateward, client, rich, tmp_path):
@@ -126,7 +126,7 @@ def test_restore_never_writes_over_another_thread(stateward, client, rich, tmp_p
         before = client.thread(f"{prefix}rich").info()
         answer = stateward("import", path, "--thread-prefix", prefix)
         assert answer.code == 1
-        assert "this export did not make it" in answer.err
+        assert "was not restored from this export" in answer.err
         assert client.thread(f"{prefix}rich").info() == before
     assert stateward("import", path, "--thread-prefix", "z-").code == 0
     client.thread("z-rich").append("messages", "later")
@@ -147,7 +147,7 @@ def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
     path.write_text("\n".join([*lines[:8], "{}", '{"stateward_version": 9, "thread": "n"}', *lines[8:]]))
     answer = stateward("import", path, "--thread-prefix", "c-")
     assert answer.code == 1
-    for told in ("line 3: this is no record", "jump", "line 9 is no record of an export", "line 10 has format 9"):
+    for told in ("line 3: this is not a record", "jump", "line 9 is not a record of an export", "line 10 has format 9"):
         assert told in answer.err
     assert {info.name for info in client.threads()} == {"rich", "u", "c-u"}
     assert client.thread("c-u").info().version == 1
@@ -180,7 +180,7 @@ def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
     assert "0 versions saved, 5 were there already" in again.out
     changed = tmp_path / "other.jsonl"
     changed.write_text(path.read_text().replace("new end", "other"))
-    assert "this export did not make it" in stateward("import", changed).err
+    assert "was not restored from this export" in stateward("import", changed).err
 
 
 def test_runs_come_back(stateward, client, write, tmp_path):

@@ -159,7 +159,7 @@ def test_same_import_again_writes_nothing(stores):
     assert {name: restored.thread("space", name) for name in before} == before
     answer = run("--target", other.target, "-n", "space", "import", path, "--no-resume")
     assert answer.code == 1
-    assert answer.err.count("exists already") == len(THREADS)
+    assert answer.err.count("already exists") == len(THREADS)
 
 
 def damaged(lines, how):
@@ -176,7 +176,7 @@ def damaged(lines, how):
         case "no JSON":
             return [*lines[:at], lines[at][:-9], *lines[at + 1 :]], "is not JSON"
         case "cut off":
-            return lines[:at], "the file is cut off"
+            return lines[:at], "the file is truncated"
         case "beginning lost":
             return lines[1:], "the first records"
         case "other blob":
@@ -228,7 +228,7 @@ def test_cut_off_between_threads_is_told(stores):
     part.write_text("\n".join(line for line in lines if json.loads(line).get("thread") == first) + "\n")
     answer = run("--target", other.target, "-n", "part", "import", part)
     assert answer.code == 1
-    assert "was cut off: threads that came later are missing" in answer.err
+    assert "is truncated: threads at its end are missing" in answer.err
     assert restored.thread("part", first).thread == first
 
 
@@ -244,8 +244,8 @@ def test_cut_off_packed_file_gives_its_whole_threads(stores):
     cut.write_bytes(packed.read_bytes()[:-50_000])
     answer = run("--target", other.target, "-n", "packed", "import", cut)
     assert answer.code == 1
-    assert "the end of thread 'rich' is missing: the file is cut off" in answer.err
-    assert "was cut off: threads that came later are missing" in answer.err
+    assert "the end of thread 'rich' is missing: the file is truncated" in answer.err
+    assert "is truncated: threads at its end are missing" in answer.err
     assert restored.thread("packed", first).thread == first
 
 

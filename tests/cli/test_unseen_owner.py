@@ -45,7 +45,7 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     with pytest.raises(Fenced) as caught:
         write_late(here)
     orphan = caught.value.orphan
-    assert "sidecar second; this is what it had archived" in first("show", "t").out
+    assert "sidecar second; this is its newest archived version" in first("show", "t").out
     answer = first("threads")
     assert "WRITTEN BY" in answer.out.splitlines()[0]
     rows = {line.split()[0]: line for line in answer.out.splitlines()[1:]}

@@ -43,7 +43,7 @@ def test_branch_with_edited_slots(stateward, line):
         (["new", "--at", "none"], "no tag 'none'"),
         (["new", "--unset", "none"], "no slot 'none'"),
         (["new", "--set", "none"], "SLOT=VALUE"),
-        (["new", "--set", "n=Infinity"], "--set n: Infinity is no number"),
+        (["new", "--set", "n=Infinity"], "--set n: Infinity is not a number"),
         (["new", "--set", "n=1e999"], "--set n: the value: inf"),
         (["", "--at", "3"], "NAME: it is empty"),
     ],

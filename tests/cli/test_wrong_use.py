@@ -235,9 +235,9 @@ BAD_FILES = {
     "latin": ('{"run_id": "é", "messages": []}\n'.encode("latin-1"), "is not UTF-8"),
     "deep": (b"[" * 100_000, "nested too deeply"),
     "long number": (b'{"messages": [' + b"9" * 5000 + b"]}", "more digits"),
-    "cut gzip": (packed(*GOOD)[:300], "is broken gzip"),
-    "flipped gzip": (packed(*GOOD)[:100] + b"\xff\x00\xff" + packed(*GOOD)[103:], "is broken gzip"),
-    "no gzip": (b"\x1f\x8bxxxxxxxxxxxx", "is broken gzip"),
+    "cut gzip": (packed(*GOOD)[:300], "is damaged gzip"),
+    "flipped gzip": (packed(*GOOD)[:100] + b"\xff\x00\xff" + packed(*GOOD)[103:], "is damaged gzip"),
+    "no gzip": (b"\x1f\x8bxxxxxxxxxxxx", "is damaged gzip"),
     "zip": (b"PK\x03\x04\xff\xfe", "is not UTF-8"),
 }
 

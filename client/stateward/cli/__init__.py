@@ -1,7 +1,7 @@
 """The command `stateward`, for people: import recorded runs, look at threads, see a demo.
 
-Nothing but the standard library is imported here, so that a missing extra is one line and not a stack trace, and so
-that the demo's agent (`python -m stateward.cli.agent`) starts without the terminal libraries.
+This module imports only the standard library. A missing extra is then reported in one line, without a stack trace, and
+the demo's agent (`python -m stateward.cli.agent`) starts without the terminal libraries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Runs the command and exits: 0 done, 1 it failed, 2 wrong usage, 130 interrupted."""
+    """Runs the command and exits: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     try:
         import rich  # noqa: F401, PLC0415
         import typer  # noqa: F401, PLC0415

@@ -1,6 +1,6 @@
-"""What differs between two states: slots by name, logs by the index of their entries. Pure.
+"""Compares two states: slots by name, logs by the index of their entries. Does no I/O.
 
-Inside a slot two JSON values are compared path by path (`plan.items[2].done`), two texts line by line.
+Inside a slot, JSON values are compared path by path (`plan.items[2].done`) and texts line by line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stateward.cli.describe import entry_of, plain, slot_of
 if TYPE_CHECKING:
     from stateward import Log, State
 
-# Comparing lines takes time in proportion to the product of their numbers.
+# The time to compare two texts grows with the product of their line counts.
 TEXT_LINES_MAX = 5000
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class _Missing:
-    """No value; None is one."""
+    """Stands for a missing value, because None is a value."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -34,7 +34,7 @@ MISSING: Any = _Missing()
 
 @dataclass(frozen=True)
 class Difference:
-    """One place inside a slot. `old` or `new` MISSING = it was added or removed."""
+    """One place inside a slot. `old` is MISSING if it was added, `new` if it was removed."""
 
     path: str
     old: Any
@@ -54,13 +54,13 @@ class SlotDifference:
 
 @dataclass
 class LogDifference:
-    """What became of a log. Entries are (index, value)."""
+    """How a log changed. Entries are (index, value)."""
 
     name: str
     appended: list[tuple[int, Any]] = field(default_factory=list)
     replaced: list[tuple[int, Any, Any]] = field(default_factory=list)
     returned: list[tuple[int, Any]] = field(default_factory=list)
-    """Entries at the start that an older version has and the newer one dropped."""
+    """Entries at the start of the new state's log that the old state's log had dropped."""
     dropped_at_start: int = 0
     cut_at_end: int = 0
     is_new: bool = False
@@ -68,7 +68,7 @@ class LogDifference:
 
 
 def compare_slots(a: State | None, b: State) -> list[SlotDifference]:
-    """Slots that differ in media type or bytes, by name."""
+    """Returns the slots that differ in media type or bytes, sorted by name."""
     old_names, new_names = set(a.slots if a else ()), set(b.slots)
     found = []
     for name in sorted(old_names | new_names):
@@ -89,7 +89,7 @@ def compare_slots(a: State | None, b: State) -> list[SlotDifference]:
 
 
 def compare_logs(a: State | None, b: State) -> list[LogDifference]:
-    """Logs that differ, by name."""
+    """Returns the logs that differ, sorted by name."""
     old_names, new_names = set(a.logs if a else ()), set(b.logs)
     found = []
     for name in sorted(old_names | new_names):
@@ -126,7 +126,8 @@ def _compare_log(name: str, old: Log | None, new: Log | None) -> LogDifference:
 
 
 def compare_values(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """The places in which two JSON values differ. Lists are compared between what they have in common at both ends."""
+    """Yields the places in which two JSON values differ. Skips the items that two lists share at their start and
+    end."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             yield from compare_values(old.get(key, MISSING), new.get(key, MISSING), _joined(path, key))
@@ -157,7 +158,7 @@ def _joined(path: str, key: str) -> str:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """Equal as JSON: 1, 1.0 and true are three values."""
+    """True if both are equal as JSON: 1, 1.0 and true are three different values."""
     if old is MISSING or new is MISSING:
         return old is new
     if type(old) is type(new) and isinstance(old, (str, int, float, bytes, type(None))):
@@ -166,7 +167,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def compare_texts(old: str, new: str) -> list[str] | None:
-    """A unified diff without its head; None where the texts are too long for one."""
+    """Returns a unified diff without its header, or None if a text has more than TEXT_LINES_MAX lines."""
     before, after = old.splitlines(), new.splitlines()
     if max(len(before), len(after)) > TEXT_LINES_MAX:
         return None

@@ -1,6 +1,6 @@
-"""`stateward completion`: the script that makes a shell complete commands, options and names of threads.
+"""`stateward completion`: prints a script that lets a shell complete commands, options and thread names.
 
-The shell asks by running `stateward` with _STATEWARD_COMPLETE set; typer reads what was typed so far and answers.
+The shell runs `stateward` with _STATEWARD_COMPLETE set. typer reads the words typed so far and prints the completions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROGRAM, VARIABLE = "stateward", "_STATEWARD_COMPLETE"
 
 
 class Shell(StrEnum):
-    """The shells there is a script for."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -23,7 +23,9 @@ class Shell(StrEnum):
 
 
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
-    """Print the script that makes your shell complete commands, options and, where a daemon answers, threads.
+    """Print a script that lets your shell complete commands, options and thread names.
+
+    Thread names are completed only if a daemon answers.
 
     \b
     Examples:
@@ -31,18 +33,18 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
       eval "$(stateward completion zsh)"     for ~/.zshrc, after compinit
       stateward completion fish | source     for ~/.config/fish/config.fish
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    from typer import completion as shells  # noqa: PLC0415  help needs none
+    from typer import completion as shells  # noqa: PLC0415  --help does not need it
 
-    script = shells.get_completion_script(  # type: ignore[attr-defined]  # where it is used, not where it is made
+    script = shells.get_completion_script(  # type: ignore[attr-defined]  # typer imports it without exporting it
         prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value
     )
-    if shell is Shell.ZSH:  # its first line is meant for a file in fpath, and means nothing to eval
+    if shell is Shell.ZSH:  # the first line is for a file in fpath; eval does not need it
         script = script.removeprefix(f"#compdef {PROGRAM}").lstrip()
     print(script)
 
 
 def answer_shell(app: Any) -> int:
-    """Prints what the words typed so far can go on with. Whatever goes wrong, the shell completes nothing."""
+    """Prints the completions of the words typed so far. Prints none on an error. Returns the exit code."""
     from typer import completion as shells  # noqa: PLC0415
 
     shells.completion_init()  # type: ignore[attr-defined]
@@ -50,7 +52,7 @@ def answer_shell(app: Any) -> int:
         app([], prog_name=PROGRAM, standalone_mode=False)
     except SystemExit as end:
         return int(end.code or 0)
-    except Exception:  # noqa: BLE001  a stack trace in the middle of a line that is being typed helps nobody
+    except Exception:  # noqa: BLE001  a stack trace would appear in the middle of the command line
         return 1
     finally:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the daemon tells, in other words: as JSON for scripts, and in a line for people."""
+"""Formats what the daemon returns: as JSON for scripts, and as single lines for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
-    """What is known about a thread, for scripts."""
+    """Returns the facts about a thread as JSON, for scripts."""
     return {
         "thread": info.name,
         "uid": info.uid,
@@ -42,9 +42,9 @@ def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
 
 
 def held_by(info: ThreadInfo) -> str:
-    """Who writes a thread, and how far the archive is behind; empty without an archive."""
+    """Says which sidecar writes a thread, and how far the archive lags behind. Empty without an archive."""
     if info.orphan is not None:
-        return f"an orphan of {info.orphan.thread}, to be read and forked"
+        return f"an orphan of {info.orphan.thread}; it can only be read and forked"
     if info.access == Access.OWNED:
         entries = info.unarchived_entries
         behind = f"{counted(entries, 'entry', 'entries')} not archived yet" if entries else "all archived"
@@ -55,12 +55,13 @@ def held_by(info: ThreadInfo) -> str:
 
 
 def status_word(status: Any) -> str:
-    """A status (or another choice) as it is typed; its number where it is newer than this command."""
+    """Returns the name of a status (or of another enum) in lower case, or its number if this version does not know
+    it."""
     return status.name.lower() if hasattr(status, "name") else str(status or "")
 
 
 def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What is known about a version, for scripts."""
+    """Returns the facts about a version as JSON, for scripts."""
     return {
         "namespace": checkpoint.namespace,
         "thread": checkpoint.thread,
@@ -86,8 +87,8 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A decoded value as JSON can say it."""
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  seldom needed, and slow to import
+    """Converts a decoded value to values that JSON can hold."""
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  rarely needed and slow to import
 
     match value:
         case bytes():
@@ -106,12 +107,12 @@ def plain(value: Any) -> Any:
             return [plain(each) for each in value]
         case None | bool() | int() | float() | str():
             return value
-        case _:  # of a codec registered elsewhere, or a timestamp in msgpack
+        case _:  # a value of a codec that another module registers, or a msgpack timestamp
             return str(value)
 
 
 def metadata_of(checkpoint: Checkpoint) -> Any:
-    """The metadata of a version; as it is stored where it is not what its media type says."""
+    """Returns the metadata of a version, or its raw bytes if they do not match their media type."""
     try:
         return checkpoint.metadata
     except ValueError:
@@ -119,7 +120,7 @@ def metadata_of(checkpoint: Checkpoint) -> Any:
 
 
 def slot_of(state: State, name: str) -> Any:
-    """The value of a slot; as it is stored where it is not what its media type says."""
+    """Returns the value of a slot, or its raw bytes if they do not match their media type."""
     try:
         return state.slots[name]
     except ValueError:
@@ -127,7 +128,7 @@ def slot_of(state: State, name: str) -> Any:
 
 
 def entry_of(log: Log, position: int) -> Any:
-    """An entry of a log; as it is stored where it is not what its media type says."""
+    """Returns an entry of a log, or its raw bytes if they do not match their media type."""
     try:
         return log[position]
     except ValueError:
@@ -135,7 +136,7 @@ def entry_of(log: Log, position: int) -> Any:
 
 
 def summarize(entry: Any, width: int) -> str:
-    """A log entry in one line: for messages the role, the text and the tools that are called."""
+    """Returns a log entry on one line. A message shows its role, its text and its tool calls."""
     if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
         return compact(entry, width)
     parts = [shorten(entry["role"], 20)]
@@ -163,7 +164,7 @@ def summarize(entry: Any, width: int) -> str:
 
 
 def whole(value: Any) -> list[str]:
-    """A value in full, as lines: for messages the role, the text as it is, and whatever else they say as JSON."""
+    """Returns a whole value as lines. A message shows its role, its text unchanged, and its other fields as JSON."""
     rest, lines = value, list[str]()
     if isinstance(value, str):
         return value.splitlines()
@@ -178,10 +179,10 @@ def whole(value: Any) -> list[str]:
 
 
 def compact(value: Any, width: int) -> str:
-    """A value as JSON on one line."""
+    """Returns a value as JSON on one line."""
     return shorten(json.dumps(plain(value), ensure_ascii=False), width if not is_terminal() else min(width, 500))
 
 
 def pairs(values: Any) -> str:
-    """Labels or metrics on one line."""
+    """Returns labels or metrics on one line."""
     return " ".join(f"{key}={value}" for key, value in sorted(values.items()))

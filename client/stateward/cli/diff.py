@@ -1,4 +1,4 @@
-"""`stateward diff`: what changed from one version to another."""
+"""`stateward diff`: shows the changes between two versions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def diff(
     thread: ThreadArgument,
     a: Annotated[str, typer.Argument(metavar="A", help=f"From this version: {FORMS}; 0 is the empty state.")],
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="To this one; default: the newest. A..B works too.")
+        str | None, typer.Argument(metavar="B", help="To this version; default: the newest. A..B works too.")
     ] = None,
     branch: BranchOption = "main",
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show what changed from version A to version B: slots place by place, text line by line, logs by entry.
+    """Show the changes from version A to version B.
+
+    Slots are compared place by place, texts line by line, logs entry by entry.
 
     \b
     Examples:
@@ -59,7 +61,7 @@ def diff(
             first, second = find_version(handle, a, "A", least=0), find_version(handle, b, "B")
             old = handle.hydrate(first, must_exist=True) if first else None
             new = handle.hydrate(second, must_exist=True)
-        # In here, as large values are read when they are looked at.
+        # Inside `with`, because large values are read on access.
         slots, logs = compare_slots(old, new), compare_logs(old, new)
     if as_json:
         print_json(_as_json(old, new, slots, logs))
@@ -69,7 +71,7 @@ def diff(
 
 
 def print_differences(slots: list[SlotDifference], logs: list[LogDifference]) -> None:
-    """Prints what differs between two states."""
+    """Prints the differences between two states."""
     if not slots and not logs:
         say("no difference in slots and logs")
     for slot in slots:
@@ -97,7 +99,7 @@ def _print_slot(slot: SlotDifference) -> None:
     say(f"slot {name}", style=PLACE)
     places = list(compare_values(slot.old, slot.new))
     if not places:
-        say(f"  the same value in other bytes ({size(slot.old_bytes)}, now {size(slot.new_bytes)})")
+        say(f"  the same value, encoded in different bytes ({size(slot.old_bytes)}, now {size(slot.new_bytes)})")
     for place in places[:LINES_SHOWN]:
         _print_change(place.path, place.old, place.new, slot.old_bytes, slot.new_bytes)
     if len(places) > LINES_SHOWN:
@@ -123,7 +125,7 @@ def _print_change(path: str, old: Any, new: Any, old_bytes: int = 0, new_bytes: 
 
 
 def _short(value: Any, size_bytes: int) -> str:
-    """A value on one line; of what JSON cannot say its size."""
+    """Returns a value on one line, or its size if JSON cannot hold it."""
     match value:
         case bytes():
             return f"{size(len(value))} of bytes"
@@ -185,7 +187,7 @@ def _slot_as_json(slot: SlotDifference) -> dict[str, Any]:
             | ({} if each.old is MISSING else {"old": plain(each.old)})
             | ({} if each.new is MISSING else {"new": plain(each.new)})
             for each in compare_values(slot.old, slot.new)
-            if each.path  # else it is the whole value, which stands below
+            if each.path  # without a path it is the whole value, which is added below
         ]
     if slot.old is not MISSING:
         found["old"] = plain(slot.old)

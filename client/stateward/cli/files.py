@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: under a temporary name beside the final one, synced, then renamed."""
+"""Writes files completely or not at all: under a temporary name in the same directory, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from typing import IO
 from stateward.cli.output import CommandError
 
 MODE = 0o600
-"""Of the finished file: what agents said is nobody else's business."""
+"""The mode of the finished file. Only its owner may read what agents wrote."""
 
 
 @contextmanager
 def written(path: Path | None) -> Iterator[IO[bytes]]:
-    """A file to write to: gzip where the name ends in .gz; stdout for None. Left with an error, it leaves nothing."""
+    """Opens a file to write to, compressed with gzip if its name ends in .gz. None means stdout.
+
+    Leaves no file behind if the block raises. Raises CommandError if the file cannot be written.
+    """
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -35,7 +38,7 @@ def written(path: Path | None) -> Iterator[IO[bytes]]:
             with os.fdopen(descriptor, "wb") as file:
                 if path.suffix.lower() == ".gz":
                     with gzip.GzipFile(path.stem, "wb", 6, file, mtime=0) as packed:
-                        yield packed  # type: ignore[misc]  # writes as any binary file does
+                        yield packed  # type: ignore[misc]  # GzipFile can be written like any binary file
                 else:
                     yield file
                 file.flush()

@@ -1,4 +1,4 @@
-"""What a verification found, as a table."""
+"""Prints the findings of a verification as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONAL = ("NAMESPACE", "THREAD", "VERSION", "SEQUENCE")
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Prints them, with the columns that say something."""
+    """Prints the findings. Leaves out optional columns that are empty."""
     columns, rows = filled(COLUMNS, list(map(_row, findings)), OPTIONAL)
     print_table(columns, rows, right=("VERSION", "SEQUENCE"), below=("WHAT IS WRONG",))
 

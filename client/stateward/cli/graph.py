@@ -1,12 +1,12 @@
-"""A drawing of versions and their parents, one cell of text for each version, newest first.
+"""Draws versions and their parents: one cell of text for each version, newest first.
 
     o        7  main
     │ o      6  retry
     │ o      5  retry
     o─┘      4  main     both 7 and 5 were made from 4
 
-Every open line waits for one version, the parent of the last one drawn on it. A version takes the first line that
-waits for it and closes the others. A line that waits for a version that was pruned ends where that would stand.
+Every open line waits for one version: the parent of the last version drawn on that line. A version takes the first
+line that waits for it and closes the others. If a version was pruned, the lines that wait for it end at its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NODE, LINE, JOIN, TURN, BLANK = "o", "│", "─", "┘", " "
 
 
 def draw(versions: Iterable[tuple[int, int]]) -> list[str]:
-    """One cell for each (version, parent; 0 = none), which come newest first."""
+    """Returns one cell for each (version, parent). Versions must come newest first; parent 0 = none."""
     lines: list[int] = []  # the version that each line waits for; 0 = the line is free
     drawn = []
     for version, parent in versions:

@@ -1,4 +1,4 @@
-"""How far an import is: a bar on a terminal, a line for each run in a pipe."""
+"""Shows the progress of an import: a bar on a terminal, a line for each run in a pipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stateward.cli.workers import Result, Task
 
 
 class Lines:
-    """A line for each run of which something was saved. The summary counts those that were there already."""
+    """Prints a line for each run that saved steps. The summary counts the runs that were already imported."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,10 +28,10 @@ class Lines:
         return None
 
     def on_step(self, task: Task, message_bytes: int) -> None:
-        """Says nothing: a pipe wants results."""
+        """Prints nothing: a pipe gets one line for each run."""
 
     def on_run(self, result: Result) -> None:
-        """Prints what became of a run."""
+        """Prints the result of a run."""
         if result.problem is not None:
             fail(result.problem)
         elif result.task.run is not None and result.totals.steps:
@@ -41,11 +41,11 @@ class Lines:
 def _outcome(totals: Totals) -> str:
     if not totals.steps_done_before:
         return f"{totals.steps:,} steps saved"
-    return f"{totals.steps:,} steps saved after the {totals.steps_done_before:,} that were there"
+    return f"{totals.steps:,} steps saved after the {totals.steps_done_before:,} that were already saved"
 
 
 class Bar:
-    """A progress bar with steps per second and message bytes. Moves by the bytes of the file that are done."""
+    """A progress bar with steps per second and message bytes. Its length is the size of the file in bytes."""
 
     def __init__(self, runs: int, size_bytes: int) -> None:
         self._runs, self._runs_done = runs, 0
@@ -78,12 +78,12 @@ class Bar:
 
     @property
     def figures(self) -> str:
-        """Steps, their rate, and bytes."""
+        """The number of steps, steps per second, and message bytes."""
         seconds = max(time.monotonic() - self._started, 0.001)
         return f"{self._steps:,} steps  {self._steps / seconds:,.0f}/s  {size(self._message_bytes)}"
 
     def on_step(self, task: Task, message_bytes: int) -> None:
-        """Moves the bar by the step's share of its line."""
+        """Moves the bar by the step's share of the bytes of its line."""
         assert task.run is not None
         share = task.weight_bytes / len(task.run.steps)
         with self._lock:
@@ -93,7 +93,7 @@ class Bar:
         self._progress.advance(self._bar, share)
 
     def on_run(self, result: Result) -> None:
-        """Counts the run, and prints what is wrong with it above the bar."""
+        """Counts the run, and prints its problem, if any, above the bar."""
         self._runs_done += 1
         with self._lock:
             moved = self._moved.pop(id(result.task), 0.0)
@@ -103,7 +103,7 @@ class Bar:
 
 
 class _Figures(ProgressColumn):
-    """Steps per second and bytes, which belong to the bar as a whole."""
+    """Shows steps per second and bytes of the whole bar."""
 
     def __init__(self, bar: Bar) -> None:
         self._of = bar

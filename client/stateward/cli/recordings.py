@@ -1,7 +1,7 @@
-"""Files of recorded runs: JSON Lines, plain or gzip by content. Tells what is wrong with a file in one line.
+"""Reads files of recorded runs: JSON Lines, plain or gzip (recognised by content). Errors are one line each.
 
-A file is looked through once before anything is imported (is it readable to its end, is it what it should be, how
-large is it), and then read again line by line, so that only the runs at work are in memory.
+Every file is read twice. The first pass, before the import, checks that the file can be read to its end, checks its
+format, and measures its size. The second pass reads line by line, so that only the runs being imported are in memory.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 
 
 class CutOff(CommandError):
-    """A packed file ends before its own end. What came before that was read."""
+    """Raised if a compressed file is truncated. All lines before the cut were read."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file that was looked through."""
+    """A file that passed the first check."""
 
     path: Path
     runs: int
-    """Lines that hold something, as far as they are asked for."""
+    """Number of lines that are not empty, up to the limit."""
     size_bytes: int
-    """Their bytes, uncompressed."""
+    """Total size of these lines, uncompressed."""
     has_versions: bool = False
-    """True where the lines are exported threads and not runs."""
+    """True if the lines are records of exported threads, not runs."""
     is_old: bool = False
-    """True where these are of the format without ends."""
+    """True if these records are of format 1, which has no end records."""
 
     @property
     def stem(self) -> str:
@@ -54,14 +54,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class Line:
-    """One line that holds something."""
+    """One line that is not empty."""
 
     number: int
     data: bytes
 
 
 def stem(path: Path) -> str:
-    """A file's name without the endings that say its format."""
+    """Returns the file's name without the endings in ENDINGS."""
     name = path.name
     for ending in ENDINGS:
         if name.lower().endswith(ending) and len(name) > len(ending):
@@ -70,7 +70,7 @@ def stem(path: Path) -> str:
 
 
 def examine(path: Path, limit: int | None) -> Recording:
-    """Looks a file through, to its end whatever the limit is. Raises CommandError."""
+    """Checks a file and counts its lines. Reads it to its end, even beyond the limit. Raises CommandError."""
     runs = size_bytes = 0
     has_versions = is_old = False
     try:
@@ -82,22 +82,24 @@ def examine(path: Path, limit: int | None) -> Recording:
                 size_bytes += len(line.data)
     except CutOff:
         if not has_versions or is_old:
-            raise  # else each thread has an end, and those that are whole are restored
+            raise  # in format 2 each thread has an end record, so complete threads are restored
     if not runs:
-        raise CommandError(f"{path} is empty; it should hold one run a line")
+        raise CommandError(f"{path} is empty; it must hold one run per line")
     return Recording(path, runs, size_bytes, has_versions, is_old)
 
 
 def _check_first(line: Line, path: Path) -> tuple[bool, bool]:
-    """Whether it is a record of an export, and of the old format.
+    """Returns whether the line is a record of an export, and whether it is of format 1.
 
-    One wrong line is left out later; if already the first is wrong, it is probably not the right file.
+    Later invalid lines are skipped, but an invalid first line probably means that this is the wrong file.
     """
     try:
         record = parse(line, path)
         if isinstance(record, dict) and MARK in record:
             if record[MARK] not in (FORMAT, FORMAT_OLD):
-                raise CommandError(f"{path} has format {record[MARK]!r}; use a newer program, this one reads {FORMAT}")
+                raise CommandError(
+                    f"{path} has format {record[MARK]!r}, not {FORMAT}; use a newer version of stateward"
+                )
             return True, record[MARK] == FORMAT_OLD
         check_run(record, f"{path} line {line.number}")
     except RunInvalid as error:
@@ -107,9 +109,9 @@ def _check_first(line: Line, path: Path) -> tuple[bool, bool]:
 
 
 def read_runs(recording: Recording, prefix: str, limit: int | None) -> Iterator[tuple[Line, Run | RunInvalid]]:
-    """The file's runs, each with its line; what is wrong with a line takes the place of its run.
+    """Yields each line with its run, or with a RunInvalid if the line is not a run.
 
-    A run_id that comes again in the file is made distinct by its line, and a missing one replaced by it.
+    If a run_id repeats in the file, the line number is added to it. A missing run_id is replaced by the line number.
     """
     path, used = recording.path, set[str]()
     for count, line in enumerate(read_lines(path)):
@@ -129,7 +131,7 @@ def read_runs(recording: Recording, prefix: str, limit: int | None) -> Iterator[
 
 
 def parse(line: Line, path: Path) -> Any:
-    """The value on a line. Raises RunInvalid."""
+    """Returns the JSON value of a line. Raises RunInvalid."""
     where = f"{path} line {line.number}"
     try:
         return json.loads(line.data.decode())
@@ -137,14 +139,17 @@ def parse(line: Line, path: Path) -> Any:
         raise RunInvalid(f"{where} is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise RunInvalid(f"{where} is not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from None
-    except ValueError:  # Python's own limit against numbers that take for ever
+    except ValueError:  # Python limits the digits of a number, because parsing them takes quadratic time
         raise RunInvalid(f"{where} has a number with more digits than Python reads") from None
     except RecursionError:
         raise RunInvalid(f"{where} is nested too deeply") from None
 
 
 def thread_name(prefix: str, run_id: Any, line: int) -> str:
-    """A name the daemon takes: what it would refuse is replaced, and a digest keeps such names distinct."""
+    """Returns a thread name that the daemon accepts.
+
+    Replaces refused characters, cuts long names, and adds a digest to changed names to keep them distinct.
+    """
     given = str(run_id) if isinstance(run_id, (str, int)) and str(run_id) else f"line-{line}"
     name = prefix + given
     allowed = "".join("_" if _is_refused(each) else each for each in name)
@@ -161,8 +166,10 @@ def _is_refused(character: str) -> bool:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines that hold something. Raises CommandError where the file cannot be read to its end; CutOff after them
-    where it has none."""
+    """Yields the lines that are not empty.
+
+    Raises CommandError if the file cannot be read to its end. Raises CutOff, after all lines, if it is truncated.
+    """
     with _explained(path), _opened(path) as file:
         number = 0
         while data := file.readline(LINE_BYTES_MAX + 1):
@@ -178,14 +185,14 @@ def read_lines(path: Path) -> Iterator[Line]:
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as file:
         if not path.is_file():
-            raise CommandError(f"{path} is no regular file; it is read twice, so save it first")
+            raise CommandError(f"{path} is not a regular file; it must be read twice, so save it to a file first")
         is_gzip = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         file.seek(0)
         if not is_gzip:
             yield file
             return
         with gzip.open(file) as unpacked:
-            yield unpacked  # type: ignore[misc]  # reads as any binary file does
+            yield unpacked  # type: ignore[misc]  # GzipFile can be read like any binary file
 
 
 @contextmanager
@@ -193,8 +200,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise CutOff(f"{path} is broken gzip: it is cut off; get the file again") from None
+        raise CutOff(f"{path} is damaged gzip: it is truncated; get the file again") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise CommandError(f"{path} is broken gzip: {str(error).rstrip('.')}; get the file again") from None
+        raise CommandError(f"{path} is damaged gzip: {str(error).rstrip('.')}; get the file again") from None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from None

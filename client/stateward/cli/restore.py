@@ -1,8 +1,8 @@
-"""Exported threads become threads again: whole, or not at all.
+"""Restores exported threads, each completely or not at all.
 
-Each is sent as one stream, and is there when its last record was taken. So the same import again passes over the
-threads that are there, and goes on with the first one that is not. A thread of the name that this export did not make
-is left alone.
+A thread is sent as one stream and exists once the daemon has taken its last record. Repeating an import therefore skips
+the threads that exist and continues with the first missing one. A thread of the same name from another source is not
+changed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
 
 @dataclass
 class Restored:
-    """What was restored, and how far the file is read."""
+    """What was restored so far, and how many lines were read."""
 
     lines: int = 0
     threads: int = 0
-    """Threads that are there now."""
+    """Threads that exist now."""
     versions: int = 0
     versions_before: int = 0
-    """Versions of threads that were there already."""
+    """Versions of threads that already existed."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How threads are restored."""
+    """Options of a restore."""
 
     prefix: str = ""
     resume: bool = True
     limit: int | None = None
     keep_all: bool = False
-    """Leaves TTL and retention out."""
+    """Restore threads without their TTL and retention."""
 
 
 def restore(
@@ -56,7 +56,7 @@ def restore(
     on_line: Callable[[Restored], None],
     on_problem: Callable[[str], None],
 ) -> Restored:
-    """Restores the threads of a file, one after the other. What is wrong with one costs no other."""
+    """Restores the threads of a file one by one. A problem with one thread does not stop the others."""
     totals, run = Restored(), _File(client, recording, options, on_problem)
     try:
         for line, record in _records(recording, on_problem):
@@ -79,11 +79,11 @@ def _records(recording: Recording, on_problem: Callable[[str], None]) -> Iterato
             on_problem(str(error))
             continue
         if not isinstance(record, dict) or MARK not in record:
-            on_problem(f"{where} is no record of an export, as the lines before it are")
+            on_problem(f"{where} is not a record of an export, unlike the lines before it")
         elif record[MARK] not in (FORMAT, FORMAT_OLD):
-            on_problem(f"{where} has format {record[MARK]!r}; this program reads {FORMAT}, so use a newer one")
+            on_problem(f"{where} has format {record[MARK]!r}; this version reads format {FORMAT}; use a newer one")
         elif record.get(KIND) != FILE_END and not isinstance(record.get("thread"), str):
-            on_problem(f"{where} names no thread")
+            on_problem(f"{where} has no thread name")
         else:
             yield line, record
 
@@ -92,11 +92,11 @@ def _lines(recording: Recording) -> Iterator[Line]:
     try:
         yield from read_lines(recording.path)
     except CutOff:
-        return  # the end of the file is missing, which is told where it is
+        return  # `finish` reports that the end of the file is missing
 
 
 class _File:
-    """The threads of a file, in the course of being restored."""
+    """Restores the threads of one file."""
 
     def __init__(
         self, client: Client, recording: Recording, options: Options, on_problem: Callable[[str], None]
@@ -109,7 +109,7 @@ class _File:
         self._is_whole = False
 
     def take(self, line: Line, record: Mapping[str, Any], totals: Restored) -> bool:
-        """Takes a record. False: there are as many threads as were asked for."""
+        """Takes a record. Returns False once the limit of threads is reached."""
         self._is_whole = record.get(KIND) == FILE_END
         if self._is_whole:
             return True
@@ -122,13 +122,13 @@ class _File:
                 return False
             self._begun += 1
         elif self._thread is None:
-            return True  # given up
+            return True  # skips the rest of a thread that failed
         try:
             self._thread = self._thread or self._begin(record)
             self._thread.take(line, record)
             if self._thread.is_over:
                 self._leave(totals)
-                self._given_up = source  # what comes of it now is not part of it
+                self._given_up = source  # later records of this thread are ignored
         except Unavailable:
             raise
         except (RunRefused, StatewardError, *WRONG_RECORD) as problem:
@@ -146,7 +146,7 @@ class _File:
         return _Thread(self._client, source, f"import {record['export']}", self._options, is_old=False)
 
     def _leave(self, totals: Restored) -> None:
-        """Ends the thread that is open, if one is."""
+        """Finishes the open thread, if any."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -164,13 +164,13 @@ class _File:
         totals.versions_before += thread.versions if thread.existed else 0
 
     def finish(self, totals: Restored) -> None:
-        """The file has ended."""
+        """Finishes the last thread at the end of the file. Reports a problem if the file is truncated."""
         self._leave(totals)
         if not self._is_whole and not self._old_ids:
-            self._on_problem(f"{self._recording.path} was cut off: threads that came later are missing; get it again")
+            self._on_problem(f"{self._recording.path} is truncated: threads at its end are missing; get it again")
 
     def cancel(self) -> None:
-        """Leaves nothing of the thread that is open."""
+        """Cancels the open thread, if any, so that nothing of it is stored."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.cancel()
@@ -181,7 +181,7 @@ NOTHING_RESTORED = "nothing of it was restored"
 
 @dataclass
 class _Thread:
-    """One thread in the course of being restored."""
+    """Restores one thread."""
 
     client: Client
     source: str
@@ -195,7 +195,7 @@ class _Thread:
     _upload: ThreadUpload | None = None
 
     def __post_init__(self) -> None:
-        from stateward.cli.restores import OldFormat  # noqa: PLC0415  the client is loaded when it is used
+        from stateward.cli.restores import OldFormat  # noqa: PLC0415  the client is loaded at first use
         from stateward.transfer import ThreadUpload  # noqa: PLC0415
 
         self._old = OldFormat(keep_all=self.options.keep_all)
@@ -205,11 +205,11 @@ class _Thread:
 
     @property
     def name(self) -> str:
-        """What it is called here."""
+        """The name of the restored thread."""
         return self.options.prefix + self.source
 
     def _look(self) -> bool:
-        """Whether this import made it before. Raises RunRefused for another thread of the name."""
+        """Returns whether this import already made the thread. Raises RunRefused if another thread has its name."""
         from stateward.transfer import ThreadUpload  # noqa: PLC0415
 
         try:
@@ -218,14 +218,14 @@ class _Thread:
             return False
         if not self.options.resume:
             raise RunRefused(
-                f"thread {self.name!r} exists already; leave --no-resume out to pass over what an import made, or give "
+                f"thread {self.name!r} already exists; omit --no-resume to skip threads that an import made, or give "
                 "a --thread-prefix"
             )
         try:
             return bool(ThreadUpload(self.client, self.name, self.request_id).finish().existed)
         except ThreadExists:
             raise RunRefused(
-                f"thread {self.name!r} exists, and this export did not make it; nothing was written to it, give "
+                f"thread {self.name!r} exists, and was not restored from this export; nothing was written; give "
                 "another --thread-prefix"
             ) from None
 
@@ -237,7 +237,7 @@ class _Thread:
             self.is_over = True
             if record.get("sha256", self._sums.hexdigest()) != self._sums.hexdigest():
                 raise RunRefused(
-                    f"the records of thread {self.source!r} are not those that were exported: the file is damaged; "
+                    f"the records of thread {self.source!r} do not match their SHA-256: the file is damaged; "
                     f"{NOTHING_RESTORED}"
                 )
         self._sums.update(line.data + b"\n")
@@ -252,28 +252,29 @@ class _Thread:
         return self._old.parts_of(record) if self.is_old else parts_of(record, keep_all=self.options.keep_all)
 
     def finish(self) -> None:
-        """Makes the thread. RunRefused where its end did not come."""
+        """Finishes the thread on the daemon. Raises RunRefused if its end record is missing."""
         if self.is_old and self._upload is not None:
             self._upload.take(self._old.end())
         elif not self.is_over and not self.is_old:
-            raise RunRefused(f"the end of thread {self.source!r} is missing: the file is cut off; {NOTHING_RESTORED}")
+            raise RunRefused(f"the end of thread {self.source!r} is missing: the file is truncated; {NOTHING_RESTORED}")
         if self._upload is not None:
             self._upload.finish()
 
     def cancel(self) -> None:
-        """Leaves nothing, unless it is finished."""
+        """Discards what was sent, unless the thread is finished."""
         if self._upload is not None:
             self._upload.cancel()
 
 
 def _old_request_ids(recording: Recording) -> dict[str, str]:
-    """For each thread in records of format 1, which name no export: a request id that follows from all of them."""
+    """Returns a request id for each thread of a file of format 1, computed from its records, which have no export
+    id."""
     sums: dict[str, Any] = {}
     for line in read_lines(recording.path) if recording.is_old else ():
         try:
             record = parse(line, recording.path)
         except RunInvalid:
-            continue  # told when it is restored
+            continue  # reported during the restore
         if isinstance(record, dict) and isinstance(record.get("thread"), str):
             sums.setdefault(record["thread"], sha256()).update(line.data)
     return {thread: f"import {found.hexdigest()}" for thread, found in sums.items()}
@@ -285,4 +286,4 @@ def _explain(problem: Exception) -> str:
     if isinstance(problem, StatewardError):
         return problem.message
     what = f"lacks {problem}" if isinstance(problem, KeyError) else str(problem)
-    return f"this is no record as `stateward export --versions` writes it: {what}"
+    return f"this is not a record of `stateward export --versions`: {what}"

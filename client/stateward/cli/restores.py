@@ -1,6 +1,6 @@
-"""Records of `backups.py` as the parts that the daemon makes a thread of: the reverse of it, and the old format.
+"""Turns the records of `backups.py` back into the parts that the daemon restores a thread from. Reads format 1 too.
 
-Errors of a record are ValueError, TypeError or KeyError.
+Raises ValueError, TypeError or KeyError if a record is invalid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION_FACTS = ("checkpoint_id", "status_detail", "schema_version", "labels", "
 
 
 def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[backup.ThreadPart]:
-    """The parts that a record says. `keep_all` leaves TTL and retention out."""
+    """Yields the parts of a record. `keep_all` leaves out TTL and retention."""
     match record[KIND]:
         case "thread":
             yield backup.ThreadPart(thread=_thread(record, keep_all=keep_all))
@@ -46,11 +46,11 @@ def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[b
         case "end":
             yield backup.ThreadPart(end=_end(record))
         case kind:
-            raise ValueError(f"this program knows no record of kind {kind!r}; use a newer one")
+            raise ValueError(f"unknown kind of record {kind!r}; use a newer version of stateward")
 
 
 def read_options(found: Mapping[str, Any], *, keep_all: bool = False) -> ThreadOptions:
-    """A thread's settings."""
+    """Returns the options of a thread."""
     ttl = timedelta(seconds=found["ttl_s"]) if found.get("ttl_s") else None
     retention = None
     if found.get("keep_last") or found.get("keep_for_s"):
@@ -190,12 +190,12 @@ def _read_mark(mark: backup.RequestMark, record: Mapping[str, Any]) -> None:
 def _read_time(stamp: Timestamp, text: str) -> None:
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
-        raise ValueError(f"{text!r} says no time zone")
+        raise ValueError(f"{text!r} has no time zone")
     stamp.FromDatetime(found)
 
 
 class OldFormat:
-    """Turns the version records of format 1 into parts: what the other records say follows from them."""
+    """Turns the version records of format 1 into parts. Derives the other parts from them."""
 
     def __init__(self, *, keep_all: bool = False) -> None:
         self._keep_all = keep_all
@@ -204,7 +204,7 @@ class OldFormat:
         self._versions = self._newest = 0
 
     def parts_of(self, record: Mapping[str, Any]) -> Iterator[backup.ThreadPart]:
-        """The parts of the next record."""
+        """Yields the parts of the next record."""
         if not self._versions:
             options = record.get("options", {})
             first = {KIND: "thread", "options": options, "create_time": record["time"], "update_time": record["time"]}
@@ -219,7 +219,7 @@ class OldFormat:
         yield from _version(record)
 
     def end(self) -> backup.ThreadPart:
-        """The last part of the thread."""
+        """Returns the last part of the thread."""
         end = backup.BackupEnd(
             last_version=self._newest,
             branches=self._branches.values(),

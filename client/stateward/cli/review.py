@@ -1,4 +1,4 @@
-"""Looking at what the demo's agent left: is it whole, what did it cost, and does the past stay what it was."""
+"""Checks what the demo's agent stored: is it complete, what did it cost, and do old versions stay unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Check = Callable[[str, bool], None]
 
 @dataclass
 class Measured:
-    """What the run took."""
+    """Sizes and times of the run."""
 
     steps: int = 0
     edit_bytes: int = 0
@@ -58,7 +58,7 @@ def review_history(client: Client, thread: Thread, plan: list[str], check: Check
 
 
 def review_result(thread: Thread, plan: list[str], check: Check) -> str:
-    """Checks the end of the work against the same work done here in one go; returns the agent's report."""
+    """Compares the result with an uninterrupted survey made here. Returns the agent's report."""
     state = thread.hydrate()
     files = surveyed_files(state)
     check("each file was surveyed exactly once, in the planned order", files == plan)
@@ -71,7 +71,7 @@ def review_result(thread: Thread, plan: list[str], check: Check) -> str:
 
 
 def review_fork(thread: Thread, version: int, check: Check) -> str:
-    """Forks an old version and lets the fork take another step than the original took; returns that file's name."""
+    """Forks an old version and takes a different next step in the fork. Returns the file of that step."""
     head = thread.checkpoint()
     before, next_before = content(thread.hydrate()), content(thread.hydrate(version + 1))
     fork = thread.fork("survey-fork", version=version)
@@ -82,10 +82,10 @@ def review_fork(thread: Thread, version: int, check: Check) -> str:
     take_step(state, other)
     saved = fork.save(state, step=state.slots["totals"]["files"])
     own = surveyed_files(fork.hydrate())
-    check("the fork goes its own way", saved.version == 2 and own[-1] == other != original and len(own) == version)
+    check("the fork took its own step", saved.version == 2 and own[-1] == other != original and len(own) == version)
     after = thread.checkpoint()
     check(
-        "the original is unaffected",
+        "the original is unchanged",
         (after.version, after.digest) == (head.version, head.digest)
         and content(thread.hydrate()) == before
         and content(thread.hydrate(version + 1)) == next_before,
@@ -94,28 +94,28 @@ def review_fork(thread: Thread, version: int, check: Check) -> str:
 
 
 def findings(client: Client) -> list[Any]:
-    """What the daemon finds wrong with its store."""
+    """Returns the findings of a verification of the daemon's store."""
     with client.verify() as stream:
         return [progress.finding for progress in stream if progress.finding is not None]
 
 
 def content(state: State) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Slots and logs as plain objects."""
+    """Returns slots and logs as plain objects."""
     return dict(state.slots), {name: list(log) for name, log in state.logs.items()}
 
 
 def state_bytes(state: State) -> int:
-    """What the whole state takes: the bytes of all values."""
+    """Returns the size of the state: the bytes of all its values."""
     slots = sum(len(state.slots.raw(name).data) for name in state.slots)
     return slots + sum(len(log.raw(at).data) for log in state.logs.values() for at in range(len(log)))
 
 
 def fence(old: Daemon, stale: State, done: State, check: Check) -> None:
-    """Lets a machine go on that was replaced, and checks that it spoils nothing."""
+    """Resumes a machine that was replaced, and checks that it damages nothing."""
     os.kill(old.pid, signal.SIGCONT)
     with old.client() as client:
         thread = client.thread(THREAD)
-        say(f"  somebody on it saves on top of version {stale.version}, and its daemon takes it")
+        say(f"  an agent on it saves on top of version {stale.version}, and its daemon accepts the save")
         stale.slots["note"] = "written by a machine that had been replaced"
         thread.save(stale)
         deadline = time.monotonic() + FENCED_WITHIN_S
@@ -123,12 +123,12 @@ def fence(old: Daemon, stale: State, done: State, check: Check) -> None:
         while not orphan and time.monotonic() < deadline:
             orphan = next((each.name for each in client.threads() if each.name != THREAD), "")
             time.sleep(0.05)
-        check("object storage tells it that it was replaced", bool(orphan))
+        check("the daemon learns from object storage that it was replaced", bool(orphan))
         if orphan:
             kept = client.thread(orphan).hydrate()
-            check(f"what it wrote is kept apart, as {orphan}", kept.slots["note"] == stale.slots["note"])
+            check(f"its save is kept in a separate thread, {orphan}", kept.slots["note"] == stale.slots["note"])
         live = thread.hydrate()
-        check("under the thread's name it reads what the second machine wrote", live.digest == done.digest)
+        check("under the thread's name it reads the second machine's state", live.digest == done.digest)
         try:
             thread.save(stale)
         except StatewardError as error:

@@ -1,5 +1,8 @@
-"""Threads as the recorded runs that `importing` reads: {"run_id", …, "messages": […]}, or "states" where older messages
-were rewritten. Only a thread that an import made, or one of its shape, is a run."""
+"""Turns threads into recorded runs, which `importing` reads.
+
+A run is {"run_id", …, "messages": […]}. It has "states" instead of "messages" if older messages were rewritten. Only a
+thread that has the same shape as an imported one can be a run.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from stateward.values import JSON
 if TYPE_CHECKING:
     from stateward import Client, State, Thread, ThreadInfo
 
-# Branches on which `thread.replay` keeps what it folded, and can fold again.
+# Branches on which `thread.replay` stores projections. It can compute them again.
 PROJECTIONS = "projections/"
 # Step number, metadata, and the whole message list.
 Step = tuple[int | None, dict[str, Any] | None, list[Any]]
 
 
 class NoRun(ValueError):
-    """A thread holds more than a recorded run can say. The message says what."""
+    """Raised if a thread holds more than a recorded run can. The message names what."""
 
 
 def read_run_record(client: Client, name: str) -> dict[str, Any]:
-    """A thread as the run that importing it would make again. NoRun where it holds more than that.
+    """Returns a thread as a run. Importing the run makes the same thread again.
 
-    Also a NoRun where versions were pruned: the run would begin in its middle.
+    Raises NoRun if the thread holds more than a run can, or if its first versions were pruned.
     """
     thread = client.thread(name)
     head = thread.hydrate(must_exist=True)
@@ -41,7 +44,7 @@ def read_run_record(client: Client, name: str) -> dict[str, Any]:
 
 
 def read_messages_record(client: Client, name: str) -> dict[str, Any]:
-    """The newest messages of any thread as a run, and nothing else of it."""
+    """Returns the current messages of any thread as a run, and nothing else. Raises NoRun if they cannot be decoded."""
     log = client.thread(name).hydrate(logs=[MESSAGES_LOG], must_exist=True).logs[MESSAGES_LOG]
     try:
         return {"run_id": name, "messages": list(log)}
@@ -50,7 +53,7 @@ def read_messages_record(client: Client, name: str) -> dict[str, Any]:
 
 
 def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
-    """What the run says besides its messages. Raises NoRun."""
+    """Returns the fields of the run other than its messages. Raises NoRun."""
     more = [f"slot {name}" for name in head.slots if name not in (RUN_SLOT, ORIGIN_SLOT)]
     more += [f"log {name}" for name in head.logs if name != MESSAGES_LOG]
     more += [f"branch {branch.name}" for branch in info.branches if not _is_dispensable(branch.name)]
@@ -68,12 +71,12 @@ def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
     except ValueError:
         facts = None
     if not isinstance(facts, dict) or facts.keys() & {"messages", "states"}:
-        raise NoRun(f"its slot {RUN_SLOT} holds other things than an import puts there")
+        raise NoRun(f"its slot {RUN_SLOT} holds something that an import does not store there")
     return facts
 
 
 def _is_dispensable(branch: str) -> bool:
-    """Whether a run need not tell of a branch."""
+    """Whether a run may leave out a branch."""
     return branch == "main" or branch.startswith(PROJECTIONS)
 
 
@@ -90,7 +93,7 @@ def _is_plain(steps: list[Step]) -> bool:
 
 
 def _steps(thread: Thread, head: State) -> Iterator[Step]:
-    """Step number, metadata and the whole message list of every version, oldest first. Raises NoRun."""
+    """Yields step number, metadata and all messages of every version, oldest first. Raises NoRun."""
     from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed  # noqa: PLC0415
 
     with thread.history(version=head.version, logs=[MESSAGES_LOG]) as line:
@@ -115,5 +118,5 @@ def _steps(thread: Thread, head: State) -> Iterator[Step]:
                         raise NoRun("its messages were trimmed at the start, or removed")
             metadata = checkpoint.metadata
             if metadata is not None and (not isinstance(metadata, dict) or metadata.keys() & {"messages"}):
-                raise NoRun(f"the metadata of version {checkpoint.version} is no part of a run")
+                raise NoRun(f"the metadata of version {checkpoint.version} does not fit into a run")
             yield checkpoint.step, metadata, messages

@@ -1,4 +1,4 @@
-"""`stateward show`: one version of a thread, with its state."""
+"""`stateward show`: shows one version of a thread, with its state."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def show(
         ),
     ] = None,
     slot: Annotated[str | None, typer.Option("--slot", metavar="NAME", help="Only this slot.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Slots and entries in full, on lines of their own.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="With --slot: its bytes as they are stored.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show slots and entries in full, on several lines.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --slot: write its stored bytes.")] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show a thread's newest version, or another one: its facts, its slots, and the ends of its logs.
+    """Show the newest version of a thread, or another one: its facts, its slots, and the last entries of its logs.
 
     \b
     Examples:
@@ -62,14 +62,14 @@ def show(
       stateward show booking-42 --slot photo --raw > photo.png
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if full and (raw or as_json):
-        raise typer.BadParameter("it goes without --raw and --json, which are whole anyway", param_hint="--full")
+        raise typer.BadParameter("it cannot be combined with --raw or --json", param_hint="--full")
     if raw and (slot is None or as_json):
-        raise typer.BadParameter("it goes with --slot NAME, and not with --json", param_hint="--raw")
+        raise typer.BadParameter("it needs --slot NAME, and cannot be combined with --json", param_hint="--raw")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         with looking_at(handle):
             state = _hydrate(handle, at, log, last, slot)
-        # In here, as large values are read when they are looked at.
+        # Inside `with`, because large values are read on access.
         if raw:
             assert slot is not None
             sys.stdout.buffer.write(state.slots.raw(slot).data)
@@ -96,14 +96,14 @@ def _print_state(state: State, last: int | None, *, full: bool) -> None:
 
 
 def _print_whole(name: str, value: Any) -> None:
-    """A slot or an entry, with its lines below its name."""
+    """Prints the name of a slot or entry, and its lines below the name."""
     say(f"  {name}", style="bold")
     for line in whole(value):
         say(f"    {clean(line)}")
 
 
 def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, slot: str | None) -> State:
-    """The state, or only what is asked for; CommandError if there is no such log or slot."""
+    """Returns the state, or only the given log and slot. Raises CommandError if the log or slot does not exist."""
     where: dict[str, Any] = {} if at is None else {"version": find_version(thread, at)}
     if log is None and slot is None:
         return thread.hydrate(**where, must_exist=True)
@@ -124,7 +124,7 @@ def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, 
 
 
 def state_as_json(state: State, last: int | None) -> dict[str, Any]:
-    """A state for scripts. What JSON cannot say is {"media_type", "base64"}."""
+    """Returns a state as JSON, for scripts. Values that JSON cannot hold become {"media_type", "base64"}."""
     assert state.checkpoint is not None
     return {
         "checkpoint": checkpoint_as_json(state.checkpoint),
@@ -135,7 +135,7 @@ def state_as_json(state: State, last: int | None) -> dict[str, Any]:
 
 
 def _end(log: Log, last: int | None) -> list[Any]:
-    """The last so many entries; None = all."""
+    """Returns the last entries; None = all."""
     first = 0 if last is None else max(len(log) - last, 0)
     return [entry_of(log, position) for position in range(first, len(log))]
 
@@ -153,7 +153,7 @@ def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
             ("step", "" if checkpoint.step is None else str(checkpoint.step)),
             ("saved", clock_time(checkpoint.create_time)),
             ("durability", status_word(checkpoint.durability)),
-            ("written by", f"sidecar {owner_id}; this is what it had archived" if owner_id else ""),
+            ("written by", f"sidecar {owner_id}; this is its newest archived version" if owner_id else ""),
             ("digest", checkpoint.digest.hex()),
             ("size", f"{size(checkpoint.edit_bytes)} of edits, {size(checkpoint.stored_bytes)} at rest"),
             ("labels", pairs(checkpoint.labels)),
@@ -168,7 +168,7 @@ def _print_log(state: State, name: str, last: int, *, is_projected: bool, full: 
     shown = _end(log, last)
     first_shown = log.next_index - len(shown)
     say()
-    # Of a projected log nobody knows here where it begins.
+    # A projected log does not tell where the whole log begins.
     hidden = 0 if is_projected else len(log) - len(shown)
     say(f"log {clean(name)}" + ("" if is_projected else f", {len(log)} entries"), style="bold")
     if hidden:

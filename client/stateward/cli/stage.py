@@ -1,7 +1,7 @@
-"""The demo's processes: a daemon and an agent that can be killed, and that never outlive the demo.
+"""Runs the demo's processes: a daemon and an agent that can be killed. Neither outlives the demo.
 
-A handler that raises can raise anywhere: between the start of a process and the line that remembers it, or in the
-middle of cleaning up. So on a stage Ctrl-C and SIGTERM raise inside `Signals.heard` only, and only once.
+A signal handler that raises can do so anywhere: between the start of a process and the assignment of its variable, or
+during the cleanup. So on a stage Ctrl-C and SIGTERM raise only inside `Signals.heard`, and only once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEEDED = ("lmdb", "zstandard", "cryptography", "grpc_health", "grpc_reflection")
 
 @dataclass
 class Telling:
-    """What one life of the agent told."""
+    """What one run of the agent process printed."""
 
     hydrated_version: int = 0
     hydrate_s: float = 0.0
@@ -49,7 +49,7 @@ class Telling:
     is_done: bool = False
 
     def hear(self, what: dict[str, Any]) -> None:
-        """Takes one line."""
+        """Takes one line of the agent's output."""
         match what["event"]:
             case "hydrated":
                 self.hydrated_version, self.hydrate_s = what["version"], what["seconds"]
@@ -62,10 +62,10 @@ class Telling:
 
 
 class Signals:
-    """Ctrl-C and SIGTERM: raise in `heard` and not in `held`, wait elsewhere, and are never lost.
+    """Delays Ctrl-C and SIGTERM: they raise inside `heard`, wait elsewhere and inside `held`, and are never lost.
 
-    The first one is the last that raises, so that nothing interrupts what it sets going. One that is swallowed all the
-    same (Python drops what is raised in a destructor) raises again at the next `check`.
+    Only the first signal raises, so that no other one interrupts the cleanup. If its exception is lost (Python drops
+    an exception raised in a destructor), the next `check` raises it again.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,8 @@ class Signals:
         self._raises = False
 
     def take(self) -> None:
-        """From now on they wait; one that is ignored (as for a job in the background) stays so."""
+        """Starts to delay the signals. A signal that the process ignores (such as in a background job) stays
+        ignored."""
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             if callable(handler):
@@ -82,26 +83,27 @@ class Signals:
                 signal.signal(number, self._catch)
 
     def give_back(self) -> None:
-        """Ends it, and raises what waited. After an interruption the process is about to end: nothing more is heard."""
+        """Raises a signal that waits, then restores the handlers. After a signal they stay: the process is about to
+        end."""
         self.check()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raises what has come so far."""
+        """Raises the signal that arrived, if any."""
         if self._caught is not None:
             self._raises = False
             self._before[self._caught](self._caught, None)
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Lets them raise, at any moment."""
+        """Lets signals raise at any moment inside the block."""
         with self._switched(raises=True):
             yield
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Puts them off to its end."""
+        """Delays signals until the end of the block."""
         with self._switched(raises=False):
             yield
 
@@ -124,13 +126,13 @@ class Signals:
 
 
 class Stage:
-    """A directory with a daemon in it. Data go to `keep`, or away at the end."""
+    """A directory with a daemon. Its data are stored in `keep`; without `keep` they are deleted at the end."""
 
     def __init__(self, keep: Path | None) -> None:
         missing = next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
         if missing:
             raise CommandError(
-                f"the demo starts a daemon, whose package {missing} is not installed; "
+                f"the demo starts a daemon, which needs the package {missing}; it is not installed; "
                 "run: pip install 'stateward[sidecar,cli]'"
             )
         self._keep = _prepare(keep)
@@ -159,11 +161,11 @@ class Stage:
             self.signals.give_back()
 
     def add_machine(self, owner: str, *, is_last: bool = False) -> Daemon:
-        """Another machine: an empty disk, and the same key and bucket. From now on ``daemon`` is the one on it.
+        """Adds a machine: an empty disk, with the same key and bucket. ``daemon`` becomes its daemon, not started yet.
 
-        Nothing starts yet. What is to be kept is on the last machine.
+        The last machine stores its data in `keep`.
         """
-        from stateward.testing import Daemon  # noqa: PLC0415  after it is known that there is one
+        from stateward.testing import Daemon  # noqa: PLC0415  only after the check that the daemon is installed
 
         place = self._directory / owner
         place.mkdir()
@@ -176,7 +178,7 @@ class Stage:
         return self.daemon
 
     def freeze(self) -> State:
-        """The machine hangs: its daemon stops dead. Returns what somebody on it had read just before."""
+        """Freezes the machine: stops its daemon. Returns the state that an agent on it read just before."""
         with self.daemon.client() as client:
             deadline = time.monotonic() + QUIET_WITHIN_S
             while (lag := client.stats().archive) and lag.dirty_threads and time.monotonic() < deadline:
@@ -186,35 +188,35 @@ class Stage:
         return state
 
     def lose(self, daemon: Daemon) -> None:
-        """The machine is gone, with its disk."""
+        """Kills the machine's daemon and deletes its disk."""
         daemon.kill()
         shutil.rmtree(daemon.data_dir)
 
     def start_daemon(self) -> float:
-        """Starts the daemon, again or for the first time; returns the seconds until it was ready."""
+        """Starts or restarts the daemon. Returns the seconds until it was ready. Raises CommandError if it fails."""
         started = time.perf_counter()
         try:
             with self.signals.held():
                 self.daemon.start()
         except RuntimeError as error:
-            raise CommandError(f"the demo's daemon does not start: {str(error).splitlines()[-1]}") from None
+            raise CommandError(f"the demo's daemon failed to start: {str(error).splitlines()[-1]}") from None
         return time.perf_counter() - started
 
     def run_agent(
         self, steps: int, *, kill_after: int | None = None, is_archived: bool = False, spares_daemon: bool = False
     ) -> Telling:
-        """Lets the agent work: to its end, or until a random moment after step `kill_after`, when both are killed.
+        """Runs the agent to its end, or kills agent and daemon at a random moment after step `kill_after`.
 
-        With `spares_daemon` only the agent is killed.
+        `spares_daemon` kills only the agent.
         """
         telling = Telling()
         command = [sys.executable, "-m", "stateward.cli.agent"]
         command += ["--target", self.daemon.target, "--thread", THREAD, "--steps", str(steps)]
         command += ["--durability", "archived" if is_archived else "committed"]
-        with self.signals.held():  # a group of its own, so that Ctrl-C reaches only the demo, which then kills it
+        with self.signals.held():  # its own process group: Ctrl-C reaches only the demo, which kills the agent
             agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)  # noqa: S603
             self._agent = agent
-            # A daemon thread: the interpreter's end waits for every other one, and this one takes a minute.
+            # A daemon thread: at exit the interpreter waits for all other threads, and this one lasts a minute.
             watchdog = threading.Timer(AGENT_TIMEOUT_S, agent.kill)
             watchdog.daemon = True
             watchdog.start()
@@ -229,13 +231,13 @@ class Stage:
     def _listen(
         self, agent: subprocess.Popen[str], telling: Telling, kill_after: int | None, *, spares_daemon: bool
     ) -> None:
-        """Hears the agent out, to its last word before a kill."""
+        """Reads the agent's output to its end, also after a kill."""
         assert agent.stdout is not None
         for line in agent.stdout:
             self.signals.check()
             telling.hear(json.loads(line))
             if kill_after is not None and telling.steps and telling.steps[-1] >= kill_after:
-                time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  any moment will do
+                time.sleep(random.uniform(0, KILL_DELAY_MAX_S))  # noqa: S311  needs no secure randomness
                 with self.signals.held():
                     self._kill(agent, spares_daemon=spares_daemon)
                 kill_after = None

@@ -1,7 +1,7 @@
-"""What the demo's agent finds out: facts about Python source files, and their sum. Pure but for reading the file.
+"""The work of the demo's agent: facts about Python source files, and their totals. Its only I/O is reading the files.
 
-The input is the standard library's own source, which every Python brings along: real, of some size, and the same for
-the agent and for whoever checks its work.
+The input is the source of the standard library, which every Python has: real files of some size, the same for the agent
+and for the code that checks its work.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Facts = dict[str, Any]
 
 
 def library() -> Path:
-    """Where the source lies."""
+    """Returns the directory of the source."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def make_plan() -> list[str]:
-    """The files to survey, by name: the modules of the library's top level."""
+    """Returns the sorted names of the files to survey: the modules at the top level of the library."""
     return sorted(path.name for path in library().glob("*.py") if path.is_file())
 
 
 def survey_file(name: str) -> Facts:
-    """The agent's tool: what one file holds."""
+    """The agent's tool: returns the facts about one file."""
     source = (library() / name).read_bytes()
     facts: Facts = {"file": name, "bytes": len(source), "lines": source.count(b"\n")}
     try:
@@ -54,24 +54,24 @@ def survey_file(name: str) -> Facts:
 
 
 def no_totals() -> Facts:
-    """The sum over no file."""
+    """Returns the totals of no files."""
     return dict.fromkeys(
         ("files", "bytes", "lines", "functions", "classes", "import_count", "documentable", "documented"), 0
     )
 
 
 def add_to_totals(totals: Facts, facts: Facts) -> Facts:
-    """The sum with one file more."""
+    """Returns the totals with one more file."""
     return {name: value + (1 if name == "files" else facts.get(name, 0)) for name, value in totals.items()}
 
 
 def no_findings() -> Facts:
-    """What is remarkable about no file."""
+    """Returns the findings of no files."""
     return {"longest_functions": [], "least_documented": []}
 
 
 def add_to_findings(findings: Facts, facts: Facts) -> Facts:
-    """What is remarkable with one file more: the longest functions, and large files with few docstrings."""
+    """Returns the findings with one more file: the longest functions, and large files with few docstrings."""
     longest, least = list(findings["longest_functions"]), list(findings["least_documented"])
     if "longest_function" in facts:
         longest.append({"file": facts["file"], **facts["longest_function"]})
@@ -84,7 +84,7 @@ def add_to_findings(findings: Facts, facts: Facts) -> Facts:
 
 
 def report(totals: Facts, findings: Facts) -> str:
-    """The agent's last word."""
+    """Returns the agent's final report."""
     share = 100 * totals["documented"] / max(totals["documentable"], 1)
     text = (
         f"{totals['files']} files with {totals['lines']:,} lines hold {totals['functions']:,} functions and "
@@ -97,7 +97,7 @@ def report(totals: Facts, findings: Facts) -> str:
 
 
 def survey_all(names: list[str]) -> tuple[Facts, Facts]:
-    """Totals and findings of one uninterrupted survey."""
+    """Returns the totals and findings of one uninterrupted survey."""
     totals, findings = no_totals(), no_findings()
     for name in names:
         facts = survey_file(name)

@@ -1,4 +1,4 @@
-"""`stateward tag`: names for versions."""
+"""`stateward tag`: lists, sets and deletes names of versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateward.errors import VersionMismatch
 def tag(
     context: typer.Context,
     thread: ThreadArgument,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag; without it all tags are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The tag; default: list all tags.")] = None,
     at: AtOption = None,
     branch: BranchOption = "main",
     delete: Annotated[bool, typer.Option("--delete", "-d", help="Remove the tag; the version stays.")] = False,
@@ -27,18 +27,18 @@ def tag(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Give a version a name, move such a name, or list them. A tagged version is never pruned.
+    """Set a tag on a version, move a tag, delete it, or list all tags. A tagged version is never pruned.
 
     \b
     Examples:
       stateward tag booking-42                          all tags
-      stateward tag booking-42 before-dates --at 12     make it, or move it
+      stateward tag booking-42 before-dates --at 12     set or move the tag
       stateward tag booking-42 before-dates --delete
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if name is None and (at is not None or delete or expected is not None):
-        raise typer.BadParameter("--at, --delete and --expected need one", param_hint="NAME")
+        raise typer.BadParameter("--at, --delete and --expected need a tag", param_hint="NAME")
     if delete and (at is not None or expected is not None):
-        raise typer.BadParameter("it takes neither --at nor --expected", param_hint="--delete")
+        raise typer.BadParameter("it cannot be combined with --at or --expected", param_hint="--delete")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         if name is None:
@@ -53,7 +53,7 @@ def tag(
     if as_json:
         print_json([{"tag": each.name, "version": each.version} for each in found])
     elif name is not None:
-        say(f"{name} named version {found[0].version}" if delete else f"{name} is version {found[0].version}")
+        say(f"{name} {'deleted; it named' if delete else 'is'} version {found[0].version}")
     elif found:
         print_table(("TAG", "VERSION"), [(each.name, str(each.version)) for each in found], right=("VERSION",))
     elif is_terminal():

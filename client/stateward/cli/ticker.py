@@ -1,4 +1,4 @@
-"""How far long work is, as one line on the terminal that goes away again. In a pipe there is none."""
+"""Shows progress as one line on the terminal and removes it at the end. Shows nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERVAL_S = 0.1
 
 
 class Ticker:
-    """A line on stderr, so that results can go into a pipe meanwhile."""
+    """A line on stderr, so that stdout can be a pipe."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -36,7 +36,7 @@ class Ticker:
             self._status.stop()
 
     def say(self, how_far: str) -> None:
-        """Shows how far it is, not more often than an eye can follow."""
+        """Updates the line, at most once in INTERVAL_S."""
         now = time.monotonic()
         if self._status is not None and now - self._told >= INTERVAL_S:
             self._told = now

@@ -1,4 +1,4 @@
-"""Which tools agents called, and which calls failed, read from logs and the names of effects.
+"""Counts the tools that agents called, and the calls that failed.
 
 Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
 
@@ -10,8 +10,8 @@ Calls are found in the logs "messages" and "tool_calls", in the usual shapes, an
     {"name" | "tool": "search", "error": "…"}                                 an entry of "tool_calls"
     stateward.agent.v1.ToolCall                                               the same, in the typed schema
 
-A result says that its call failed by a status, an "error", "is_error", or a text that begins with the word Error.
-One call often stands in two of these places, so of each thread and tool the place that has most of them counts.
+A call failed if its result has such a status, an "error", "is_error", or a text that begins with the word Error. One
+call often appears in two of these places. For each thread and tool only the place with the most calls counts.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ RESULT_TYPES = ("tool", "tool_result", "function_call_output")
 
 @dataclass
 class Calls:
-    """Calls by the name of the tool, in the order in which tools were called first."""
+    """Number of calls by name of the tool, in the order of the first calls."""
 
     calls: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
     def merge(self, other: Calls) -> None:
-        """Counts what may be the same calls: of each tool the larger number."""
+        """Merges counts of calls that may be the same: takes the larger number for each tool."""
         self.calls |= other.calls
         self.errors |= other.errors
         self.last = self.last or other.last
 
 
 def count_calls(messages: Iterable[Any], tool_calls: Iterable[Any]) -> Calls:
-    """The calls that the entries of two such logs tell of."""
+    """Counts the calls in the entries of both logs."""
     found = _in_messages(_objects(messages))
     found.merge(_in_calls(_objects(tool_calls)))
     return found
 
 
 def _objects(entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Those entries that have names and values; others say nothing of tools."""
+    """Yields the entries that are objects; other entries cannot describe a call."""
     for entry in entries:
         found = entry.value if isinstance(entry, MsgPack) else entry
         if isinstance(found, Message):
@@ -89,7 +89,7 @@ def _in_calls(entries: Iterable[dict[str, Any]]) -> Calls:
 
 
 def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and id of each call that a message makes."""
+    """Yields name and id of each call that a message makes."""
     listed = [*_dicts(message.get("tool_calls")), *_dicts([message.get("function_call")])]
     parts = [part for part in _dicts(message.get("content")) if part.get("type") in ("tool_use", "tool_call")]
     if message.get("type") in ("function_call", "tool_call"):
@@ -100,7 +100,7 @@ def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _failed(message: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name (as far as it is said) and id of each call that a message tells to have failed."""
+    """Yields name (empty if missing) and id of each call that failed according to a message."""
     results = [part for part in _dicts(message.get("content")) if part.get("type") == "tool_result"]
     if message.get("role") in RESULT_ROLES or message.get("type") in RESULT_TYPES:
         results.append(message)
@@ -120,13 +120,13 @@ def _name(call: Mapping[str, Any]) -> str:
 def _says_error(entry: Mapping[str, Any]) -> bool:
     status, result = entry.get("status"), entry.get("result")
     word = status.lower() if isinstance(status, str) else ""
-    # As a ToolCall says it: its result has what went wrong, and its status is the name of an enum's member.
+    # In a ToolCall the result holds the error, and the status is the name of an enum member.
     has_failed = word.endswith("_failed") or (isinstance(result, dict) and result.get("error"))
     return bool(entry.get("is_error") or entry.get("error") or word in FAILED_WORDS or has_failed)
 
 
 def _begins_with_error(result: Mapping[str, Any]) -> bool:
-    """Whether the text of a result begins so: many tools have no other way to say it."""
+    """Whether the text of a result begins with an error: many tools report errors only this way."""
     content = next((result[name] for name in ("content", "output", "result") if result.get(name)), "")
     if isinstance(content, list):
         content = next((part.get("text") for part in _dicts(content)), "")

@@ -1,4 +1,4 @@
-"""Values that are typed as JSON."""
+"""Reads JSON values from command-line options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from stateward.cli.output import CommandError
 
 
 def read_json(text: str, option: str) -> Any:
-    """The value. ValueError for what is no JSON, and CommandError, naming the option, for what looks so and cannot be
-    kept: Python reads NaN and Infinity too, and makes infinity of a number that is too large."""
+    """Returns the value. Raises JSONDecodeError if the text is not JSON.
+
+    Raises CommandError, which names the option, if the value cannot be stored: Python's parser also accepts NaN and
+    Infinity, and turns a number that is too large into infinity.
+    """
 
     def refuse(word: str) -> NoReturn:
-        raise CommandError(f"{option}: {word} is no number in JSON; write '\"{word}\"' for the word")
+        raise CommandError(f"{option}: {word} is not a number in JSON; write '\"{word}\"' for the word")
 
-    from stateward import values  # noqa: PLC0415  costs most of a start
+    from stateward import values  # noqa: PLC0415  slow to import
 
     try:
         value = json.loads(text, parse_constant=refuse)
