@@ -111,7 +111,7 @@ def test_grown_run(stateward, client, write):
         (make_run("r", 3, model="other"), "holds another run"),
         ({"run_id": "r", "messages": [1, 2, 3]}, "holds other messages"),
         ({"run_id": "r", "messages": [{"n": 1}, {"n": 1.0}]}, "holds other messages"),
-        (make_run("r", 9), "has 9 versions, and the run 5 steps"),
+        (make_run("r", 9), "has 9 versions, but the run has only 5 steps"),
     ],
 )
 def test_other_run_of_the_name(stateward, client, write, there, told):
@@ -142,4 +142,4 @@ def test_no_resume(stateward, write):
     assert stateward("import", path, "--no-resume").code == 0
     answer = stateward("import", path, "--no-resume")
     assert answer.code == 1
-    assert "exists already; leave --no-resume out" in answer.err
+    assert "already exists; omit --no-resume" in answer.err

@@ -32,7 +32,7 @@ from stateward.errors import (
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: whoever writes another file explains it
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: writers of other files report their own errors
 
 # typer brings its own click or uses the installed one, by version; this is the base of its usage errors in both.
 _ClickException: type[Exception] = next(

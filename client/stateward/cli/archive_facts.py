@@ -1,4 +1,4 @@
-"""How the archive does, in facts for people and for scripts."""
+"""Formats the statistics of the archive, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
-    """How the archive does."""
+    """Returns facts about the archive: state of the bucket, lag, and threads."""
     behind = "nothing; everything is archived"
     if stats.lag_entries or stats.dirty_threads:
         entries, threads = counted(stats.lag_entries, "entry", "entries"), counted(stats.dirty_threads, "thread")
         oldest = "" if stats.lag is None else f", the oldest for {length(stats.lag)}"
         behind = f"{entries} of {threads}, {size(stats.lag_bytes)}{oldest}"
-    answers = "answers" if not stats.away else "does not answer; what is saved waits on this disk"
+    answers = "answers" if not stats.away else "does not answer; new versions wait on this disk"
     return [
         ("bucket", answers + (f" ({stats.error})" if stats.error else "")),
         ("behind by", behind),
@@ -37,7 +37,7 @@ def _rolled_back(number: int) -> str:
 
 
 def cost_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
-    """What it cost since the daemon's start."""
+    """Returns requests and bytes written since the daemon's start."""
     return [
         ("  requests", f"{stats.requests:,}"),
         ("  heads", f"{stats.heads:,}, {size(stats.head_bytes)}"),
@@ -46,7 +46,7 @@ def cost_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
 
 
 def status_as_json(found: ArchiveStatus) -> dict[str, Any]:
-    """What is known about the archive, for scripts. Lengths of time in seconds."""
+    """Returns the status of the archive as JSON, for scripts. Durations are in seconds."""
     return {
         **asdict(found),
         "stats": stats_as_json(found.stats),
@@ -56,10 +56,10 @@ def status_as_json(found: ArchiveStatus) -> dict[str, Any]:
 
 
 def stats_as_json(stats: ArchiveStats) -> dict[str, Any]:
-    """How it does, for scripts."""
+    """Returns the statistics as JSON, for scripts."""
     return {**asdict(stats), "lag": None if stats.lag is None else stats.lag.total_seconds()}
 
 
 def archive_cost(stats: ArchiveStats) -> str:
-    """What it cost since the daemon's start, in a line."""
+    """Returns requests and bytes written since the daemon's start, on one line."""
     return f"{counted(stats.requests, 'request')}, {size(stats.head_bytes + stats.object_bytes)} written"

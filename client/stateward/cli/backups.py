@@ -1,6 +1,6 @@
-"""Threads as records: what `stateward export --versions` writes, a JSON object a line, and `stateward import` reads.
+"""Turns threads into records, which `stateward export --versions` writes and `stateward import` reads.
 
-All lines of a thread stand together, in this order; unset fields are left out:
+A record is one line with a JSON object. All records of a thread are together, in this order. Unset fields are omitted.
 
     {"stateward_version": 2, "thread": "t", "kind": "thread", "export": id, "create_time": …, "update_time": …,
      "oldest_time": …, "options": {"labels", "ttl_s", "keep_last", "keep_for_s", "parent_thread", "agent"},
@@ -17,13 +17,14 @@ All lines of a thread stand together, in this order; unset fields are left out:
      "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
-     "sha256": of all lines of the thread before this one, each with its newline; not checked if it is left out}
+     "sha256": of all lines of the thread before this one, each with its newline; not checked if it is missing}
 
 and the file ends with {"stateward_version": 2, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
-times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" is what makes a retry free: two hashes.
+times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
+daemon recognises a retry.
 
-Files of format 1 have version records only: the first of a thread has its "options", each its own "tags", and
-"parent_version" says what its edits lead from. They hold no effects, questions, signals and blobs.
+Files of format 1 contain only version records. The first record of a thread has the thread's "options", each record has
+its own "tags", and its edits start from "parent_version". They contain no effects, questions, signals or blobs.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from stateward.v1.state_pb2 import State
 if TYPE_CHECKING:
     from stateward import Client
 
-TOO_NEW = "the daemon sent something that this program does not know; use a newer one"
+TOO_NEW = "the daemon sent an unknown kind of record; use a newer version of stateward"
 
 
 def read_records(client: Client, name: str) -> Iterator[dict[str, Any]]:
-    """All records of a thread. Raises the client's errors; ValueError for what a newer daemon sends."""
+    """Yields all records of a thread. Raises the client's errors, and ValueError for a part of a newer daemon."""
     open_version: dict[str, Any] | None = None
     for part in read_parts(client, name):
         kind = part.WhichOneof("part")
@@ -94,7 +95,7 @@ def _record(part: backup.ThreadPart) -> dict[str, Any]:
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Fields that say something."""
+    """Returns the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -229,7 +230,7 @@ def _mark_record(mark: backup.RequestMark) -> dict[str, str]:
 
 
 def status_name(status: int) -> str | int:
-    """Its name; its number where it is newer than this program, which the daemon takes back as well."""
+    """Returns the name of a status, or its number if this version does not know it. The daemon accepts both."""
     try:
         return str(Status(status).name.lower())
     except ValueError:

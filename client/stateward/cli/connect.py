@@ -84,7 +84,7 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
         ) as client:
             found = client.threads(name_prefix=incomplete, page_size=COMPLETIONS_MAX)
             names = [info.name for info, _ in zip(found, range(COMPLETIONS_MAX), strict=False)]
-    except Exception:  # noqa: BLE001  a stack trace in the middle of a line that is being typed helps nobody
+    except Exception:  # noqa: BLE001  a stack trace would appear in the middle of the command line
         return []
     return sorted(name for name in names if shlex.quote(name) == name)  # the others would not arrive as they are
 

@@ -148,7 +148,7 @@ class Story:
             )
             if life.hydrated_version == answered + 1:
                 say(f"    (version {answered + 1} had been saved too, only its answer died with the agent)")
-            self._check(f"it goes on with step {life.steps[0]}, the next one", life.steps[0] == life.hydrated_version)
+            self._check(f"it continues with step {life.steps[0]}, the next one", life.steps[0] == life.hydrated_version)
         say(f"  steps {life.steps[0]} to {life.steps[-1]} saved, to version {life.versions[-1]}")
         self._check("each save made the next version", all(b == a + 1 for a, b in pairwise(life.versions)))
         if kill_after is None:

@@ -1,4 +1,4 @@
-"""`stateward export --trajectories`: finished runs for training."""
+"""`stateward export --trajectories`: writes finished runs for training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def export_trajectories(
     outcome: str | None,
     output: Path | None,
 ) -> None:
-    """Writes a line for each run that fits, as they are found."""
+    """Writes a line for each named thread, or for each run that fits."""
     lines = size_bytes = 0
     with written(output) as file, Ticker("exporting") as ticker:
         for info in _named(client, names) if names else find_runs(client, filters, metrics, agent):
@@ -40,7 +40,7 @@ def export_trajectories(
             except ThreadNotFound:
                 continue  # deleted meanwhile
             except VersionNotFound:
-                note(f"thread {info.name!r} has no version on branch main yet, and is passed over")
+                note(f"thread {info.name!r} has no version on branch main yet, and is skipped")
                 continue
             except (TypeError, ValueError) as error:
                 raise CommandError(f"thread {info.name!r} cannot be written as JSON: {error}") from None
@@ -58,7 +58,7 @@ def _named(client: Client, names: Sequence[str]) -> Iterator[ThreadInfo]:
 
 
 def read_metrics(given: Sequence[str], option: str) -> dict[str, float]:
-    """Limits that are typed as NAME=NUMBER."""
+    """Parses limits of the form NAME=NUMBER. Raises typer.BadParameter if one is not."""
     found = {}
     for each in given:
         name, _, number = each.partition("=")

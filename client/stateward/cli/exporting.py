@@ -1,4 +1,4 @@
-"""Values and edits as JSON without loss; `backups.py` has the records that they stand in.
+"""Converts values and edits to JSON and back without loss. `backups.py` describes the records that contain them.
 
 `edit_to_json` and `edit_from_json` mirror each other, as `value_to_json` and `value_from_json` do:
 
@@ -30,7 +30,7 @@ KIND, FILE_END = "kind", "file_end"
 
 
 def value_to_json(value: state_pb2.Value) -> dict[str, Any]:
-    """A stored value; `value_from_json` gives the same bytes back."""
+    """Returns a stored value as JSON. `value_from_json` restores the same bytes."""
     if value.WhichOneof("content") == "number":
         return {"number": value.number}
     if value.WhichOneof("content") == "blob":
@@ -51,7 +51,7 @@ def value_to_json(value: state_pb2.Value) -> dict[str, Any]:
 
 
 def value_from_json(found: Mapping[str, Any]) -> state_pb2.Value:
-    """The stored value that a record says. ValueError, TypeError or KeyError where it says none."""
+    """Returns the stored value. Raises ValueError, TypeError or KeyError if the JSON is not a value."""
     from stateward.v1 import state_pb2  # noqa: PLC0415  reading runs needs no protobuf
 
     if "json" in found:
@@ -67,7 +67,7 @@ def value_from_json(found: Mapping[str, Any]) -> state_pb2.Value:
 
 
 def edit_to_json(edit: diff_pb2.Edit) -> dict[str, Any]:
-    """An edit."""
+    """Returns an edit as JSON. Raises ValueError if a newer daemon sent an unknown kind of edit."""
     match edit.WhichOneof("edit"):
         case "set_slot":
             return {"set": edit.set_slot.slot, "value": value_to_json(edit.set_slot.value)}
@@ -91,11 +91,11 @@ def edit_to_json(edit: diff_pb2.Edit) -> dict[str, Any]:
             return {"trim": edit.trim_log.log, kind.partition("_")[0]: getattr(edit.trim_log, kind)}
         case "delete_log":
             return {"delete_log": edit.delete_log.log}
-    raise ValueError("the daemon sent a kind of edit that this program does not know; use a newer one")
+    raise ValueError("the daemon sent an unknown kind of edit; use a newer version of stateward")
 
 
 def edit_from_json(found: Mapping[str, Any], edit: diff_pb2.Edit) -> None:
-    """Fills in an edit. ValueError, TypeError or KeyError where the record says none."""
+    """Fills in an edit. Raises ValueError, TypeError or KeyError if the JSON is not an edit."""
     if "set" in found:
         edit.set_slot.slot = found["set"]
         edit.set_slot.value.CopyFrom(value_from_json(found["value"]))
@@ -122,14 +122,14 @@ def edit_from_json(found: Mapping[str, Any], edit: diff_pb2.Edit) -> None:
     elif "delete_log" in found:
         edit.delete_log.log = found["delete_log"]
     else:
-        raise ValueError(f"no edit that this program knows: {', '.join(found)}")
+        raise ValueError(f"unknown kind of edit: {', '.join(found)}")
 
 
 def to_base64(data: bytes) -> str:
-    """Bytes as JSON can say them."""
+    """Returns bytes as text for JSON."""
     return base64.b64encode(data).decode()
 
 
 def from_base64(text: str) -> bytes:
-    """The reverse. ValueError where the text says none."""
+    """Returns the bytes. Raises ValueError if the text is not base64."""
     return base64.b64decode(text, validate=True)

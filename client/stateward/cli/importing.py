@@ -1,14 +1,14 @@
-"""Recorded runs become threads: one version for each step, message for message as it was recorded.
+"""Imports recorded runs as threads: one version for each step, with every message exactly as recorded.
 
     run = read_run(record, where="runs.jsonl:1", thread="runs/run-1", file="runs.jsonl", line=1)
     import_run(client, run)
 
-A run is a JSON object with `messages` (a step appends one) or `states` ([{"step", "messages"}]: the whole list at each
-step, in which older messages may have been rewritten). Its messages go into the log "messages", everything else about
-it into the slot "run", and where it came from into the slot "import".
+A run is a JSON object with `messages` (each step appends one) or `states` ([{"step", "messages"}]: the whole list at
+each step, in which older messages may be rewritten). The log "messages" gets its messages, the slot "run" its other
+fields, and the slot "import" its file and line.
 
-Version k of such a thread is step k of the run, so an import that was cut off goes on after the thread's head, once
-what is there has proved to be the beginning of the very run.
+Version k of the thread is step k of the run. A repeated import therefore continues after the thread's head, once it has
+checked that the thread is the beginning of the same run.
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ EXAMPLE = '{"run_id": "…", "messages": [{…}, …]}'
 
 
 class RunInvalid(ValueError):
-    """A record is no run, or holds what JSON cannot say. The message names its place."""
+    """Raised if a record is not a run, or holds a value that JSON cannot hold. The message names the place."""
 
 
 class RunRefused(Exception):
-    """A thread of the run's name exists and is not the beginning of this run. Nothing was written."""
+    """Raised if the run's thread exists and is not the beginning of this run. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step does to the message list. Messages are compact JSON in UTF-8."""
+    """The changes of one step to the message list. Messages are compact JSON in UTF-8."""
 
     number: int
     kept: int
-    """How many of the messages before it stay; those after them are cut."""
+    """How many of the earlier messages stay; later ones are removed."""
     replaced: Mapping[int, bytes]
     """New messages at old positions, all below `kept`."""
     added: list[bytes]
     extra: Mapping[str, Any]
-    """What else was recorded with the step."""
+    """Other fields of the step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run, ready to be imported. Everything in it has proved to be storable."""
+    """A recorded run, ready for import. All its values were checked and can be stored."""
 
     where: str
     """File and line, for messages."""
     thread: str
     facts: Mapping[str, Any]
-    """Everything in the record but its messages."""
+    """All fields of the record except its messages."""
     origin: Mapping[str, Any]
     steps: list[Step]
 
 
 @dataclass
 class Totals:
-    """What has been imported. Sizes are those of compact JSON."""
+    """Totals of an import. Sizes are of compact JSON."""
 
     runs: int = 0
     runs_done_before: int = 0
-    """Runs that were there already, to their last step."""
+    """Runs that were already imported completely."""
     steps: int = 0
     """Steps saved now."""
     steps_done_before: int = 0
     message_bytes: int = 0
-    """New and rewritten messages of all steps, those of earlier imports too."""
+    """Bytes of new and rewritten messages of all steps, also of those imported earlier."""
     full_bytes: int = 0
-    """What saving the whole message list at every one of these steps would take."""
+    """Bytes needed to save the whole message list at every one of these steps."""
     stored_bytes: int = 0
-    """What the threads take at rest, compressed and sealed; 0 = not asked."""
+    """Bytes of the threads on disk, compressed and sealed; 0 = not measured."""
 
     def add(self, other: Totals) -> None:
         for name, value in vars(other).items():
@@ -90,13 +90,13 @@ class Totals:
 
 @dataclass
 class _Messages:
-    """The message list after some step, and its size."""
+    """The message list after a step, and its size."""
 
     entries: list[bytes] = field(default_factory=list)
     entry_bytes: int = 0
 
     def apply(self, step: Step) -> int:
-        """Takes a step; returns the bytes of messages it brought."""
+        """Applies a step. Returns the bytes of its new and rewritten messages."""
         for position, entry in step.replaced.items():
             self.entry_bytes += len(entry) - len(self.entries[position])
             self.entries[position] = entry
@@ -114,7 +114,7 @@ class _Messages:
 
 
 def read_run(record: Any, *, where: str, thread: str, file: str, line: int) -> Run:
-    """The run that a parsed line says. Raises RunInvalid."""
+    """Returns the run of a parsed line. Raises RunInvalid."""
     check_run(record, where)
     facts = {key: value for key, value in record.items() if key not in ("messages", "states")}
     origin = {"file": file, "line": line}
@@ -127,15 +127,15 @@ def read_run(record: Any, *, where: str, thread: str, file: str, line: int) -> R
 
 
 def check_run(record: Any, where: str) -> None:
-    """Raises RunInvalid where the record has not the shape of a run."""
+    """Raises RunInvalid if the record does not have the shape of a run."""
     if not isinstance(record, dict):
-        raise RunInvalid(f"{where} is no JSON object; each line must be a run such as {EXAMPLE}")
+        raise RunInvalid(f"{where} is not a JSON object; each line must be a run such as {EXAMPLE}")
     given = [key for key in ("messages", "states") if key in record]
     if len(given) != 1:
         what = 'both "messages" and "states"' if given else 'neither "messages" nor "states"'
         raise RunInvalid(f"{where} has {what}; each line must be a run such as {EXAMPLE}")
     if not isinstance(record[given[0]], list):
-        raise RunInvalid(f'{where}: "{given[0]}" is no list')
+        raise RunInvalid(f'{where}: "{given[0]}" is not a list')
 
 
 def _read_messages(messages: list[Any]) -> Iterator[Step]:
@@ -147,16 +147,16 @@ def _read_states(states: list[Any]) -> Iterator[Step]:
     before: list[bytes] = []
     for index, state in enumerate(states):
         if not isinstance(state, dict) or not isinstance(state.get("messages"), list):
-            raise ValueError(f'states[{index}] is no object with a list "messages"')
+            raise ValueError(f'states[{index}] is not an object with a list "messages"')
         now = [encode(each, f"states[{index}].messages[{at}]").data for at, each in enumerate(state["messages"])]
         kept = min(len(before), len(now))
         replaced = {at: now[at] for at in range(kept) if now[at] != before[at]}
-        # A step number that is none is kept with the rest, and the place in the list stands in for it.
+        # An invalid step number stays with the other fields, and the position in the list replaces it.
         is_number = type(state.get("step")) is int and abs(state["step"]) < 1 << 63
         extra = {key: value for key, value in state.items() if key != "messages" and (key != "step" or not is_number)}
         encode(extra, f"states[{index}]")
         yield Step(state["step"] if is_number else index, kept, replaced, now[kept:], extra)
-        # The same bytes for the same message: a run's states together can be a thousand times its last one.
+        # Equal messages share their bytes: all states of a run together can be a thousand times its last one.
         for at in range(kept):
             if at not in replaced:
                 now[at] = before[at]
@@ -171,21 +171,21 @@ def import_run(
     should_stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> Totals:
-    """Saves a version for each step that the thread does not have yet, with its status COMPLETED at the last one.
+    """Saves a version for each step that the thread does not have yet. The last one gets the status COMPLETED.
 
-    `on_step` hears the message bytes of every step, also of those that were there. RunRefused where the thread holds
-    something else, or exists at all without `resume`. `should_stop` is asked before each save.
+    Calls `on_step` with the message bytes of every step, also of steps that were saved before. Calls `should_stop`
+    before each save. Raises RunRefused if the thread holds something else, or if it exists and `resume` is False.
     """
     thread = client.thread(run.thread)
     state = thread.hydrate()
     done = state.version
     if done and not resume:
         raise RunRefused(
-            f"{run.where}: thread {run.thread!r} exists already; "
-            "leave --no-resume out to go on with it, or give another --thread-prefix"
+            f"{run.where}: thread {run.thread!r} already exists; "
+            "omit --no-resume to continue it, or give another --thread-prefix"
         )
     if done > len(run.steps):
-        raise _refusal(run, f"has {done} versions, and the run {len(run.steps)} steps")
+        raise _refusal(run, f"has {done} versions, but the run has only {len(run.steps)} steps")
     totals = Totals(runs=1, runs_done_before=int(0 < done == len(run.steps)), steps_done_before=done)
     messages = _Messages()
     for version, step in enumerate(run.steps, 1):
@@ -224,11 +224,11 @@ def _save(thread: Thread, state: State, run: Run, step: Step, *, is_first: bool,
 
 
 def _check_beginning(run: Run, state: State, entries: list[bytes]) -> None:
-    """Raises RunRefused unless `state` is what the run's steps so far make."""
+    """Raises RunRefused unless `state` equals the result of the run's steps so far."""
     if RUN_SLOT not in state.slots or ORIGIN_SLOT not in state.slots:
         raise _refusal(run, "was not made by an import")
     if _encoded(state.slots[RUN_SLOT]) != _encoded(dict(run.facts)):
-        raise _refusal(run, f"holds another run, of {_origin(state)}")
+        raise _refusal(run, f"holds another run, from {_origin(state)}")
     log = state.logs[MESSAGES_LOG]
     if len(log) != len(entries) or not all(_is_same(log, at, entry) for at, entry in enumerate(entries)):
         raise _refusal(run, f"holds other messages than this run at version {state.version}")
@@ -249,12 +249,12 @@ def _origin(state: State) -> str:
 
 def _refusal(run: Run, what: str) -> RunRefused:
     return RunRefused(
-        f"{run.where}: thread {run.thread!r} {what}; nothing was written to it, give another --thread-prefix"
+        f"{run.where}: thread {run.thread!r} {what}; nothing was written to it; give another --thread-prefix"
     )
 
 
 def _labels(run: Run) -> dict[str, str]:
-    """Labels to find the thread by: what of the facts is text and fits."""
+    """Returns labels to find the thread by: the facts in LABELS whose text is a valid label."""
     found = {name: run.facts.get(name) for name in LABELS}
     return {name: value for name, value in found.items() if isinstance(value, str) and _fits(value)}
 

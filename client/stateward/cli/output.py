@@ -1,9 +1,9 @@
 """Printing: tables on a terminal, plain columns in a pipe, sizes for people, questions, errors as one line.
 
-What comes out of a state is data that anybody may have written: control characters in it are shown as escapes, so that
-they cannot drive the reader's terminal, and nothing in it is taken for markup.
+A state contains data of unknown origin. Its control characters are shown as escapes, so that they cannot control the
+terminal, and its text is never read as markup.
 
-rich is imported when something is printed on a terminal: in a pipe, and for help, nobody waits for it.
+rich is imported only to print on a terminal, because output into a pipe and `--help` do not need it.
 """
 
 # ruff: noqa: PLC0415

@@ -1,8 +1,8 @@
-"""What `stateward run` does: one command at a time for each thread with signals that wait.
+"""Runs one command at a time for each thread with waiting signals. `stateward run` uses it.
 
-Everything that happens (a signal came, a command ended, a look around, the end) is put into one queue and dealt with on
-one thread, so that there is nothing to lock. What decides whether a command is to be started is never what was heard,
-but what the daemon says then: what is heard twice, or late, does no harm.
+All events (a signal arrived, a command ended, a poll, the stop) go into one queue, and one thread handles them, so that
+nothing needs a lock. Before it starts a command, that thread asks the daemon which signals wait. A late or repeated
+event therefore does no harm.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 PAUSE_MAX_S = 60.0
 # How long commands may take to end after SIGTERM, before they are killed.
 GRACE_S = 20.0
-# Between tries to reach a daemon that is away for longer than the client's patience.
+# Pause between attempts to reach a daemon, after the client's own retries have failed.
 RECONNECT_S = 2.0
-# The archive is asked at every so many looks around: that costs two to four requests for each thread in it.
+# The archive is listed once in this many polls: a list costs two to four requests for each archived thread.
 ARCHIVE_LOOKS = 10
 Happening = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which threads are looked after: those named, if there are any, with all of the labels."""
+    """Selects threads: by name, if names are given, and by labels, all of which must match."""
 
     threads: frozenset[str]
     labels: Mapping[str, str]
 
     def has(self, thread: str) -> bool:
-        """Whether a thread of the right labels is meant."""
+        """Whether a thread with matching labels is selected."""
         return not self.threads or thread in self.threads
 
 
@@ -59,19 +59,19 @@ class Pauses:
 
 @dataclass
 class Agent:
-    """A thread's command, as far as it is known here."""
+    """The command of a thread."""
 
     process: subprocess.Popen[bytes] | None = None
     told: frozenset[str] = frozenset()
-    """Ids of the signals that waited when the command was started."""
+    """Ids of the signals that were waiting when the command started."""
     failures: int = 0
-    """How often in a row it has ended with all of them still waiting."""
+    """How many times in a row the command ended while all of these signals still waited."""
     again_at: float = field(default=0.0)
-    """Not before this time, of the monotonic clock."""
+    """Earliest time of the next start, on the monotonic clock; 0 = no start is planned."""
 
 
 class Starter:
-    """Starts commands until it is told to end."""
+    """Starts commands until it is stopped."""
 
     def __init__(
         self, client: Client, command: str, chosen: Chosen, pauses: Pauses, *, at_most: int, is_once: bool
@@ -83,14 +83,14 @@ class Starter:
         self._at_most = at_most
         self._is_once = is_once
         self._agents: dict[str, Agent] = {}
-        self._queued: dict[str, None] = {}  # threads for which no more commands could be started, in order
-        self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may put
+        self._queued: dict[str, None] = {}  # threads that wait for a free place, in order
+        self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may call put
         self._is_over = False
         self._has_ended = threading.Event()
         self._failure: StatewardError | None = None
 
     def run(self) -> None:
-        """Returns after SIGTERM or Ctrl-C, or with `is_once` when an agent is done. Raises what no waiting mends."""
+        """Returns after SIGTERM or Ctrl-C, or, with `is_once`, when an agent is done. Raises permanent errors."""
         with self._stopped_by_signals():
             threading.Thread(target=self._listen, daemon=True).start()
             if not self._chosen.threads:
@@ -124,10 +124,10 @@ class Starter:
     def _stop(self) -> None:
         self._is_over = True
 
-    # -- what is heard ----------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """On a thread of its own: passes on which threads have signals, as long as it takes."""
+        """Runs in its own thread. Watches signals and queues a look at their threads until the end."""
         while not self._is_over:
             try:
                 with self._client.watch_signals(labels=self._chosen.labels) as stream:
@@ -136,7 +136,7 @@ class Starter:
                             self._happened.put(partial(self._look, wake.thread))
             except (Unavailable, OwnershipLost):
                 time.sleep(RECONNECT_S)
-            except RuntimeError:  # the client was closed: this is the end
+            except RuntimeError:  # the client was closed: stop
                 return
             except StatewardError as error:
                 self._happened.put(partial(self._fail, error))
@@ -146,8 +146,9 @@ class Starter:
         self._failure, self._is_over = error, True
 
     def _survey(self) -> None:
-        """On a thread of its own, as it takes long: passes on which threads in the archive have signals, also those
-        that this daemon's disk knows nothing of. Ends where there is no archive."""
+        """Runs in its own thread, because it takes long. Queues a look at each archived thread that has signals, also
+        at threads that are not on this daemon's disk. Returns if there is no archive.
+        """
         while not self._is_over:
             try:
                 with self._client.archive.list() as listing:
@@ -157,14 +158,14 @@ class Starter:
                         info = each.thread
                         if info is not None and info.status == Status.WAITING and info.pending_signals:
                             self._happened.put(partial(self._look, info.name))
-            except (NoArchive, RuntimeError):  # RuntimeError: the client was closed, this is the end
+            except (NoArchive, RuntimeError):  # RuntimeError: the client was closed
                 return
             except StatewardError as error:
-                note(f"{error.message}; the archive is asked again later")
+                note(f"{error.message}; the archive is read again later")
             self._has_ended.wait(self._pauses.poll_s * ARCHIVE_LOOKS)
 
     def _poll(self) -> None:
-        """Looks at the threads known here that another sidecar may have got a signal for."""
+        """Looks at the threads for which another sidecar may have received a signal."""
         names = set(self._chosen.threads)
         if not names:
             found = self._client.threads(status=Status.WAITING, labels=self._chosen.labels)
@@ -173,20 +174,20 @@ class Starter:
             self._look(name)
 
     def _guarded(self, look: Happening) -> None:
-        """What fails for a while is done again, at the next look."""
+        """Runs `look`. Prints an error of the daemon instead of raising it, because the next poll tries again."""
         try:
             look()
-        except StatewardError as error:  # one thread that cannot be read stops no other one
-            note(f"{error.message}; trying again at the next look")
+        except StatewardError as error:  # one unreadable thread must not stop the others
+            note(f"{error.message}; trying again at the next poll")
 
     def _look(self, name: str) -> None:
-        """Has a thread's command started if signals wait and it does not run."""
+        """Starts a thread's command if signals wait and the command is not running."""
         agent = self._agents.get(name)
         if agent is None or agent.process is None:
             self._guarded(partial(self._start_if_needed, name))
 
     def _waiting(self, name: str) -> frozenset[str]:
-        """Ids of the signals that wait."""
+        """Returns the ids of the waiting signals. Empty if the labels do not match or the thread does not exist."""
         try:
             thread = self._client.thread(name)
             labels = thread.info().labels if self._chosen.labels else {}
@@ -214,7 +215,7 @@ class Starter:
             return
         agent = self._agents.get(name)
         if agent is not None and agent.again_at > time.monotonic() and waiting <= agent.told:
-            return  # it has seen them all, and its pause is not over
+            return  # no new signals, and the pause is not over
         if self._is_full():
             self._queued[name] = None
             return
@@ -227,7 +228,7 @@ class Starter:
             "STATEWARD_NAMESPACE": self._client.namespace,
             "STATEWARD_THREAD": name,
         }
-        try:  # a group of its own: a signal for it reaches what the shell started, and Ctrl-C only this process
+        try:  # its own process group: SIGTERM reaches the shell's children too, and Ctrl-C only this process
             process = subprocess.Popen(["/bin/sh", "-c", self._command], env=environment, process_group=0)  # noqa: S603
         except OSError as error:
             raise CommandError(f"--on-signal: {error.strerror or error}") from None
@@ -239,18 +240,18 @@ class Starter:
         self._happened.put(partial(self._ended, name, code))
 
     def _ended(self, name: str, code: int) -> None:
-        """Looks what is left to do for a thread: a signal that came meanwhile, or the same one again, after a pause."""
+        """Handles the end of a command. Starts it again for new signals, or after a pause for the same ones."""
         agent = self._agents[name]
         agent.process = None
         try:
             waiting = self._waiting(name)
         except StatewardError:
-            waiting = agent.told  # not known: as if nothing was done
+            waiting = agent.told  # unknown: assume that nothing was acknowledged
         if waiting == agent.told:
             pause_s = min(self._pauses.first_s * 2**agent.failures, PAUSE_MAX_S)
             agent.failures += 1
             agent.again_at = time.monotonic() + pause_s
-            note(f"{name}: the command ended with {code} and acknowledged nothing; again in {pause_s:g} s")
+            note(f"{name}: the command ended with {code} and acknowledged nothing; next start in {pause_s:g} s")
         elif self._is_once and not waiting:
             self._is_over = True
         elif waiting:
@@ -266,7 +267,7 @@ class Starter:
         return sum(each.process is not None for each in self._agents.values()) >= self._at_most
 
     def _end_agents(self) -> None:
-        """Passes SIGTERM on to what runs, and waits for it."""
+        """Sends SIGTERM to the running commands and waits for them. Kills them after GRACE_S."""
         self._is_over = True
         self._has_ended.set()
         running = [agent.process for agent in self._agents.values() if agent.process is not None]

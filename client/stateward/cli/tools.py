@@ -119,7 +119,7 @@ def _row(each: transcripts.Failure) -> tuple[str, ...]:
         "" if each.step is None else str(each.step),
         time_ago(each.time),
         each.tool,
-        "went on" if each.is_overcome else "",
+        "continued" if each.is_overcome else "",
         shorten(each.status_detail, DETAIL_WIDTH),
     )
 

@@ -1,4 +1,4 @@
-"""Finished runs as JSON, one record each, for training and evaluation.
+"""Turns finished runs into JSON records for training and evaluation.
 
     {"thread": "booking-42", "uid": "…", "agent": "booking", "version": 20, "step": 20,
      "status": "completed", "status_detail": "", "outcome": VALUE or null,
@@ -6,9 +6,9 @@
      "messages": [MESSAGE, …], "messages_missing": 0, "tool_calls": [CALL, …], "tool_calls_missing": 0,
      "tools": [{"name", "calls", "errors"}, …]}
 
-`messages` and `tool_calls` are the logs of these names, whole: what a sliding window trimmed is read from earlier
-versions, as far as those were not pruned; `…_missing` counts what is gone for good. `outcome` is the value of a slot.
-Values that JSON cannot say are {"media_type", "base64"}.
+`messages` and `tool_calls` are the complete logs of these names. Entries that a sliding window trimmed are read from
+earlier versions, unless those were pruned; `…_missing` counts the lost entries. `outcome` is the value of a slot.
+Values that JSON cannot hold become {"media_type", "base64"}.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ OUTCOME_SLOTS = ("outcome", "result")
 
 @dataclass(frozen=True)
 class MetricRange:
-    """Limits of metrics; a run that does not say a metric that is limited does not fit."""
+    """Limits of metrics. A run without a limited metric does not fit."""
 
     least: Mapping[str, float] = field(default_factory=dict)
     most: Mapping[str, float] = field(default_factory=dict)
 
     def fits(self, metrics: Mapping[str, float]) -> bool:
-        """Whether all are within."""
+        """Whether all limits are met."""
         return all(name in metrics and metrics[name] >= limit for name, limit in self.least.items()) and all(
             name in metrics and metrics[name] <= limit for name, limit in self.most.items()
         )
@@ -54,9 +54,9 @@ class MetricRange:
 def find_runs(
     client: Client, filters: ThreadFilters, metrics: MetricRange | None = None, agent: str | None = None
 ) -> Iterator[ThreadInfo]:
-    """Threads that are over (or have the statuses that are asked for), and fit. Page by page.
+    """Yields the threads that fit and are finished, or have the statuses in `filters`. Reads page by page.
 
-    A thread without a version, which an effect or a lease made, is none of them.
+    Skips threads without a version, which an effect or a lease created.
     """
     if not filters.get("statuses") and filters.get("status") is None:
         filters = {**filters, "statuses": FINISHED}
@@ -72,8 +72,10 @@ def find_runs(
 def read_trajectory(
     client: Client, info: ThreadInfo, plain: Callable[[Any], Any], outcome_slot: str | None = None
 ) -> dict[str, Any]:
-    """A thread as a record. `plain` makes JSON of a value. ThreadNotFound where it was deleted meanwhile,
-    VersionNotFound where it has no version yet."""
+    """Returns the record of a thread. `plain` converts a value to JSON.
+
+    Raises ThreadNotFound if the thread was deleted meanwhile, VersionNotFound if it has no version yet.
+    """
     thread = client.thread(info.name)
     wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)
     state = thread.hydrate(slots=wanted, logs=[MESSAGES, TOOL_CALLS], must_exist=True)
@@ -104,7 +106,7 @@ def read_trajectory(
 
 
 def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
-    """A call as JSON; of a typed one the result is what its bytes say."""
+    """Returns a call as JSON. Decodes the inline result of a typed call."""
     record = plain(entry)
     if isinstance(entry, Message) and entry.DESCRIPTOR.full_name == TYPED_CALL:
         result: Any = entry.result  # type: ignore[attr-defined]
@@ -114,7 +116,7 @@ def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 def whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
-    """Every entry the log ever had, by its newest value, and how many are gone."""
+    """Returns all entries that the log ever had, each with its newest value, and the number of lost entries."""
     if name not in state.logs:
         return [], 0
     log, entries = state.logs[name], entries_of(state, name)
@@ -126,7 +128,7 @@ def whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
 
 
 def entries_of(state: State, name: str) -> dict[int, Any]:
-    """The entries of a log that the state has, by index; none if there is no such log."""
+    """Returns the entries of a log in the state, by index. Empty if the log does not exist."""
     if name not in state.logs:
         return {}
     log = state.logs[name]
@@ -134,7 +136,7 @@ def entries_of(state: State, name: str) -> dict[int, Any]:
 
 
 def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
-    """The log's entries by index, as the versions up to this one brought them; what was trimmed at the start stays."""
+    """Returns the log's entries by index, read from all versions up to this one, with those trimmed at the start."""
     entries: dict[int, Any] = {}
     following = 0
     with thread.history(version=version, logs=[name]) as line:
@@ -160,7 +162,8 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
 
 
 def _read(thread: Thread, value: Any) -> Any:
-    """What a save made a blob of: the changes of a version only name it."""
+    """Returns the value. Reads it from its blob if a save stored it as one, because changes contain only the
+    reference."""
     if not isinstance(value, Blob) or not value.media_type.endswith(MARK):
         return value
     media_type = value.media_type.removesuffix(MARK)

@@ -1,4 +1,4 @@
-"""Questions about many runs: which tools agents used, and where runs failed."""
+"""Reads many runs and reports which tools agents used, and where runs failed."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from stateward._operations.threads import ThreadFilters
 
 PAGE_MAX = 1000
-# Of a run that failed: the tool it called last stands near the end.
+# Of a failed run only these are read: its last tool call is near the end.
 LAST_MESSAGES = 20
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """How a tool was used in the threads that were looked at."""
+    """How a tool was used in the chosen threads."""
 
     name: str
     calls: int
     errors: int
-    """Calls whose result says that they failed."""
+    """Number of calls whose result says that they failed."""
     threads: int
-    """In how many threads it was called."""
+    """Number of threads in which it was called."""
     last_thread: str
-    """The most recently changed one of them."""
+    """The most recently changed of these threads."""
     last_error_thread: str
-    """The most recently changed one in which it failed; empty = it never did."""
+    """The most recently changed thread in which it failed; empty = it never failed."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A version that says that the run failed, the newest such version of its thread."""
+    """The newest version of a thread with the status FAILED."""
 
     thread: str
     version: int
@@ -52,15 +52,15 @@ class Failure:
     status_detail: str
     time: datetime
     tool: str
-    """The tool that was called last before it; empty = none is known."""
+    """The last tool that was called before the failure; empty = not known."""
     is_overcome: bool
-    """True where the thread has another status by now."""
+    """True if the thread has another status now."""
 
 
 def tools_used(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> list[ToolUse]:
-    """Tools by how often they were called in the threads that are named, or in those that fit; the most used first.
+    """Returns the tools that were called in the named threads, or in those that fit; the most used first.
 
-    Reads the logs "messages" and "tool_calls" of each thread, with what was trimmed, and the names of its effects.
+    Reads the logs "messages" and "tool_calls" of each thread with their trimmed entries, and the names of its effects.
     """
     total = Calls()
     threads: Counter[str] = Counter()
@@ -89,9 +89,9 @@ def tools_used(client: Client, names: Iterable[str], agent: str | None, filters:
 
 
 def failures(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> list[Failure]:
-    """Where runs failed last, the newest first; without names of the threads that are failed now.
+    """Returns the last failure of each thread, newest first. Without names, of all threads that fit and are failed now.
 
-    Of a thread that is named also a failure that was overcome.
+    A named thread is included even if it continued after its failure.
     """
     found: list[Failure] = []
     names = list(names)
@@ -123,8 +123,10 @@ def failures(client: Client, names: Iterable[str], agent: str | None, filters: T
 
 
 def _chosen(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> Iterator[ThreadInfo]:
-    """The threads that are named, or those that fit, the most recently changed first. Filters by agent here: no index
-    has it."""
+    """Returns the named threads, or those that fit, the most recently changed first.
+
+    Filters by agent here, because no index of the daemon has the agent.
+    """
     infos = [client.thread(name).info() for name in names]
     if not infos:
         wanted: ThreadFilters = {"page_size": PAGE_MAX, **filters}
@@ -134,7 +136,7 @@ def _chosen(client: Client, names: Iterable[str], agent: str | None, filters: Th
 
 
 def _recorded(thread: Thread) -> Calls:
-    """The effects that have a name."""
+    """Counts the effects that have a name."""
     found = Calls()
     with suppress(FeatureUnavailable, ThreadNotFound):
         for each in thread.effects(values=False):

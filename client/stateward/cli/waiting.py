@@ -59,7 +59,7 @@ def waiting(
             columns, rows = columns[1:], [row[1:] for row in rows]
         print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "ANSWER"))
     elif is_terminal():
-        say("nobody waits")
+        say("no thread waits")
     for each in problems:
         fail(each)
     if problems:

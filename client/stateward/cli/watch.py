@@ -19,7 +19,7 @@ from stateward.values import decode_leniently
 if TYPE_CHECKING:
     from stateward import Client, Event
 
-# Whoever watches wants to see what comes after the daemon's restart, however long that takes.
+# A watch continues after a restart of the daemon, however long the restart takes.
 RECONNECT_FOR_S = 7 * 86400.0
 COLOURS = {"deleted": "red", "pruned": "yellow", "tag_set": "cyan", "tag_deleted": "cyan"}
 

@@ -1,7 +1,7 @@
-"""Importing several runs at the same time, so that their saves share commits.
+"""Imports several runs at the same time, so that their saves share commits.
 
-Workers are threads of this process. What goes wrong with one run is its result; what would go wrong with every run
-(no daemon, full disk) stops all of them.
+Workers are threads of this process. An error of one run becomes its result. An error that every run would meet (no
+daemon, full disk) stops all workers.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from stateward import Client
 
 STOP_TIMEOUT_S = 3.0
-# Errors that are about one thread; all others would come for the next run too.
+# Errors that concern one thread. All other errors would affect the next run too.
 OF_ONE_RUN = (Corrupt, InvalidRequest, KeyUnavailable, StateTooLarge, VersionMismatch)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be imported, or why there is none."""
+    """A run to import, or the problem of a line that is not a run."""
 
     run: Run | None
     weight_bytes: int
-    """What it counts in the progress: the length of its line."""
+    """Its share of the progress bar: the length of its line."""
     problem: str | None = None
 
 
 @dataclass
 class Result:
-    """What became of a task. `error` stops everything."""
+    """The result of a task. `error` stops the whole import."""
 
     task: Task
     totals: Totals = field(default_factory=Totals)
@@ -59,7 +59,7 @@ def work(
     concurrency: int,
     on_step: Callable[[Task, int], None],
 ) -> Generator[Result, None, None]:
-    """Yields results as they come. `on_step` hears (task, message bytes) from the workers' threads."""
+    """Yields results in the order of completion. The workers' threads call `on_step` with (task, message bytes)."""
     stop = threading.Event()
     waiting: queue.Queue[Task | None] = queue.Queue()
     results: queue.Queue[Result] = queue.Queue()
@@ -77,7 +77,7 @@ def work(
         for task in tasks:
             waiting.put(task)
             under_way += 1
-            if under_way > concurrency:  # one more than the workers hold: they never wait for the reader
+            if under_way > concurrency:  # one more than the number of workers, so that no worker waits for the reader
                 yield _next(results)
                 under_way -= 1
         for _ in range(under_way):
@@ -88,7 +88,7 @@ def work(
         for _ in workers:
             waiting.put(None)
         if not is_whole:
-            client.close()  # ends calls that wait for a daemon which may never come back
+            client.close()  # ends calls that wait for a daemon that may never return
         for worker in workers:
             worker.join(STOP_TIMEOUT_S)
 
@@ -96,7 +96,7 @@ def work(
 def _next(results: queue.Queue[Result]) -> Result:
     result = results.get()
     if isinstance(result.error, Unavailable):
-        raise CommandError(f"{result.error.message}; the same import again goes on where this one stopped")
+        raise CommandError(f"{result.error.message}; run the same import again to continue where it stopped")
     if result.error is not None:
         raise result.error
     return result
@@ -116,7 +116,7 @@ def _import(
     except (RunRefused, TypeError, ValueError) as error:
         return Result(task, problem=str(error))
     except VersionMismatch:
-        return Result(task, problem=f"{run.where}: somebody else writes thread {run.thread!r}; import it again later")
+        return Result(task, problem=f"{run.where}: another writer changes thread {run.thread!r}; import it again later")
     except OF_ONE_RUN as error:
         return Result(task, problem=f"{run.where}: {error.message}")
     except Exception as error:  # noqa: BLE001  raised again by the thread that waits for this result
