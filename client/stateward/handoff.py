@@ -85,6 +85,11 @@ def is_for(wait_id: str, to: str | None) -> bool:
     return to is None or wait_id.removeprefix(_ID_START).partition(":")[2] == to
 
 
+def handed_to(wait_id: str) -> str | None:
+    """Returns the receiver of the handoff that a thread waits for; None = the wait id is not of a handoff."""
+    return wait_id.removeprefix(_ID_START).partition(":")[2] if is_for(wait_id, None) else None
+
+
 def now() -> datetime:
     """Returns the time in UTC."""
     return datetime.now(UTC)

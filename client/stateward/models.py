@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward import values
+from stateward.durations import Duration
 from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, thread_service_pb2
@@ -237,6 +238,33 @@ class Lease:
         """Reads the message; `remaining` is as it was when the daemon sent the message."""
         term, remaining = message.term.ToTimedelta(), message.remaining.ToTimedelta()
         return cls(message.holder.name, message.token, term, remaining, read_time(message.grant_time))
+
+
+class ThreadFilters(TypedDict, total=False):
+    """Which threads are listed. Every option has a default."""
+
+    statuses: Iterable[Status | str | int]
+    """Only threads that have one of these statuses; empty = any status."""
+    status: Status | str | int | None
+    """Only threads that have this status. Short for `statuses` with one element."""
+    step: int | None
+    """Only threads at this step. Short for equal `min_step` and `max_step`."""
+    updated_within: Duration | None
+    """Only threads that changed at most this long ago. Short for `updated_after`."""
+    labels: Mapping[str, str] | None
+    """Only threads that have all of these labels."""
+    name_prefix: str
+    """Only threads whose name begins with this text."""
+    updated_after: datetime | None
+    """Only threads that changed at or after this time."""
+    updated_before: datetime | None
+    """Only threads that changed before this time."""
+    min_step: int | None
+    """Only threads at this step or a later one."""
+    max_step: int | None
+    """Only threads at this step or an earlier one."""
+    page_size: int
+    """How many threads the daemon sends at a time; 0 = its default. The list is read to its end in any case."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def test_the_owner_is_dead(pair, namespace, there):
         answer = run("approve", "t", *there)
         refused = run("signal", "worked", "cancel", *there)
     assert answer.code == 0, answer.err
-    assert "held by 'dead'" in answer.err
+    assert "owned by 'dead'" in answer.err
     assert "waiting" in answer.err
     assert refused.code == 1
     assert "attach --take-over" in refused.err

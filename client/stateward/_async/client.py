@@ -24,14 +24,13 @@ from stateward._operations.saving import PreparedSave
 from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
 from stateward._operations.streams import WatchReader, verify
-from stateward._operations.threads import ThreadFilters
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
-from stateward.models import Checkpoint, Durability, Status, ThreadInfo
+from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
 from stateward.signals import Wake
 
 

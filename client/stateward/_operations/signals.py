@@ -14,7 +14,7 @@ from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
-from stateward.handoff import is_for
+from stateward.handoff import handed_to
 from stateward.models import Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
@@ -139,11 +139,6 @@ def current_wait_id(info: ThreadInfo) -> str:
         )
     _refuse_handoff(info.name, info.wait_id)
     return info.wait_id
-
-
-def handed_to(wait_id: str) -> str | None:
-    """Who is to take what waits for this, where it is a handoff; None = it is a question."""
-    return wait_id.split(":", 2)[2] if is_for(wait_id, None) else None
 
 
 def _refuse_handoff(thread: str, wait_id: str) -> None:

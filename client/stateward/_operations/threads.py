@@ -27,6 +27,7 @@ from stateward.models import (
     PruneResult,
     Status,
     Tag,
+    ThreadFilters,
     ThreadInfo,
     choice_number,
     read_member,
@@ -42,33 +43,6 @@ DRAIN_MARGIN_S = 5.0
 # What a call may take where the daemon's own grace time counts, which is not known here.
 DRAIN_DEADLINE_S = 3600.0
 GRACE_MAX_S = 3600.0
-
-
-class ThreadFilters(TypedDict, total=False):
-    """Which threads are listed. Every option has a default."""
-
-    statuses: Iterable[Status | str | int]
-    """Only threads that have one of these statuses; empty = any status."""
-    status: Status | str | int | None
-    """Only threads that have this status. Short for `statuses` with one element."""
-    step: int | None
-    """Only threads at this step. Short for equal `min_step` and `max_step`."""
-    updated_within: Duration | None
-    """Only threads that changed at most this long ago. Short for `updated_after`."""
-    labels: Mapping[str, str] | None
-    """Only threads that have all of these labels."""
-    name_prefix: str
-    """Only threads whose name begins with this text."""
-    updated_after: datetime | None
-    """Only threads that changed at or after this time."""
-    updated_before: datetime | None
-    """Only threads that changed before this time."""
-    min_step: int | None
-    """Only threads at this step or a later one."""
-    max_step: int | None
-    """Only threads at this step or an earlier one."""
-    page_size: int
-    """How many threads the daemon sends at a time; 0 = its default. The list is read to its end in any case."""
 
 
 class OptionChanges(TypedDict, total=False):

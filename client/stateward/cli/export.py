@@ -22,7 +22,7 @@ from stateward.values import encode
 
 if TYPE_CHECKING:
     from stateward import Client
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 PAGE_MAX = 1000
 

@@ -18,7 +18,7 @@ from stateward.values import encode
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 
 def export_trajectories(

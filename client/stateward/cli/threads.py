@@ -18,7 +18,7 @@ from stateward.models import Access
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000

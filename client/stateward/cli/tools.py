@@ -14,7 +14,7 @@ from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.times import read_time, time_ago
 
 if TYPE_CHECKING:
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 DETAIL_WIDTH = 200
 

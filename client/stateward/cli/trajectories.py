@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stateward import Client, State, Thread, ThreadInfo
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 TYPED_CALL = "stateward.agent.v1.ToolCall"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from stateward import Client, Thread, ThreadInfo
-    from stateward._operations.threads import ThreadFilters
+    from stateward.models import ThreadFilters
 
 PAGE_MAX = 1000
 # Of a failed run only these are read: its last tool call is near the end.

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stateward._operations.signals import handed_to
 from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import counted, fail, filled, is_terminal, print_json, print_table, say, shorten
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import time_ago
+from stateward.handoff import handed_to
 from stateward.models import Status
 
 if TYPE_CHECKING:
