@@ -247,3 +247,9 @@ def test_kills_around_the_save(name: str) -> None:
             crash()
         assert start("after") == 3
         assert (thread.hydrate().slots["paid"], names(thread)) == (1, [])
+
+
+def test_a_question_without_acknowledgements(thread: Any) -> None:
+    """None stands for no acknowledgements, as in `save`, and the answer to the question before ends all the same."""
+    assert thread.ask(thread.hydrate(), "again?", wait_id="second", ack=None) == "second"
+    assert names(thread) == []

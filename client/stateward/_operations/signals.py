@@ -44,7 +44,7 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
         "wait_id": chosen,
         "question": Question(prompt, schema),
         # Also under the same wait id: an answer to what was asked before must not pass for one to this.
-        "ack": [*options.get("ack", ()), *([state.answer] if state.answer is not None else [])],
+        "ack": [*(options.get("ack") or ()), *([state.answer] if state.answer is not None else [])],
     }
     yield from saving.save(ref, state, asked)
     return chosen
