@@ -184,7 +184,7 @@ def test_a_command_that_does_not_help_is_tried_again(stateward, client, agent, t
     assert answer.code == 0
     assert log.read_text().split() == ["t", "t", "t"]
     said = answer.err.splitlines()
-    assert [line.split("; ")[-1] for line in said] == ["again in 0.05 s", "again in 0.1 s"]
+    assert [line.split("; ")[-1] for line in said] == ["starts again in 0.05 s", "starts again in 0.1 s"]
     assert "ended with 7" in said[0]
 
 

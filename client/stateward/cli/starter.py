@@ -251,7 +251,7 @@ class Starter:
             pause_s = min(self._pauses.first_s * 2**agent.failures, PAUSE_MAX_S)
             agent.failures += 1
             agent.again_at = time.monotonic() + pause_s
-            note(f"{name}: the command ended with {code} and acknowledged nothing; next start in {pause_s:g} s")
+            note(f"{name}: the command ended with {code} and acknowledged nothing; starts again in {pause_s:g} s")
         elif self._is_once and not waiting:
             self._is_over = True
         elif waiting:
