@@ -13,7 +13,7 @@ from stateward.storage.v1.archive_pb2 import EpochStart
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
-from stateward_sidecar.archive import attach, heads
+from stateward_sidecar.archive import heads, takeover
 from stateward_sidecar.archive.desk import row_of
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField
 
@@ -100,7 +100,7 @@ def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Pair) -> None:
 def test_a_copy_of_a_line_that_was_lost_long_ago(pair: Pair, says_who: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD's newest epochs began after the end of the copy: it tells by who began the older ones, or entries do."""
     if not says_who:  # as earlier versions wrote it
-        for module in (heads, attach):
+        for module in (heads, takeover):
             monkeypatch.setattr(module, "epoch_start", _start_by_nobody)
     lose_line(pair, 4)
     fourth = pair.start("d")

@@ -17,7 +17,6 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
@@ -32,6 +31,7 @@ from stateward_sidecar.archive.schedule import Schedule
 from stateward_sidecar.archive.settle import Settler, set_back
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, remember_boot
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout

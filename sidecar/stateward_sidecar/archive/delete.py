@@ -14,7 +14,6 @@ from functools import partial
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.attach import ROUNDS, Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
@@ -22,6 +21,7 @@ from stateward_sidecar.archive.heads import seal_head, tombstone
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner, ThreadNotFound

@@ -14,13 +14,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
-from stateward_sidecar.archive.attach import ROUNDS, Attacher
 from stateward_sidecar.archive.delete import Gone, Remover
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler, set_back
+from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from stateward.v1.archive_service_pb2 import ListArchiveRequest, ListArchiveResponse
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
-from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.desk import Desk, row_of
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.errors import Corrupt, DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.store.install import Incoming, entries_here
 

@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, Garbage, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
-from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fleet import Fleet, object_refs
@@ -41,6 +40,7 @@ from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place, namespace_key
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
-from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.install import entries_here

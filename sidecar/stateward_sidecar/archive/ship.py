@@ -30,7 +30,6 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
-from stateward_sidecar.archive.attach import Attacher
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
@@ -38,6 +37,7 @@ from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discar
 from stateward_sidecar.archive.heads import bare, follow, seal_head, seal_image, wrote
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.codec.entry import unpack

@@ -27,13 +27,13 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.writer import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
-from stateward_sidecar.store.choose import Chooser
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.pruneplan import Plan, find_moves
 from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
 from stateward_sidecar.store.snapshots import Snapshots
 from stateward_sidecar.store.thread import Draft, Thread, rows, write_row

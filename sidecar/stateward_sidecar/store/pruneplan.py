@@ -9,8 +9,8 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.choose import protected
 from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.retention import protected
 from stateward_sidecar.store.thread import Draft, Thread
 
 # If more entries than this were written since the plan, a new plan is made.
