@@ -1,10 +1,11 @@
-"""Generates the blocking client, `stateward/_sync`, from the asyncio client, `stateward/_async`.
+"""Generates the blocking client from the asyncio client.
 
-    python client/generate.py           writes it, and removes what no longer belongs there
-    python client/generate.py --check   says which files are stale, missing or extra, and exits 1 if any is
+    python client/generate.py           writes the files, and removes generated files that no longer have a source
+    python client/generate.py --check   names the files that are stale, missing or extra, and exits 1 if there are any
 
-The two differ in how they wait, and in nothing else. What they wait with has a pair of modules with equal names in
-`stateward/_io/aio` and `stateward/_io/blocking`.
+All of `stateward/_sync` is generated from `stateward/_async`. The two clients differ only in how they wait. What they
+wait with has a pair of modules with equal names in `stateward/_io/aio` and `stateward/_io/blocking`; the modules of
+these folders that do not differ either (IO_SHARED) are generated, too.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent / "stateward"
 SOURCE, TARGET = PACKAGE / "_async", PACKAGE / "_sync"
+IO_SOURCE, IO_TARGET = PACKAGE / "_io/aio", PACKAGE / "_io/blocking"
+IO_SHARED = ("driving.py", "session.py")
 RULES = (
     (r"    @overload  # asyncio\n(?:.*\n)*?.*\.\.\.\n", ""),  # a coroutine function is no tool of the blocking client
     (r"\basync (def|with|for)\b", r"\1"),
@@ -27,6 +30,8 @@ RULES = (
     (r"\bAsync(?=[A-Z])", ""),
     (r"\bstateward\._async\b", "stateward._sync"),
     (r"\bstateward\._io\.aio\b", "stateward._io.blocking"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\ban asyncio client\b", "a blocking client"),
     (r"\basyncio client\b", "blocking client"),
 )
 HEADER = "# Generated from {source} by client/generate.py. Do not edit.\n"
@@ -37,38 +42,39 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--check", action="store_true", help="compare with what is there and write nothing")
     check = arguments.parse_args().check
-    wanted = {path.name: generate(path) for path in sorted(SOURCE.glob("*.py"))}
-    present = {path.name: path.read_text() for path in TARGET.glob("*.py")}
+    sources = {TARGET / path.name: path for path in SOURCE.glob("*.py")}
+    sources |= {IO_TARGET / name: IO_SOURCE / name for name in IO_SHARED}
+    wanted = {target: generate(source, target) for target, source in sorted(sources.items())}
+    present = {path: path.read_text() for path in {*TARGET.glob("*.py"), *sources} if path.exists()}
     if check:
         return report_differences(wanted, present)
     TARGET.mkdir(exist_ok=True)
-    for name in present.keys() - wanted.keys():
-        (TARGET / name).unlink()
-    for name, text in wanted.items():
-        (TARGET / name).write_text(text)
+    for path in present.keys() - wanted.keys():
+        path.unlink()
+    for path, text in wanted.items():
+        path.write_text(text)
     return 0
 
 
-def generate(path: Path) -> str:
-    """The blocking form of a file, in the style of the project."""
-    if path.name == "__init__.py":
+def generate(source: Path, target: Path) -> str:
+    """Returns the blocking form of a source file, formatted like the rest of the project."""
+    if source.name == "__init__.py":
         return '"""The blocking client: generated from `_async` by `client/generate.py`, never edited."""\n'
-    text = path.read_text()
+    text = source.read_text()
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    target = TARGET / path.name
     for command in (["check", "--fix-only", "--select", "I,F401", "--quiet"], ["format", "--quiet"]):
         tool = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(target), "-"]
         text = subprocess.run(tool, input=text, capture_output=True, check=True, text=True).stdout
-    return HEADER.format(source=path.relative_to(PACKAGE.parent)) + text
+    return HEADER.format(source=source.relative_to(PACKAGE.parent)) + text
 
 
-def report_differences(wanted: dict[str, str], present: dict[str, str]) -> int:
-    """Says which files are not as they would be written; 1 if there are any."""
-    stale = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
-    for name in stale:
-        what = "missing" if name not in present else "extra" if name not in wanted else "stale"
-        print(f"client: stateward/_sync/{name} is {what}; run: make generate")
+def report_differences(wanted: dict[Path, str], present: dict[Path, str]) -> int:
+    """Names the files that differ from what would be written. Returns 1 if there are any, else 0."""
+    stale = sorted(path for path in wanted.keys() | present.keys() if wanted.get(path) != present.get(path))
+    for path in stale:
+        what = "missing" if path not in present else "extra" if path not in wanted else "stale"
+        print(f"client: {path.relative_to(PACKAGE.parent)} is {what}; run: make generate")
     return 1 if stale else 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from stateward._io.aio.background import Alarm, Background, keep_up
+from stateward._io.aio.background import Alarm, Background
+from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
 from stateward._operations import leases
 from stateward._operations.steps import ThreadRef

@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 from stateward._io.aio.background import Lock
 from stateward._io.aio.call import WriterCall
-from stateward._io.aio.connection import drive
+from stateward._io.aio.driving import drive
 from stateward._io.aio.session import AsyncSession
 from stateward._operations.frames import Dial, Put, Run, Step, Steps, Take
 from stateward._operations.saving import SaveOptions

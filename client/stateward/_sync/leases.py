@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from stateward._io.blocking.background import Alarm, Background, keep_up
+from stateward._io.blocking.background import Alarm, Background
+from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
 from stateward._operations import leases
 from stateward._operations.steps import ThreadRef

@@ -1,5 +1,5 @@
 # Generated from stateward/_async/thread.py by client/generate.py. Do not edit.
-"""The handle on a thread: everything that an blocking client does with one thread."""
+"""The handle on a thread: everything that a blocking client does with one thread."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 from stateward._io.blocking.background import Lock
 from stateward._io.blocking.call import WriterCall
-from stateward._io.blocking.connection import drive
+from stateward._io.blocking.driving import drive
 from stateward._io.blocking.session import Session
 from stateward._operations.frames import Dial, Put, Run, Step, Steps, Take
 from stateward._operations.saving import SaveOptions

@@ -8,9 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from stateward.errors import StatewardError
-
-E = TypeVar("E", bound=StatewardError)
+IS_ASYNC = True
 T = TypeVar("T")
 
 
@@ -78,19 +76,9 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return asyncio.get_running_loop()
 
 
-async def keep_up(ended: Alarm, interval_s: float, renew: Callable[[], Awaitable[Any]], lost: type[E]) -> E | None:
-    """Renews something until the alarm is set, or the error says that it is lost: returns that error. A renewal that
-    fails otherwise is followed by the next one, so it outlives a daemon that is away for a moment."""
-    while not await ended.wait(interval_s):
-        try:
-            await renew()
-        except lost as error:
-            return error
-        except StatewardError:
-            continue
-        except (RuntimeError, ValueError):  # the client was closed
-            break
-    return None
+async def awaited(found: Awaitable[T]) -> T:
+    """What something to be awaited comes to."""
+    return await found
 
 
 async def settled(found: Awaitable[T] | T) -> T:

@@ -1,44 +1,22 @@
-"""The asyncio client's channel to the daemon, and driving an operation over it. `blocking.connection` is its pair."""
+"""The asyncio client's channel to the daemon. `blocking.connection` is the pair of this file."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
 from stateward.blobs import Content, slices
-from stateward.errors import StatewardError
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 CLOSE_S = 5.0
 """How long calls may still take that are under way when an event loop ends, such as those of other generators."""
-
-
-async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
-    """Carries steps out until they return."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = await perform(step)
-            except StatewardError as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()  # of a task that was cancelled
 
 
 class Connection:
@@ -67,6 +45,10 @@ class Connection:
     def is_open(self) -> bool:
         """Whether calls can be made: neither `close` nor the end of the event loop has begun to close it."""
         return not (self._lifetime.ag_running or self._lifetime.ag_frame is None or self._loop.is_closed())
+
+    async def pause(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
 
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """One attempt of a unary call; without a deadline of its own it has the client's."""

@@ -1,14 +1,15 @@
-"""The asyncio client's session. `blocking.session` is the pair of this file."""
+"""The asyncio client's session."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-from stateward._io.aio.connection import Connection, drive
-from stateward._io.aio.stream import AsyncStream
+from stateward._io.aio.background import IS_ASYNC, awaited, running_loop
+from stateward._io.aio.connection import Connection
+from stateward._io.aio.driving import drive
+from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.session import Place, SessionBase
 from stateward._operations.steps import Await, Call, Download, Operation, Pause, ThreadRef, Upload
 from stateward._operations.streams import BlobReader, Reader
@@ -32,16 +33,15 @@ class AsyncSession(SessionBase[Connection]):
                 self.has_met_daemon = True
                 return answer
             case Download():
-                pieces = self.open(BlobReader(step.request))  # type: ignore[arg-type]
-                return b"".join([piece async for piece in pieces])
+                return b"".join([piece async for piece in self.open(BlobReader(step.request))])  # type: ignore[arg-type]
             case Call():
                 answer = await self.connected().call(step.method, step.request, step.deadline_s)
                 self.has_met_daemon = True
                 return answer
             case Pause():
-                await asyncio.sleep(step.seconds)
+                await self.connected().pause(step.seconds)
             case Await():
-                return await step.awaitable
+                return await awaited(step.awaitable)
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> AsyncStream[T]:
@@ -49,8 +49,8 @@ class AsyncSession(SessionBase[Connection]):
         return AsyncStream(self, self.reading(reader), until)
 
     def watch(self, reader: Reader[T]) -> AsyncStream[T]:
-        """The same. The blocking session opens it at once."""
-        return self.open(reader)
+        """A stream of events that happen from now on."""
+        return watching(self.open(reader))
 
     async def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> AsyncIterator[T]:
         """Reads a list page by page: `read` takes the request, and moves its page token on."""
@@ -61,12 +61,12 @@ class AsyncSession(SessionBase[Connection]):
                 return
 
     async def close(self) -> None:
-        """Ends the open streams and the connections of all event loops. Closing again does nothing."""
+        """Ends the open streams and the connections. Closing again does nothing."""
         for connection in self._disconnected():
             await connection.close()
 
     def _place(self) -> Place:
-        return Place(os.getpid(), asyncio.get_running_loop())
+        return Place(os.getpid(), running_loop())
 
     def _connect(self) -> Connection:
         return Connection(self.settings)
@@ -78,7 +78,7 @@ class AsyncSession(SessionBase[Connection]):
 class AsyncThreadBlobs:
     """Reads the blobs of a thread, for the states that name them."""
 
-    is_async = True
+    is_async = IS_ASYNC
 
     def __init__(self, session: AsyncSession, thread: str) -> None:
         self._session = session

@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import Any, Generic, Self, TypeVar
 
-from stateward._io.aio.connection import Connection, drive
+from stateward._io.aio.connection import Connection
+from stateward._io.aio.driving import drive
 from stateward._io.channel import explain, grpc
 from stateward._io.session import SessionBase
 from stateward._operations.steps import Pause
@@ -97,6 +98,11 @@ class AsyncStream(Generic[T]):
             raise explain(failure, self._session.settings) from failure
         self._session.has_met_daemon = True
         return END if message is grpc.aio.EOF else message
+
+
+def watching(stream: AsyncStream[T]) -> AsyncStream[T]:
+    """Returns the stream. It opens when it is first read: a function that is not awaited cannot open it."""
+    return stream
 
 
 def _is_being_cancelled() -> bool:

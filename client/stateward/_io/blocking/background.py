@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from stateward.errors import StatewardError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-E = TypeVar("E", bound=StatewardError)
+IS_ASYNC = False
 T = TypeVar("T")
 
 
@@ -62,19 +60,11 @@ def running_loop() -> AbstractEventLoop | None:
     return None
 
 
-def keep_up(ended: Alarm, interval_s: float, renew: Callable[[], Any], lost: type[E]) -> E | None:
-    """Renews something until the alarm is set, or the error says that it is lost: returns that error. A renewal that
-    fails otherwise is followed by the next one, so it outlives a daemon that is away for a moment."""
-    while not ended.wait(interval_s):
-        try:
-            renew()
-        except lost as error:
-            return error
-        except StatewardError:
-            continue
-        except (RuntimeError, ValueError):  # the client was closed
-            break
-    return None
+def awaited(found: object) -> Any:
+    """Raises TypeError: this client awaits nothing."""
+    if isinstance(found, Coroutine):
+        found.close()  # else Python warns that nobody awaited it
+    raise TypeError("a coroutine function was given: use AsyncClient, or a plain function")
 
 
 def settled(found: T) -> T:

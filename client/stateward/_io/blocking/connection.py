@@ -1,4 +1,4 @@
-"""The blocking client's channel to the daemon, and driving an operation over it. `aio.connection` is its pair."""
+"""The blocking client's channel to the daemon. `aio.connection` is the pair of this file."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
 from stateward.blobs import Content, slices
-from stateward.errors import StatewardError
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
-    """Carries steps out until they return."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                answer = perform(step)
-            except StatewardError as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()  # of a call that was interrupted
 
 
 class Connection:
@@ -103,7 +81,7 @@ class Connection:
         """Remembers that a daemon died in the middle of an upload."""
         self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
 
-    def pause(self, wait: Callable[[float], Any], seconds: float) -> None:
+    def pause(self, seconds: float, wait: Callable[[float], Any] = time.sleep) -> None:
         """Waits while gRPC goes on connecting.
 
         It works on that only while a call waits: with sleep alone the backoff before its next attempt passes during

@@ -1,14 +1,16 @@
-"""The blocking client's session. `aio.session` is the pair of this file."""
+# Generated from stateward/_io/aio/session.py by client/generate.py. Do not edit.
+"""The blocking client's session."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from stateward._io.blocking.connection import Connection, drive
-from stateward._io.blocking.stream import Stream
+from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop
+from stateward._io.blocking.connection import Connection
+from stateward._io.blocking.driving import drive
+from stateward._io.blocking.stream import Stream, watching
 from stateward._io.session import Place, SessionBase
 from stateward._operations.steps import Await, Call, Download, Operation, Pause, ThreadRef, Upload
 from stateward._operations.streams import BlobReader, Reader
@@ -32,17 +34,15 @@ class Session(SessionBase[Connection]):
                 self.has_met_daemon = True
                 return answer
             case Download():
-                return b"".join(self.open(BlobReader(step.request)))  # type: ignore[arg-type]
+                return b"".join([piece for piece in self.open(BlobReader(step.request))])  # type: ignore[arg-type]
             case Call():
                 answer = self.connected().call(step.method, step.request, step.deadline_s)
                 self.has_met_daemon = True
                 return answer
             case Pause():
-                self.connected().pause(time.sleep, step.seconds)
+                self.connected().pause(step.seconds)
             case Await():
-                if isinstance(step.awaitable, Coroutine):
-                    step.awaitable.close()  # else Python warns that nobody awaited it
-                raise TypeError("a coroutine function was given: use AsyncClient, or a plain function")
+                return awaited(step.awaitable)
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> Stream[T]:
@@ -50,25 +50,24 @@ class Session(SessionBase[Connection]):
         return Stream(self, self.reading(reader), until)
 
     def watch(self, reader: Reader[T]) -> Stream[T]:
-        """A stream that is open when this returns."""
-        stream = self.open(reader)
-        stream.begin()
-        return stream
+        """A stream of events that happen from now on."""
+        return watching(self.open(reader))
 
     def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> Iterator[T]:
         """Reads a list page by page: `read` takes the request, and moves its page token on."""
         while True:
-            yield from self.run(read(request))
+            for item in self.run(read(request)):
+                yield item
             if not request.page_token:
                 return
 
     def close(self) -> None:
-        """Ends the open streams and the connection. Closing again does nothing."""
+        """Ends the open streams and the connections. Closing again does nothing."""
         for connection in self._disconnected():
             connection.close()
 
     def _place(self) -> Place:
-        return Place(os.getpid())
+        return Place(os.getpid(), running_loop())
 
     def _connect(self) -> Connection:
         return Connection(self.settings)
@@ -80,7 +79,7 @@ class Session(SessionBase[Connection]):
 class ThreadBlobs:
     """Reads the blobs of a thread, for the states that name them."""
 
-    is_async = False
+    is_async = IS_ASYNC
 
     def __init__(self, session: Session, thread: str) -> None:
         self._session = session
@@ -88,7 +87,7 @@ class ThreadBlobs:
         self.policy = session.blob_policy
 
     def read(self, digest: bytes, offset: int, length: int | None) -> bytes:
-        return b"".join(self.chunks(digest, offset, length))
+        return b"".join([piece for piece in self.chunks(digest, offset, length)])
 
     def chunks(self, digest: bytes, offset: int, length: int | None) -> Stream[bytes]:
         return self._session.open(BlobReader(read_request(self._ref, digest, offset, length)))

@@ -9,7 +9,8 @@ import time
 import weakref
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from stateward._io.blocking.connection import Connection, drive
+from stateward._io.blocking.connection import Connection
+from stateward._io.blocking.driving import drive
 from stateward._io.channel import explain, grpc
 from stateward._io.session import SessionBase
 from stateward._operations.steps import Pause
@@ -80,7 +81,7 @@ class Stream(Generic[T]):
                 if connection is None:  # the client is being closed
                     self._closed.wait(step.seconds)
                 else:
-                    connection.pause(self._closed.wait, step.seconds)
+                    connection.pause(step.seconds, self._closed.wait)
         return None
 
     def _open(self, step: Open) -> None:
@@ -100,6 +101,12 @@ class Stream(Generic[T]):
             raise explain(failure, self._session.settings) from failure
         self._session.has_met_daemon = True
         return message
+
+
+def watching(stream: Stream[T]) -> Stream[T]:
+    """Opens the stream and returns it."""
+    stream.begin()
+    return stream
 
 
 class Closes(Protocol):

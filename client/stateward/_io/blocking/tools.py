@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from stateward._io.blocking.background import Alarm, Background, keep_up
+from stateward._io.blocking.background import Alarm, Background
+from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
@@ -60,7 +61,7 @@ def tools_of(session: Session) -> Tools:
 
 async def _run_on_loop(session: Session, operation: Operation[T]) -> T:
     """Drives an operation of a blocking client from an event loop, for a decorated coroutine function."""
-    from stateward._io.aio.connection import drive  # noqa: PLC0415  costs gRPC's asyncio half
+    from stateward._io.aio.driving import drive  # noqa: PLC0415  costs gRPC's asyncio half
 
     async def perform(step: Any) -> Any:
         return await step.awaitable if isinstance(step, Await) else await asyncio.to_thread(session.perform, step)
