@@ -23,11 +23,7 @@ def test_every_reason_has_an_exception():
 
 def test_every_exception_is_in_the_tree():
     """The drawing at the top of the module names every class."""
-    classes = [
-        name
-        for name, each in vars(errors).items()
-        if isinstance(each, type) and issubclass(each, Exception)
-    ]
+    classes = [name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)]
     assert [name for name in classes if name not in errors.__doc__] == []
 
 

@@ -85,18 +85,18 @@ def test_socket_of_somebody_else(tmp_path: Path) -> None:
         said = "connect failed: addr: unix:/s.sock error: Permission denied"
         fault = find_fault(f"unix://{path}", said)
     owner = path.stat() if path.exists() else tmp_path.stat()
-    assert f"may not use {path}: it is for user {owner.st_uid} and group" in fault
+    assert f"may not use {path}: it belongs to user {owner.st_uid} and group" in fault
     assert "(mode 0660)" in fault
 
 
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("http://127.0.0.1:4000", "web address, and a daemon is dialled by .*; give 127.0.0.1:4000"),
-        ("https://agents.example/x", "web address"),
-        ("localhost", "names no port"),
-        (":99", "names no port"),
-        ("localhost:99999", "ports go from 1 to 65535"),
+        ("http://127.0.0.1:4000", "web address; give 127.0.0.1:4000"),
+        ("https://agents.example/x", "web address; give unix:///path or host:port"),
+        ("localhost", "has no port"),
+        (":99", "has no port"),
+        ("localhost:99999", "ports are 1 to 65535"),
     ],
 )
 def test_no_target_at_all(open_client: Opener, target: str, told: str) -> None:

@@ -1,6 +1,6 @@
-"""Reaching the daemon: target, channel options, method table, and what gRPC's errors become.
+"""Reaching the daemon: settings, channel options, the table of methods, and the exceptions for gRPC's errors.
 
-Nothing here does I/O or waits; `_sync` and `_async` do.
+Nothing here waits. `aio` and `blocking` do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# Read by gRPC when it is imported: without it a forked worker that opens a channel hangs, and its parent may crash.
+# gRPC reads it when it is imported. Without it a forked worker that opens a channel hangs, and its parent may crash.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
@@ -32,17 +32,17 @@ from stateward.v1 import (
 )
 
 MAX_SEND_BYTES = 64 * 1024 * 1024
-UPLOAD_BYTES_PER_S = 1024 * 1024  # an upload slower than this is given up
+UPLOAD_BYTES_PER_S = 1024 * 1024  # a slower upload is ended
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", MAX_SEND_BYTES),
-    # A daemon that comes back is found again within a second, not gRPC's two minutes. (Its floor is 100 ms.)
+    # The client finds a restarted daemon within a second; gRPC's default is two minutes. (gRPC's minimum is 100 ms.)
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_retries", 0),  # retries are this library's: gRPC's stop at five, within about a second
+    ("grpc.enable_retries", 0),  # this library retries: gRPC's own retries stop after five, within about a second
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # a channel opened after a fork must not meet its parent's connections
+    ("grpc.use_local_subchannel_pool", 1),  # a channel opened after a fork must not use the parent's connections
 )
 
 
@@ -57,20 +57,20 @@ class Settings:
     call_timeout_s: float
     """How long each attempt of a call may take."""
     retry_timeout_s: float
-    """For how long a call is tried again while the daemon is away, or another one that seems dead holds the thread."""
+    """How long a call is retried while the daemon is away, or while a sidecar that seems dead holds the thread."""
     credentials: grpc.ChannelCredentials | None = None
     """TLS; None = plain text."""
     take_over: bool = False
-    """Whether a write takes its thread from the sidecar that holds it."""
+    """Whether a write takes its thread over from the sidecar that holds it."""
 
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
-    """Options of a channel. Connecting may take as long as the first call may wait; gRPC's own limit is 20 s."""
+    """Returns a channel's options. Connecting may take as long as the first call may wait; gRPC's own limit is 20 s."""
     return [*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(settings.connect_timeout_s * 1000), 1))]
 
 
 def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
-    """Callables of all services by method name (names are unique across them), for a sync or an async channel."""
+    """Returns the callables of all services by method name (unique across services), for a channel of either kind."""
     stubs = (
         checkpoint_service_pb2_grpc.CheckpointServiceStub(channel),
         thread_service_pb2_grpc.ThreadServiceStub(channel),
@@ -87,12 +87,12 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
 
 
 def upload_deadline_s(settings: Settings, content: Content) -> float | None:
-    """How long one attempt to write a blob may take; None = without limit, where the size is not known."""
+    """Returns how long one attempt to write a blob may take; None = no limit, because the size is not known."""
     return None if content.size_bytes is None else settings.call_timeout_s + content.size_bytes / UPLOAD_BYTES_PER_S
 
 
 def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
-    """The exception of this library for one of gRPC's."""
+    """Returns this library's exception for one of gRPC's."""
     found = error_from_rpc(error.code().name, error.details() or "", error.trailing_metadata() or ())
     if type(found) is not ServerUnavailable:
         return found

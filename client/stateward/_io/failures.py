@@ -1,6 +1,6 @@
-"""What a failed call becomes: the exception for its status code and its facts.
+"""From a failed call to an exception, by its status code and details.
 
-The facts are in gRPC's standard `grpc-status-details-bin` trailer, which is read without the package grpcio-status.
+The details are in gRPC's standard `grpc-status-details-bin` trailer, which is read without the package grpcio-status.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _KEY = "grpc-status-details-bin"
 
 
 class Details(NamedTuple):
-    """What the daemon said besides code and message."""
+    """What the daemon sent besides code and message."""
 
     reason: str = ""
-    """The ErrorReason without its prefix; "" = the error is not the daemon's."""
+    """The ErrorReason without its prefix; "" = the daemon did not make this error."""
     metadata: dict[str, str] = {}  # noqa: RUF012  never changed
     retry_delay: timedelta | None = None
-    """How long it asks to wait; None = it does not."""
+    """How long the daemon asks the client to wait; None = it does not."""
 
 
 def read_details(trailers: Iterable[tuple[str, str | bytes]]) -> Details:
-    """The details in trailing metadata."""
+    """Returns the details in the trailing metadata."""
     from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415  only a failing program needs them
 
     found = Details()
@@ -56,14 +56,14 @@ def read_details(trailers: Iterable[tuple[str, str | bytes]]) -> Details:
     return found
 
 
-# For errors that gRPC itself makes, or something between here and the daemon. NOT_FOUND is left out on purpose: only
-# the daemon may say that a thread does not exist, because its agent then starts from nothing.
+# For errors that gRPC, or something between client and daemon, makes. NOT_FOUND is left out on purpose: only the daemon
+# may say that a thread does not exist, because the agent then starts from an empty state.
 BY_CODE: Mapping[str, type[StatewardError]] = {
     "UNAVAILABLE": ServerUnavailable,
-    "CANCELLED": ServerUnavailable,  # by the daemon, which stops; who cancels a call here never sees it
+    "CANCELLED": ServerUnavailable,  # by a daemon that stops; a caller that cancels its own call never sees it
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "INVALID_ARGUMENT": InvalidRequest,
-    "RESOURCE_EXHAUSTED": StateTooLarge,  # a message above the 64 MiB that this client sends
+    "RESOURCE_EXHAUSTED": StateTooLarge,  # a message larger than the 64 MiB that this client sends
     "UNIMPLEMENTED": FeatureUnavailable,
     "DATA_LOSS": Corrupt,
     "UNAUTHENTICATED": Unauthenticated,
@@ -74,7 +74,7 @@ BY_CODE: Mapping[str, type[StatewardError]] = {
 
 
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
-    """The exception for a failed call, from its status code, message and trailing metadata."""
+    """Returns the exception for a failed call, from its status code, message and trailing metadata."""
     reason, metadata, retry_delay = read_details(trailers)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)

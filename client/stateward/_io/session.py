@@ -1,7 +1,7 @@
-"""What the sessions of both clients share: the settings, the connection and the open streams of one client.
+"""What the sessions of both clients share: the settings, the connections and the open streams of one client.
 
-A session is what every part of a client needs to reach the daemon: threads, writers, leases and streams hold the
-session, never the client. `aio` and `blocking` have its two forms, which differ in how they wait.
+Every part of a client reaches the daemon through the session: threads, writers, leases and streams hold the session,
+never the client. `aio.session` has the asyncio form; the blocking form is generated from it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ K = TypeVar("K", bound="ConnectionLike")
 
 
 class Place(NamedTuple):
-    """Where a connection can be used: gRPC's channels belong to one process, and with asyncio to one event loop."""
+    """Where a connection can be used. A gRPC channel belongs to one process, and with asyncio to one event loop."""
 
     pid: int
     loop: AbstractEventLoop | None = None
 
 
 class ConnectionLike(Protocol):
-    """A channel that knows whether it can be used."""
+    """A channel that can say whether it is open."""
 
     @property
     def is_open(self) -> bool:
@@ -42,7 +42,7 @@ class ConnectionLike(Protocol):
 
 
 class SessionBase(Generic[K]):
-    """Settings, connection and open streams. A subclass connects and waits."""
+    """Settings, connections and open streams. The subclasses connect and wait."""
 
     def __init__(
         self,
@@ -72,29 +72,29 @@ class SessionBase(Generic[K]):
 
     @property
     def holder(self) -> Holder:
-        """Who the client is to leases and claims."""
+        """The name under which the client holds leases and claims."""
         return self.identity.holder
 
     def refer(
         self, name: str, branch: str = "main", migrations: Migrating | Literal[False] | None = False
     ) -> ThreadRef:
-        """Names a branch of a thread. `migrations`: None = those of the client, False = none."""
+        """Returns the reference to a branch of a thread. `migrations`: None = those of the client, False = none."""
         chosen = self.migrations if migrations is None else (migrations or None)
         blobs = self._blobs_of(name)
         return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
 
     def connected(self) -> K:
-        """The connection of this process and event loop. Opens one if there is none."""
+        """Returns the connection of this process and event loop, and opens one if there is none."""
         connection = self._connections.get(self._place())
         return connection if connection is not None and connection.is_open else self._reconnected()
 
     def _reconnected(self) -> K:
-        if self._lock_pid != os.getpid():  # in a forked child a thread that does not exist there may hold the lock
+        if self._lock_pid != os.getpid():  # a thread that exists only in the parent may hold the lock of a forked child
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed")
-            # Those of event loops that are closed go. Those of a parent stay: a forked child never closes its channels.
+            # Connections of closed event loops go. Those of a parent process stay: a forked child never closes them.
             self._connections = {
                 place: each for place, each in self._connections.items() if each.is_open or place.pid != os.getpid()
             }
@@ -104,11 +104,11 @@ class SessionBase(Generic[K]):
 
     @property
     def connection(self) -> K | None:
-        """The connection that is open; None if there is none, or the client is being closed."""
+        """The open connection; None if there is none or the client is being closed."""
         return self._connections.get(self._place())
 
     def patience_s(self) -> float:
-        """For how many seconds a call is tried again while the daemon is away."""
+        """Returns for how many seconds a call is retried while the daemon is away."""
         return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.connect_timeout_s
 
     def _place(self) -> Place:
@@ -127,11 +127,11 @@ class SessionBase(Generic[K]):
             return [self._connections.pop(place) for place in list(self._connections) if place.pid == os.getpid()]
 
     def with_retries(self, operation: Operation[T]) -> Operation[T]:
-        """The operation with its calls tried again, as the settings say."""
+        """Returns the operation with its calls retried as the settings say."""
         if self.settings.take_over:  # the client takes a thread that another sidecar holds, and never waits for it
             return with_retries(with_take_over(operation), self.patience_s)
         return with_retries(operation, self.patience_s, lambda: self.settings.retry_timeout_s)
 
     def reading(self, reader: Reader[T]) -> Reading[T]:
-        """A reader that is begun again as long as the settings say."""
+        """Returns the state of a stream that is reopened for as long as the settings say."""
         return Reading(reader, self.patience_s)

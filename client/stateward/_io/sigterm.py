@@ -1,11 +1,12 @@
-"""SIGTERM in an agent: noted when it comes, acted upon when the state is whole.
+"""SIGTERM in an agent: the handler notes the signal, and the agent's next safe point acts upon it.
 
 The handler saves nothing. Python runs it between two instructions of the main thread, when the state may be half
-changed and the client's own locks may be held. The agent's next safe point makes the final save and hands the signal
-over to the former handler, so that the process ends as it would have. A second SIGTERM is handed over at once.
+changed and the client's own locks may be held. The agent's next safe point makes the final save and passes the signal
+on to the former handler, so that the process ends as it would have ended. A second SIGTERM is passed on at once.
 
-An event loop does not call its own handler from Python's handler: a file descriptor wakes the loop, which would call it
-at once, beside this one. So it is taken from the loop, and given back at the end.
+An event loop does not call its handler from Python's signal handler: a file descriptor wakes the loop, and the loop
+would call its handler at once, in addition to this one. So this module takes the handler from the loop, and gives it
+back at the end.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Any
 
 
 class Sigterm:
-    """Notes SIGTERM from `install` to `restore`."""
+    """Notes SIGTERM between `install` and `restore`."""
 
     def __init__(self) -> None:
         self.is_pending = False
-        """Whether it came and was not handed over yet."""
+        """Whether the signal came and was not passed on yet."""
         self._is_installed = False
         self._former: Any = None
 
     def install(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Takes the place of the handler, or of that of the loop. Raises ValueError outside of the main thread, where
-        Python allows no handler, and RuntimeError for a loop that does not give its handler out."""
+        """Replaces the handler of the process or of the loop. Raises ValueError outside of the main thread, where
+        Python allows no handler, and RuntimeError for a loop whose handler cannot be read."""
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("on_sigterm works in the main thread only; elsewhere call step() and close() yourself")
         of_loop = None if loop is None else LoopHandler.take(loop)
@@ -38,7 +39,7 @@ class Sigterm:
         self._former, self._is_installed = of_loop or former, True
 
     def restore(self) -> None:
-        """Gives the former handler its place back. Restoring again does nothing."""
+        """Sets the former handler again. Restoring again does nothing."""
         is_ours = self._is_installed and signal.getsignal(signal.SIGTERM) == self._handle
         self._is_installed = self.is_pending = False
         if is_ours and isinstance(self._former, LoopHandler):
@@ -47,13 +48,13 @@ class Sigterm:
             signal.signal(signal.SIGTERM, self._former)
 
     def hand_over(self) -> None:
-        """Lets the former handler have the signal, which usually ends the process. May be called on any thread."""
+        """Passes the signal on to the former handler, which usually ends the process. May be called on any thread."""
         if not self.is_pending:
             return
         if threading.current_thread() is threading.main_thread():
             self._deliver(None)
         else:
-            os.kill(os.getpid(), signal.SIGTERM)  # the handler below sees that it is the second one
+            os.kill(os.getpid(), signal.SIGTERM)  # `_handle` passes it on, because it is the second one
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
         if self.is_pending:
@@ -69,7 +70,7 @@ class Sigterm:
 
 
 class LoopHandler:
-    """What an event loop was told to call at SIGTERM."""
+    """The handler that a program gave an event loop for SIGTERM."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handle: Any) -> None:
         self._loop = loop
@@ -77,10 +78,10 @@ class LoopHandler:
 
     @classmethod
     def take(cls, loop: asyncio.AbstractEventLoop) -> LoopHandler | None:
-        """Takes it from the loop; None = there is none.
+        """Takes the handler from the loop; None = the loop has none.
 
-        There are public means to remove and to set it, and none to see it: asyncio keeps it in this private dict.
-        RuntimeError, before anything is changed, for a loop that keeps it elsewhere (uvloop's own, in C).
+        asyncio has public methods to set and to remove a handler but none to read it: it is in this private dict.
+        Raises RuntimeError, before anything is changed, for a loop that keeps it elsewhere, as uvloop does.
         """
         handle = getattr(loop, "_signal_handlers", {}).get(signal.SIGTERM)
         if handle is not None:
@@ -89,13 +90,13 @@ class LoopHandler:
             return taken
         if getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is loop:
             raise RuntimeError(
-                f"on_sigterm cannot take over what add_signal_handler told this event loop ({type(loop).__module__}) "
-                "to do: set that handler with signal.signal, or leave on_sigterm out and call close() in it"
+                f"on_sigterm cannot replace the handler that add_signal_handler set on this event loop "
+                f"({type(loop).__module__}): set it with signal.signal, or omit on_sigterm and call close() in it"
             )
         return None
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._callback, *self._args, context=self._context)
 
     def give_back(self) -> None:

@@ -1,7 +1,7 @@
-"""Where a daemon is dialled, and what is wrong with a place at which something else is.
+"""The address of a daemon: finding it, and saying what is wrong with one at which there is no daemon.
 
-What is wrong for good is said at once: waiting does not turn a directory into a socket. A socket that is missing, or
-that nobody listens on, is a daemon that may still come.
+A lasting fault is raised at once: a directory does not become a socket by waiting. A daemon may still start at a socket
+that is missing or that nobody listens on, so the client waits for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 PORT_MAX = 65535
 PROBE_S = 0.25
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# gRPC's own, which are no addresses of the web.
+# The schemes of gRPC. Other schemes, such as http, are refused.
 _SCHEMES = ("unix", "dns", "ipv4", "ipv6")
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _HEAD_BYTES = 9
@@ -30,8 +30,8 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
     """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else
     $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock.
 
-    Takes `unix:///path`, `unix:path`, a bare path, or host:port. ValueError for anything else, and for a socket path
-    that is too long.
+    Accepts `unix:///path`, `unix:path`, a bare path, and host:port. Raises ValueError for anything else, and for a
+    socket path that is too long.
     """
     target = target or environment.get("STATEWARD_TARGET")
     if not target:
@@ -54,7 +54,7 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
 
 
 def is_tcp(target: str) -> bool:
-    """Whether a target is no path."""
+    """Returns whether a target is an address of a network, not a path."""
     is_path = target.startswith("unix:") or ("/" in target and "://" not in target)
     return not is_path or target.startswith(("dns:", "ipv4:", "ipv6:"))
 
@@ -63,28 +63,28 @@ def _check_tcp(target: str) -> str:
     scheme, mark, rest = target.partition("://")
     if mark and scheme.lower() not in _SCHEMES:
         host = rest.partition("/")[0]
-        instead = f"; give {host}" if re.fullmatch(r"[^:]+:\d+", host) else ""
-        raise ValueError(f"{target} is a web address, and a daemon is dialled by unix:///path or host:port{instead}")
+        instead = host if re.fullmatch(r"[^:]+:\d+", host) else "unix:///path or host:port"
+        raise ValueError(f"{target} is a web address; give {instead}")
     if target.startswith(("dns:", "ipv4:", "ipv6:")):
         return target
     host, _, port = target.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"{target} names no port; give host:port, unix:///path, or a path with a /")
+        raise ValueError(f"{target} has no port; give host:port, unix:///path, or a path with a /")
     if not 0 < int(port) <= PORT_MAX:
-        raise ValueError(f"{target} names port {port}; ports go from 1 to {PORT_MAX}")
+        raise ValueError(f"{target} has port {port}; ports are 1 to {PORT_MAX}")
     return target
 
 
 def advice(target: str, said: str) -> str:
-    """What to do where no daemon answers: start one, unless none would listen there. `said` is what gRPC said."""
+    """Returns the advice to start a daemon, if one could listen there. `said` is gRPC's message."""
     if "before receiving SETTINGS" in said:
-        return "; something listens there, and does not answer as a daemon does"
+        return "; something listens there, but it does not answer as a daemon does"
     is_near = target.startswith("unix:") or target.rpartition(":")[0] in LOOPBACK
     return f"; start one with: stateward-sidecar --data-dir DIR --listen {target}" if is_near else ""
 
 
 def find_fault(target: str, said: str) -> str:
-    """What is wrong with a target for good; empty if a daemon may still come. `said` is what gRPC said."""
+    """Returns the lasting fault of a target; "" if a daemon may still start there. `said` is gRPC's message."""
     if target.startswith("unix://"):
         path = target.removeprefix("unix://")
         fault = _find_path_fault(path, said)
@@ -96,16 +96,16 @@ def _find_path_fault(path: str, said: str) -> str:
     try:
         found = Path(path).stat()
     except PermissionError:
-        return f"user {_user()} may not look into {Path(path).parent}; run as a user who may, or change its mode"
+        return f"user {_user()} has no access to {Path(path).parent}; run as a user who has, or change its mode"
     except OSError:
         return ""
     if stat.S_ISDIR(found.st_mode):
-        return f"{path} is a directory; give the daemon's socket, which may be {Path(path, 'stateward.sock')}"
+        return f"{path} is a directory; give the path of the daemon's socket, such as {Path(path, 'stateward.sock')}"
     if not stat.S_ISSOCK(found.st_mode):
-        return f"{path} is a file and no socket; give the path of the daemon's socket"
+        return f"{path} is a file, not a socket; give the path of the daemon's socket"
     if "permission denied" in said.lower():
         owner, mode = f"user {found.st_uid} and group {found.st_gid}", stat.S_IMODE(found.st_mode)
-        return f"user {_user()} may not use {path}: it is for {owner} (mode {mode:04o}); run as one of them"
+        return f"user {_user()} may not use {path}: it belongs to {owner} (mode {mode:04o}); run as one of them"
     return ""
 
 
@@ -114,18 +114,18 @@ def _user() -> int:
 
 
 def _find_protocol_fault(target: str, said: str) -> str:
-    """Asks who answers, where gRPC met something that does not speak its protocol."""
+    """Asks the peer what it is, if gRPC found that it does not speak HTTP/2."""
     if "HTTP/2" not in said and "wrong version" not in said.lower():
         return ""
     with suppress(OSError, ValueError), _dial(target) as probe:
         probe.sendall(_PREFACE)
         answer = probe.recv(_HEAD_BYTES)
         if answer.startswith((b"HTTP/", b"<")):
-            return f"{target} is a web server, and no stateward daemon"
+            return f"{target} is a web server, not a stateward daemon"
         if answer and answer[0] in _TLS_RECORDS:
             return f"{target} speaks TLS; give the client credentials"
         if len(answer) == _HEAD_BYTES and answer[3] != _SETTINGS:
-            return f"{target} does not speak gRPC: it is no stateward daemon"
+            return f"{target} does not speak gRPC, so it is not a stateward daemon"
     return ""
 
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Lock:
-    """A lock that its task may take again, as `threading.RLock` is for threads."""
+    """A reentrant lock for tasks, as `threading.RLock` is for threads."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -35,22 +35,22 @@ class Lock:
 
 
 class Alarm:
-    """Wakes one waiter. May be set from any thread."""
+    """Wakes one waiter. Any thread may set it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self) -> None:
-        """Ends the wait that is under way, or the next one."""
+        """Ends the current wait, or the next one."""
         if self._loop is None:
             self._event.set()
             return
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, seconds: float) -> bool:
-        """Waits until the alarm is set, or so many seconds are over. Returns whether it was set, and clears it."""
+        """Waits until the alarm is set, for at most this many seconds. Returns whether it was set, and clears it."""
         self._loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout(None if seconds == float("inf") else seconds):
@@ -61,26 +61,26 @@ class Alarm:
 
 
 class Background:
-    """Something that runs beside the agent, until it returns."""
+    """A task that runs beside the agent."""
 
     def __init__(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.create_task(run(), name=name)
 
     async def ended(self) -> None:
-        """Waits for its end."""
+        """Waits until it has ended."""
         await self._task
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of the caller."""
+    """Returns the event loop of the caller."""
     return asyncio.get_running_loop()
 
 
 async def awaited(found: Awaitable[T]) -> T:
-    """What something to be awaited comes to."""
+    """Awaits it."""
     return await found
 
 
 async def settled(found: Awaitable[T] | T) -> T:
-    """What a function of the caller's returned, awaited if it can be."""
+    """Returns what a function of the caller returned, awaited if it is awaitable."""
     return await found if inspect.isawaitable(found) else found

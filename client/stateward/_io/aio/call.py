@@ -13,7 +13,7 @@ from stateward.errors import Internal, ServerUnavailable
 
 
 class WriterCall:
-    """The stream of a writer. A wait that is cancelled leaves it as it is: the next wait is for the same message."""
+    """The stream of a writer. If a wait is cancelled, the next one waits for the same message."""
 
     def __init__(self, session: SessionBase[Connection]) -> None:
         self._session = session
@@ -23,7 +23,7 @@ class WriterCall:
         connection.streams.add(self)
 
     async def put(self, message: Any) -> None:
-        """Sends a message; None = there will be no more. What fails shows at the next `take`."""
+        """Sends a message; None = there are no more. The next `take` raises the error of a failed `put`."""
         try:
             if message is None:
                 await self._stream.done_writing()
@@ -33,7 +33,7 @@ class WriterCall:
             pass
 
     async def take(self, seconds: float | None) -> Any:
-        """The next message, or END. Raises ServerUnavailable if none comes in so many seconds."""
+        """Returns the next message, or END. Raises ServerUnavailable if none comes within this many seconds."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._stream.read())
         done, _ = await asyncio.wait([self._reading], timeout=seconds)
@@ -48,7 +48,7 @@ class WriterCall:
         except grpc.RpcError as failure:
             found = explain(failure, self._session.settings)
             if isinstance(found, Internal) and not found.reason:
-                # gRPC's word for a write on a stream that had just broken; the daemon's own errors have a reason.
+                # gRPC says this of a write on a stream that has just broken. The daemon's errors have a reason.
                 raise ServerUnavailable("the writer's stream broke", code=found.code) from failure
             raise found from failure
         self._session.has_met_daemon = True
@@ -60,4 +60,4 @@ class WriterCall:
         if self._reading is not None:
             await asyncio.wait([self._reading])
             if not self._reading.cancelled():
-                self._reading.exception()  # it is known: the stream was ended
+                self._reading.exception()  # else asyncio logs that it was never retrieved

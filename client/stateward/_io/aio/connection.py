@@ -16,17 +16,17 @@ from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 CLOSE_S = 5.0
-"""How long calls may still take that are under way when an event loop ends, such as those of other generators."""
+"""How long calls that are under way when an event loop ends may still take, such as those of other generators."""
 
 
 class Connection:
-    """A channel of one process and one event loop. gRPC opens it with the first call."""
+    """A channel of one process and one event loop. gRPC connects with the first call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Open streams, which `close` ends."""
+        """The open streams. `close` ends them."""
         if settings.credentials is None:
             self._channel = grpc.aio.insecure_channel(settings.target, options=channel_options(settings))
         else:
@@ -34,8 +34,8 @@ class Connection:
                 settings.target, settings.credentials, options=channel_options(settings)
             )
         self._methods = bind_methods(self._channel)
-        # An event loop that ends, as that of `asyncio.run`, closes the asynchronous generators that were begun on it. A
-        # connection that is made after that, by another such generator, ends with this object.
+        # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
+        # another such generator makes a connection after that, the channel ends with this object.
         self._lifetime: Any = _lifetime(self._channel, self.streams)
         if not getattr(self._loop, "_asyncgens_shutdown_called", False):
             with suppress(StopIteration):
@@ -43,7 +43,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be made: neither `close` nor the end of the event loop has begun to close it."""
+        """Whether calls can be made: neither `close` nor the end of the event loop has started to close it."""
         return not (self._lifetime.ag_running or self._lifetime.ag_frame is None or self._loop.is_closed())
 
     async def pause(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class Connection:
         await asyncio.sleep(seconds)
 
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
-        """One attempt of a unary call; without a deadline of its own it has the client's."""
+        """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
             return await self._methods[method](request, timeout=timeout)
@@ -59,7 +59,7 @@ class Connection:
             raise explain(failure, self._settings) from failure
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """One attempt to write a blob. An error of whoever gives the bytes is raised as it is."""
+        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
         call = self._methods["WriteBlob"](timeout=upload_deadline_s(self._settings, content))
         try:
             try:
@@ -69,7 +69,7 @@ class Connection:
                         await call.write(WriteBlobRequest(data=part))
                 await call.done_writing()
             except asyncio.InvalidStateError:
-                pass  # it was answered already
+                pass  # the daemon has answered already
             return await call
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
@@ -77,26 +77,26 @@ class Connection:
             call.cancel()
 
     def open(self, method: str, request: Message) -> Any:
-        """A stream's call. Does not wait."""
+        """Starts a streaming call. Does not wait."""
         return self._methods[method](request)
 
     async def close(self) -> None:
-        """Ends the streams and the connection, from any event loop."""
+        """Ends the streams and the connection. Any event loop may call it."""
         if self._loop.is_running() and self._loop is not asyncio.get_running_loop():
             closing = asyncio.run_coroutine_threadsafe(self._lifetime.aclose(), self._loop)
-            with suppress(TimeoutError, asyncio.CancelledError):  # that loop is ending, and closes it itself
+            with suppress(TimeoutError, asyncio.CancelledError):  # that loop is ending and closes the connection itself
                 await asyncio.wait_for(asyncio.wrap_future(closing), 2 * CLOSE_S)
         elif not self._loop.is_closed():  # else the channel ends with this object
             await self._lifetime.aclose()
 
 
 async def _lifetime(channel: Any, streams: weakref.WeakSet[Any]) -> AsyncGenerator[None, None]:
-    """Closes a channel when the generator is closed. Has no reference to its Connection, which has one to it."""
+    """Closes a channel when the generator is closed. Has no reference to the Connection, which refers to it."""
     pid, loop = os.getpid(), asyncio.get_running_loop()
     try:
         yield
     finally:
-        if pid == os.getpid():  # a forked child never closes the channels of its parent
+        if pid == os.getpid():  # a forked child never closes the parent's channels
             for stream in list(streams):
                 await stream.close()
             await channel.close(CLOSE_S if loop is asyncio.get_running_loop() else None)
@@ -113,6 +113,6 @@ async def _each(content: Content) -> AsyncIterator[bytes]:
     def step() -> bytes | None:
         return next(iterator, None)
 
-    # A file is not read on the event loop.
+    # Files are read on another thread, so that they do not block the event loop.
     while (found := await asyncio.to_thread(step) if content.is_blocking else step()) is not None:
         yield found

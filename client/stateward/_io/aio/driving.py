@@ -1,4 +1,4 @@
-"""How the asyncio client carries out operations, and keeps up what must be renewed."""
+"""How the asyncio client carries out operations, and renews leases and claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
-    """Carries steps out until they return."""
+    """Carries out the steps of a generator, and returns its result."""
     try:
         step = next(steps)
         while True:
@@ -28,12 +28,14 @@ async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[An
         result: T = stop.value
         return result
     finally:
-        steps.close()  # of a task that was cancelled
+        steps.close()  # a task that was cancelled left it open
 
 
 async def keep_up(ended: Alarm, interval_s: float, renew: Callable[[], Awaitable[Any]], lost: type[E]) -> E | None:
-    """Renews something until the alarm is set, or the error says that it is lost: returns that error. A renewal that
-    fails otherwise is followed by the next one, so it outlives a daemon that is away for a moment."""
+    """Renews a lease or a claim until the alarm is set. Returns the error of type `lost` that ended it, or None.
+
+    After any other failure it renews again at the next interval: the daemon may be away for a moment only.
+    """
     while not await ended.wait(interval_s):
         try:
             await renew()

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class AsyncSession(SessionBase[Connection]):
-    """What the parts of an asyncio client need to reach the daemon."""
+    """How the parts of an asyncio client reach the daemon."""
 
     async def run(self, operation: Operation[T]) -> T:
-        """Carries out an operation, with retries."""
+        """Carries out an operation with retries."""
         return await drive(self.with_retries(operation), self.perform)
 
     async def perform(self, step: Call | Pause | Await) -> Any:
-        """Carries out one step of an operation, without retries."""
+        """Carries out one step of an operation without retries."""
         match step:
             case Upload():
                 answer = await self.connected().upload(step.request, step.content)  # type: ignore[arg-type]
@@ -45,15 +45,15 @@ class AsyncSession(SessionBase[Connection]):
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> AsyncStream[T]:
-        """A stream that is opened when it is first read."""
+        """Returns a stream that opens when it is first read."""
         return AsyncStream(self, self.reading(reader), until)
 
     def watch(self, reader: Reader[T]) -> AsyncStream[T]:
-        """A stream of events that happen from now on."""
+        """Returns a stream of the events from now on."""
         return watching(self.open(reader))
 
     async def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> AsyncIterator[T]:
-        """Reads a list page by page: `read` takes the request, and moves its page token on."""
+        """Yields the items of a list, page by page. `read` takes the request and sets its next page token."""
         while True:
             for item in await self.run(read(request)):
                 yield item
@@ -76,7 +76,7 @@ class AsyncSession(SessionBase[Connection]):
 
 
 class AsyncThreadBlobs:
-    """Reads the blobs of a thread, for the states that name them."""
+    """Reads the blobs of a thread, for states that refer to them."""
 
     is_async = IS_ASYNC
 

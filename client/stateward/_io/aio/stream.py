@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class AsyncStream(Generic[T]):
-    """What a stream brings, one by one. Opened by `async with` or by the first step of `async for`.
+    """An asynchronous iterator over the items of a stream. `async with` opens it, or the first step of `async for`.
 
-    Waiting for the next item may be cancelled, as `asyncio.wait_for` does, and begun again: nothing is lost. `until` is
-    a time of `time.monotonic()` at which the stream ends by itself.
+    A wait for the next item may be cancelled, as `asyncio.wait_for` does, and repeated: no item is lost. The stream
+    ends by itself at `until`, a time of `time.monotonic()`.
     """
 
     def __init__(self, session: SessionBase[Connection], reading: Reading[T], until: float | None = None) -> None:
@@ -65,7 +65,7 @@ class AsyncStream(Generic[T]):
             async with limit:
                 return await drive(self._reading.next_message(), self._perform)
         except TimeoutError:
-            if not limit.expired():  # it is the stream's own, such as DeadlineExceeded
+            if not limit.expired():  # the stream raised it, such as DeadlineExceeded
                 raise
             await self.close()
             return False
@@ -90,7 +90,7 @@ class AsyncStream(Generic[T]):
     async def _read(self) -> Any:
         try:
             message = await self._call.read()
-        except asyncio.CancelledError:  # of the call by `close`, or of this task
+        except asyncio.CancelledError:  # `close` cancelled the call, or somebody this task
             if self._closed.is_set() and not _is_being_cancelled():
                 return END
             raise

@@ -1,4 +1,4 @@
-"""Calling tools from an event loop. `blocking.tools` is the pair of this file."""
+"""Calling tools on an event loop. `blocking.tools` is the pair of this file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Tool = Callable[..., Awaitable[R] | R]
-"""A function that an effect calls: a coroutine function, or a plain one."""
+"""A function that an effect calls: a coroutine function or a plain one."""
 Reducer = Callable[[R, Any], Awaitable[R] | R]
 """A function that folds an entry of a log into a value."""
 
 
 class Decorator:
-    """Makes a coroutine function that carries out `start(fn, args, kwargs, tools)` instead of calling `fn`."""
+    """Turns `fn` into a coroutine function that carries out `start(fn, args, kwargs, tools)`."""
 
     def __init__(self, session: AsyncSession, start: Callable[[Any, Any, Any, Tools], Operation[Any]]) -> None:
         self._session = session
@@ -47,14 +47,15 @@ class Decorator:
 
 
 def tools_of(session: AsyncSession) -> Tools:
-    """How functions are called for a session."""
+    """Returns how functions are called for a session."""
     return AwaitedTools(session.run)
 
 
 class AwaitedTools:
-    """On the event loop, plain functions on a thread of their own, so that they do not hold it. Renews from a task.
+    """Calls coroutine functions on the event loop, and plain functions on a thread, so that they do not block the loop.
 
-    A plain function cannot be cancelled: its claim is renewed until it has ended, so that nobody calls it meanwhile.
+    A task renews the claim. A plain function cannot be cancelled: its claim is renewed until it has ended, so that
+    nobody else calls it meanwhile.
     """
 
     def __init__(self, run: Callable[[Operation[None]], Awaitable[None]]) -> None:
@@ -71,24 +72,24 @@ class AwaitedTools:
         try:
             result = tool() if tool.is_async else await asyncio.to_thread(working)
             return Outcome(EffectState.DONE, await result if inspect.isawaitable(result) else result)
-        except Exception as error:  # noqa: BLE001  raised on, when it is recorded
+        except Exception as error:  # noqa: BLE001  raised again once it is recorded
             return Outcome.of(error)
         finally:
             working.when_over(renewal.cancel)
 
 
 class _OnThread:
-    """A function that is called on another thread, or not at all any more. Made on the event loop."""
+    """A function that is called on another thread, unless its caller is gone before. Made on the event loop."""
 
     def __init__(self, tool: ToolCall) -> None:
         self._tool = tool
         self._loop = asyncio.get_running_loop()
-        self._turn = threading.Lock()  # who takes it first decides whether the function is called
+        self._turn = threading.Lock()  # whoever takes it first decides whether the function is called
         self._ended = self._loop.create_future()
 
     def __call__(self) -> Any:
         if not self._turn.acquire(blocking=False):
-            return None  # nobody waits for it any more
+            return None  # its caller is gone
         try:
             return self._tool()
         finally:
@@ -96,7 +97,7 @@ class _OnThread:
                 self._loop.call_soon_threadsafe(self._ended.set_result, None)
 
     def when_over(self, call: Callable[[], Any]) -> None:
-        """Calls it, on the event loop, once the function does not run and will not."""
+        """Calls `call` on the event loop once the function has ended, or will not be called any more."""
         if self._turn.acquire(blocking=False) or self._ended.done():
             call()
         else:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Lock:
-    """A lock that its thread may take again."""
+    """A reentrant lock for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -27,46 +27,46 @@ class Lock:
 
 
 class Alarm:
-    """Wakes one waiter. May be set from any thread."""
+    """Wakes one waiter. Any thread may set it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def set(self) -> None:
-        """Ends the wait that is under way, or the next one."""
+        """Ends the current wait, or the next one."""
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits until the alarm is set, or so many seconds are over. Returns whether it was set, and clears it."""
+        """Waits until the alarm is set, for at most this many seconds. Returns whether it was set, and clears it."""
         is_set = self._event.wait(min(seconds, threading.TIMEOUT_MAX))
         self._event.clear()
         return is_set
 
 
 class Background:
-    """Something that runs beside the agent, until it returns."""
+    """A thread that runs beside the agent."""
 
     def __init__(self, name: str, run: Callable[[], Any]) -> None:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()
 
     def ended(self) -> None:
-        """Waits for its end."""
+        """Waits until it has ended."""
         self._thread.join()
 
 
 def running_loop() -> AbstractEventLoop | None:
-    """The event loop of the caller: there is none."""
+    """Returns None: a blocking client has no event loop."""
     return None
 
 
 def awaited(found: object) -> Any:
-    """Raises TypeError: this client awaits nothing."""
+    """Raises TypeError: a blocking client cannot await."""
     if isinstance(found, Coroutine):
-        found.close()  # else Python warns that nobody awaited it
+        found.close()  # else Python warns that it was never awaited
     raise TypeError("a coroutine function was given: use AsyncClient, or a plain function")
 
 
 def settled(found: T) -> T:
-    """What a function of the caller's returned."""
+    """Returns what a function of the caller returned."""
     return found

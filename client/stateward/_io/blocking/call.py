@@ -16,12 +16,12 @@ from stateward._io.session import SessionBase
 from stateward._operations.frames import END
 from stateward.errors import ServerUnavailable
 
-# Between two looks at calls whose answer is late.
+# The interval at which late answers are looked for.
 WATCH_S = 1.0
 
 
 class WriterCall:
-    """One stream: messages go through a queue to the thread on which gRPC takes them."""
+    """The stream of a writer. Messages go through a queue to the thread on which gRPC reads them."""
 
     def __init__(self, session: SessionBase[Connection]) -> None:
         self._session = session
@@ -35,16 +35,16 @@ class WriterCall:
         _watch(self)
 
     def put(self, message: Any) -> None:
-        """Sends a message; None = there will be no more."""
+        """Sends a message; None = there are no more."""
         self._messages.put(message)
 
     def take(self, seconds: float | None) -> Any:
-        """The next message, or END. Raises ServerUnavailable if none comes in so many seconds."""
+        """Returns the next message, or END. Raises ServerUnavailable if none comes within this many seconds."""
         self.late_at = time.monotonic() + seconds if seconds is not None else 0.0
         try:
             message = next(self._stream, END)
         except grpc.RpcError as failure:
-            # As with uploads: closing a channel whose peer died in the middle of a stream can crash the process.
+            # As with uploads: the process may crash when a channel is closed whose peer died during a stream.
             self._connection._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
             if self._is_late:
                 raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from failure
@@ -55,25 +55,25 @@ class WriterCall:
         return message
 
     def close(self) -> None:
-        """Ends the stream without waiting. The lease lives on for its term, unless the daemon saw the end before."""
+        """Ends the stream without waiting. The lease lasts until its term ends or the daemon notices the end."""
         if not self._is_closed:
             self._is_closed = True
             self._messages.put(None)
             self._stream.cancel()
 
     def look(self, now: float) -> None:
-        """Ends the stream where an answer is late."""
+        """Ends the stream if its answer is late."""
         if 0.0 < self.late_at < now:
             self._is_late = True
             self._stream.cancel()
 
 
 _calls: weakref.WeakSet[WriterCall] = weakref.WeakSet()
-_watchers: list[threading.Thread] = []  # at most one
+_watchers: list[threading.Thread] = []  # at most one thread
 
 
 def _watch(call: WriterCall) -> None:
-    """A blocking read of gRPC's has no limit of its own: a thread looks at all of them now and then."""
+    """Has late reads ended. gRPC's blocking read has no time limit, so one thread looks at all calls."""
     _calls.add(call)
     if not _watchers:
         _watchers.append(threading.Thread(target=_look, name="stateward-writers", daemon=True))
@@ -94,4 +94,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # they are the parent's
+    os.register_at_fork(after_in_child=_forget)  # they belong to the parent

@@ -19,13 +19,13 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 
 class Connection:
-    """A channel of one process. gRPC opens it with the first call."""
+    """A channel of one process. gRPC connects with the first call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.is_open = True
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Open streams, which `close` ends."""
+        """The open streams. `close` ends them."""
         if settings.credentials is None:
             self._channel = grpc.insecure_channel(settings.target, options=channel_options(settings))
         else:
@@ -36,7 +36,7 @@ class Connection:
         self._is_brittle = False
 
     def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
-        """One attempt of a unary call; without a deadline of its own it has the client's."""
+        """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
             return self._methods[method](request, timeout=timeout)
@@ -44,11 +44,11 @@ class Connection:
             raise explain(failure, self._settings) from failure
 
     def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """One attempt to write a blob. An error of whoever gives the bytes is raised as it is."""
+        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
         failures: list[BaseException] = []
         is_open = threading.Event()
 
-        def messages() -> Iterator[WriteBlobRequest]:  # on a thread of gRPC's
+        def messages() -> Iterator[WriteBlobRequest]:  # runs on a thread of gRPC
             yield WriteBlobRequest(begin=begin)
             is_open.wait()
             try:
@@ -74,33 +74,33 @@ class Connection:
             call.cancel()
 
     def upload_parts(self, method: str) -> Upload:
-        """Begins a call whose messages are sent one by one. Does not wait."""
+        """Starts a call whose messages are sent one by one. Does not wait."""
         return Upload(self, self._methods[method], self._settings)
 
     def note(self, failure: grpc.RpcError) -> None:
-        """Remembers that a daemon died in the middle of an upload."""
+        """Notes whether the daemon died in the middle of an upload."""
         self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
 
     def pause(self, seconds: float, wait: Callable[[float], Any] = time.sleep) -> None:
         """Waits while gRPC goes on connecting.
 
-        It works on that only while a call waits: with sleep alone the backoff before its next attempt passes during
-        calls that fail at once, and a daemon that was back after 0.4 s was found after 5. (A connectivity watch would
-        do too, but its thread dies loudly when the channel is closed.)
+        gRPC connects only while a call waits. With sleep alone, the backoff before its next attempt passes during calls
+        that fail at once: a daemon that was back after 0.4 s was found after 5 s. (A connectivity watch would do, too,
+        but its thread prints a traceback when the channel is closed.)
         """
         end = time.monotonic() + seconds
-        with suppress(grpc.RpcError, ValueError):  # ValueError: closed by another thread
+        with suppress(grpc.RpcError, ValueError):  # ValueError: another thread closed the channel
             self._methods["GetServerInfo"](GetServerInfoRequest(), timeout=seconds, wait_for_ready=True)
         wait(max(end - time.monotonic(), 0))
 
     def open(self, method: str, request: Message) -> Any:
-        """A stream's call. Does not wait."""
+        """Starts a streaming call. Does not wait."""
         return self._methods[method](request)
 
     def close(self) -> None:
-        """Ends the streams and the connection, but for one on which a daemon died in the middle of an upload.
+        """Ends the streams and the connection, except for a channel on which the daemon died during an upload.
 
-        gRPC 1.76 crashes the process, about once in two hundred times, where such a channel is closed.
+        gRPC 1.76 crashes the process about once in two hundred times when such a channel is closed.
         """
         self.is_open = False
         for stream in list(self.streams):
@@ -123,7 +123,7 @@ class Upload:
         self._call = method.future(iter(self._messages.get, None))
 
     def send(self, message: Message) -> None:
-        """Sends a message. Raises the error that the daemon answered meanwhile."""
+        """Sends a message. Raises the daemon's error if it has refused the call meanwhile."""
         while not self._call.done():
             with suppress(queue.Full):
                 self._messages.put(message, timeout=self.LOOK_S)
@@ -131,17 +131,17 @@ class Upload:
         self._result()
 
     def finish(self) -> Any:
-        """Ends the stream, and returns the answer."""
+        """Ends the stream and returns the answer."""
         self._put_end()
         return self._result()
 
     def cancel(self) -> None:
-        """Ends the call. After its answer it does nothing."""
+        """Cancels the call. Does nothing after the answer."""
         self._call.cancel()
         self._put_end()
 
     def _put_end(self) -> None:
-        """Also for the thread of gRPC's that waits for the next message."""
+        """Ends the messages, also for the thread of gRPC that waits for the next one."""
         while True:
             try:
                 self._messages.put(None, timeout=self.LOOK_S)
@@ -163,4 +163,4 @@ def _data(piece: bytes) -> WriteBlobRequest:
     return WriteBlobRequest(data=piece)
 
 
-_brittle_channels: list[Any] = []  # until the process ends
+_brittle_channels: list[Any] = []  # kept until the process ends

@@ -1,5 +1,5 @@
 # Generated from stateward/_io/aio/driving.py by client/generate.py. Do not edit.
-"""How the blocking client carries out operations, and keeps up what must be renewed."""
+"""How the blocking client carries out operations, and renews leases and claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
-    """Carries steps out until they return."""
+    """Carries out the steps of a generator, and returns its result."""
     try:
         step = next(steps)
         while True:
@@ -29,12 +29,14 @@ def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
         result: T = stop.value
         return result
     finally:
-        steps.close()  # of a task that was cancelled
+        steps.close()  # a task that was cancelled left it open
 
 
 def keep_up(ended: Alarm, interval_s: float, renew: Callable[[], Any], lost: type[E]) -> E | None:
-    """Renews something until the alarm is set, or the error says that it is lost: returns that error. A renewal that
-    fails otherwise is followed by the next one, so it outlives a daemon that is away for a moment."""
+    """Renews a lease or a claim until the alarm is set. Returns the error of type `lost` that ended it, or None.
+
+    After any other failure it renews again at the next interval: the daemon may be away for a moment only.
+    """
     while not ended.wait(interval_s):
         try:
             renew()

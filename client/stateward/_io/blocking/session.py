@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Session(SessionBase[Connection]):
-    """What the parts of a blocking client need to reach the daemon."""
+    """How the parts of a blocking client reach the daemon."""
 
     def run(self, operation: Operation[T]) -> T:
-        """Carries out an operation, with retries."""
+        """Carries out an operation with retries."""
         return drive(self.with_retries(operation), self.perform)
 
     def perform(self, step: Call | Pause | Await) -> Any:
-        """Carries out one step of an operation, without retries."""
+        """Carries out one step of an operation without retries."""
         match step:
             case Upload():
                 answer = self.connected().upload(step.request, step.content)  # type: ignore[arg-type]
@@ -46,15 +46,15 @@ class Session(SessionBase[Connection]):
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> Stream[T]:
-        """A stream that is opened when it is first read."""
+        """Returns a stream that opens when it is first read."""
         return Stream(self, self.reading(reader), until)
 
     def watch(self, reader: Reader[T]) -> Stream[T]:
-        """A stream of events that happen from now on."""
+        """Returns a stream of the events from now on."""
         return watching(self.open(reader))
 
     def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> Iterator[T]:
-        """Reads a list page by page: `read` takes the request, and moves its page token on."""
+        """Yields the items of a list, page by page. `read` takes the request and sets its next page token."""
         while True:
             for item in self.run(read(request)):
                 yield item
@@ -77,7 +77,7 @@ class Session(SessionBase[Connection]):
 
 
 class ThreadBlobs:
-    """Reads the blobs of a thread, for the states that name them."""
+    """Reads the blobs of a thread, for states that refer to them."""
 
     is_async = IS_ASYNC
 

@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """What a stream brings, one by one. Ends with `close`, which may be called from another thread.
+    """An iterator over the items of a stream. It ends with `close`, which any thread may call.
 
-    `until` is a time of `time.monotonic()` at which the stream ends by itself.
+    The stream ends by itself at `until`, a time of `time.monotonic()`.
     """
 
     def __init__(self, session: SessionBase[Connection], reading: Reading[T], until: float | None = None) -> None:
@@ -75,7 +75,7 @@ class Stream(Generic[T]):
             case Read():
                 return self._read()
             case Pause():
-                if self._until is not None:  # `close` cuts a read short, and no pause
+                if self._until is not None:  # `close` ends a read early, but no pause
                     step = Pause(min(step.seconds, max(self._until - time.monotonic(), 0.0)))
                 connection = self._session.connection
                 if connection is None:  # the client is being closed
@@ -91,7 +91,7 @@ class Stream(Generic[T]):
         self._call = connection.open(step.method, step.request)
         connection.streams.add(self)
         close_at_exit(self)
-        if self._closed.is_set():  # closed by another thread just now
+        if self._closed.is_set():  # another thread closed it meanwhile
             self._call.cancel()
 
     def _read(self) -> Any:
@@ -117,11 +117,11 @@ class Closes(Protocol):
 
 _open_streams: weakref.WeakSet[Closes] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_streams.clear)  # they are the parent's
+    os.register_at_fork(after_in_child=_open_streams.clear)  # they belong to the parent
 
 
 def close_at_exit(stream: Closes) -> None:
-    """Closes a stream that is still open when the interpreter exits, for which gRPC would wait for ever."""
+    """Sees to it that the stream is closed when the interpreter exits. gRPC would wait for an open one for ever."""
     _open_streams.add(stream)
 
 

@@ -1,4 +1,4 @@
-"""Calling tools in threads. `aio.tools` is the pair of this file."""
+"""Calling tools on threads. `aio.tools` is the pair of this file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Reducer = Callable[[R, Any], R]
 
 
 class Decorator:
-    """Makes a function that carries out `start(fn, args, kwargs, tools)` instead of calling `fn`. For a coroutine
-    function it makes a coroutine function."""
+    """Turns `fn` into a function that carries out `start(fn, args, kwargs, tools)`; a coroutine function into a
+    coroutine function."""
 
     def __init__(self, session: Session, start: Callable[[Any, Any, Any, Tools], Operation[Any]]) -> None:
         self._session = session
@@ -55,12 +55,12 @@ class Decorator:
 
 
 def tools_of(session: Session) -> Tools:
-    """How functions are called for a session."""
+    """Returns how functions are called for a session."""
     return BlockingTools(session.run)
 
 
 async def _run_on_loop(session: Session, operation: Operation[T]) -> T:
-    """Drives an operation of a blocking client from an event loop, for a decorated coroutine function."""
+    """Carries out an operation of a blocking client on an event loop, for a decorated coroutine function."""
     from stateward._io.aio.driving import drive  # noqa: PLC0415  costs gRPC's asyncio half
 
     async def perform(step: Any) -> Any:
@@ -70,7 +70,7 @@ async def _run_on_loop(session: Session, operation: Operation[T]) -> T:
 
 
 class BlockingTools:
-    """In this thread. Renews from another one."""
+    """Calls functions on this thread. Another thread renews the claim."""
 
     def __init__(self, run: Callable[[Operation[None]], None]) -> None:
         self._run = run
@@ -85,9 +85,9 @@ class BlockingTools:
             if inspect.iscoroutine(result):
                 result.close()
                 error = TypeError(f"{tool.fn!r} is a coroutine function: use AsyncClient, or the decorator")
-                return Outcome(EffectState.NEW, error=error)  # it has not begun
+                return Outcome(EffectState.NEW, error=error)  # it was not started
             return Outcome(EffectState.DONE, result)
-        except Exception as error:  # noqa: BLE001  raised on, when it is recorded
+        except Exception as error:  # noqa: BLE001  raised again once it is recorded
             return Outcome.of(error)
         finally:
             ended.set()
