@@ -137,7 +137,7 @@ def test_not_handed_over(thread, start):
         taker.take_handoff("report")
     thread.hand_over("editor", "or not")
     thread.save(thread.hydrate())
-    with pytest.raises(NoHandoff, match="went on"):
+    with pytest.raises(NoHandoff, match="has continued it"):
         taker.take_handoff("report")
     assert taker.take_handoff(to="editor") is None
     thread.update(lambda state: state.slots.__setitem__("handoff", "a slot of somebody's own"))

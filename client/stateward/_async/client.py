@@ -16,7 +16,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
-from stateward._operations import handoff, leases, migration_run, reading, saving, signals, threads
+from stateward._operations import handoff, leases, migration_run, reading, saving, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
@@ -163,9 +163,8 @@ class AsyncClient:
         restart of the daemon without gap or duplicate. Close the stream, or use it as a context manager.
         """
         ref = ThreadRef(self.namespace, "-", "")
-        return self._session.watch(
-            WatchReader(ref, after_sequence=None, after_cursor=after_cursor, include_diff=include_diff, labels=labels)
-        )
+        reader = WatchReader(ref, after_cursor=after_cursor, include_diff=include_diff, labels=labels)
+        return self._session.watch(reader)
 
     async def server_info(self) -> ServerInfo:
         """Returns the version, limits and features of the daemon."""
@@ -256,7 +255,7 @@ class AsyncClient:
         `info.question` and `info.wait_id` say what a thread waits for, and `info.pending_signals` counts the signals
         that its agent has not acknowledged.
         """
-        pages = ThreadList(signals.list_waiting(self.namespace, labels))
+        pages = ThreadList(threads.list_threads(self.namespace, status=Status.WAITING, labels=labels))
         return self._session.read_list(ThreadList.next_page, pages)
 
     def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> AsyncStream[Wake]:

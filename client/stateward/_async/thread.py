@@ -465,11 +465,11 @@ class AsyncThread:
 
     def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
         session = self._session
-        return effects.effect(self._ref, session.identity.to_proto(), plan, tools, session.settings.target)
+        return effects.effect(self._ref, session.holder.to_proto(), plan, tools, session.settings.target)
 
     def _cached(self, plan: CachePlan, tools: Tools) -> Operation[Any]:
         session = self._session
-        return caching.cached(self._ref, session.identity.to_proto(), plan, tools, session.settings.target)
+        return caching.cached(self._ref, session.holder.to_proto(), plan, tools, session.settings.target)
 
     # -- questions and signals ----------------------------------------------------------------------------------------
 

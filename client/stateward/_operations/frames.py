@@ -1,4 +1,4 @@
-"""The steps that a writer's stream is made of, and the saves on their way through it."""
+"""The steps of a writer's stream, and the saves that are under way on it."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ END: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Opens a stream, in place of the one before."""
+    """Opens a stream, and ends the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Sends a message on the open stream; None = there will be no more. What fails shows at the next Take."""
+    """Sends a message on the open stream; None = there are no more. The next Take raises the error of a failed Put."""
 
     message: writers.WriteRequest | None
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Waits for the next message for at most so many seconds. Answered with it, or END."""
+    """Waits for the next message for at most so many seconds. The answer is the message, or END."""
 
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Runs an operation. Answered with its result."""
+    """Runs an operation. The answer is its result."""
 
     operation: Operation[Any]
 
@@ -58,32 +58,31 @@ Steps = Generator[Step, Any, Any]
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """A save on its way."""
+    """A save that was sent, or is about to be sent, on a writer's stream."""
 
     number: int
     request: checkpoints.SaveRequest
     state: State
     size_bytes: int
     collected: Collected | None = None
-    """Set where the state is moved on by the answer; None = it was moved on already."""
+    """The changes, if the state moves to the new version with the answer; None = the state has moved already."""
     expected: Checkpoint | None = None
-    """Where it was moved on: what it becomes, as far as that is known before the answer."""
+    """The version that the state has moved to, as far as it is known before the answer; None = it has not moved."""
     checkpoint: Checkpoint | None = None
     error: StatewardError | None = None
     late: NotArchivedYet | None = None
     is_done: bool = False
 
     def result(self) -> Checkpoint:
-        """What was written. Raises what refused it, or NotArchivedYet."""
-        error = self.error or self.late
-        if error is not None:
+        """Returns the saved version. Raises the error that refused it, or NotArchivedYet."""
+        if error := self.error or self.late:
             raise error
         assert self.checkpoint is not None
         return self.checkpoint
 
 
 def message_of(frame: Frame) -> writers.WriteRequest:
-    """The message for a frame."""
+    """Returns the message for a frame."""
     message = writers.WriteRequest()
     item = message.save
     item.frame, item.awaited = frame.number, frame.collected is not None
@@ -92,7 +91,7 @@ def message_of(frame: Frame) -> writers.WriteRequest:
 
 
 def error_of(refused: writers.WriterRefused) -> StatewardError:
-    """The exception for a frame that was refused."""
+    """Returns the exception for a refused frame."""
     reason = refused.reason_name
     if not reason and refused.reason in error_reason_pb2.ErrorReason.values():  # an older daemon
         reason = error_reason_pb2.ErrorReason.Name(refused.reason).removeprefix("ERROR_REASON_")

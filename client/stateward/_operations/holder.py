@@ -1,8 +1,8 @@
-"""Who a client is to leases and claims: a name that outlives its process, and the process.
+"""The holder of leases and claims: a name that survives a restart, and an incarnation, which is one process.
 
-The daemon takes another incarnation of a name for the same agent after its death, and frees at once what the dead one
-held. So a name may never be seen with two incarnations that live: all clients of a process have the same one, a forked
-child has its own, and there a name that was given before the fork is not the child's but its parent's.
+If the daemon sees a name with another incarnation, it takes the earlier process for dead and frees its leases at once.
+So a name must never have two incarnations that live. All clients of a process have the same incarnation. A forked child
+has its own, and does not use a name that was given before the fork: that name belongs to its parent.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Holder:
-    """Two holders of one name and different incarnations are one agent before and after its death."""
+    """The holder of a lease. The same name with another incarnation is the same agent after a restart."""
 
     name: str
-    """Stays the same when the agent is started again, and is never used by two processes at a time."""
+    """Stays the same when the agent starts again. Two processes must not use it at the same time."""
     incarnation: str
-    """This process: random."""
+    """A random id of this process."""
 
     def to_proto(self) -> lease_pb2.Holder:
-        """The contract's message."""
+        """As the message that requests carry."""
         return lease_pb2.Holder(name=self.name, incarnation=self.incarnation)
 
     @classmethod
     def named(cls, name: str | None) -> Holder:
-        """This process under a name; without one its name is random too, so that nobody is taken for it."""
+        """Returns the holder for this process. Without a name it gets a random one, which no other process has."""
         return cls(name or f"unnamed-{_incarnation}", _incarnation)
 
 
 class Identity:
-    """The name that a client goes by; None = one that nobody else has: what it held is free when its term ends."""
+    """The name of a client; None = a random one, so that a restart has to wait for the end of the old term."""
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
@@ -55,14 +55,10 @@ class Identity:
 
     @property
     def name(self) -> str | None:
-        """The name, where this process was given one."""
+        """The name that was given in this process; None = none was."""
         return self._name if self._made_in == _incarnation else None
 
     @property
     def holder(self) -> Holder:
-        """The name, in this process."""
+        """The holder for this process."""
         return Holder.named(self.name)
-
-    def to_proto(self) -> lease_pb2.Holder:
-        """The contract's message."""
-        return self.holder.to_proto()

@@ -1,4 +1,4 @@
-"""Leases without I/O: taking, renewing and giving back the right to write a thread."""
+"""Leases, without I/O: to take, renew and give back the right to write a thread."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stateward.v1 import lease_service_pb2 as leases
 TERM_S, TERM_MAX_S = 30.0, 3600.0
 WAIT_MAX_S = 3600.0
 LOCKS = "locks/"
-"""What the names of the threads behind named locks begin with."""
+"""Prefix of the names of the threads behind named locks."""
 RENEWAL_SHARE = 0.3
 """A lease is renewed after this part of its term, so that two renewals may fail."""
 RELEASE_PATIENCE_S = 5.0
-"""For how long to try to give a lease back: it ends by itself."""
+"""The most time for giving a lease back; an unreleased lease ends with its term."""
 ANSWER_S = 10.0
-"""How much longer than the wait for a lease its call may take."""
+"""The deadline of a call that waits for a lease is this much longer than the wait."""
 OWNER_POLL_S = 0.5
-"""How often a thread that is on another machine is asked for: each time the daemon reads the bucket."""
+"""The pause between two requests for a thread that another sidecar holds: each makes the daemon read the bucket."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Who wants a lease, and how."""
+    """A request for a lease."""
 
     holder: Holder
     term_s: float = TERM_S
@@ -40,19 +40,19 @@ class Claim:
 
     @classmethod
     def of(cls, holder: Holder, term: Duration, wait: Duration, take_over: bool, create: ThreadOptions | None) -> Claim:
-        """From what a caller gave. Raises ValueError for a term or a wait that the daemon would refuse."""
+        """From the caller's options. Raises ValueError for a term or a wait that the daemon would refuse."""
         term_s = seconds(term, "term", least=1, most=TERM_MAX_S)
         return cls(holder, term_s, seconds(wait, "wait", most=WAIT_MAX_S), take_over, create)
 
 
 def owner_polls(claim: Claim) -> Backoff:
-    """When a thread that is on another machine is asked for again. The daemon itself waits for who holds the lease."""
+    """Returns the pauses between requests for a thread of another sidecar. For a held lease the daemon itself waits."""
     return Backoff(OWNER_POLL_S, OWNER_POLL_S, claim.wait_s)
 
 
 def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
-    """Takes the lease, or waits for it. Where it is not to be had in time, LeaseHeld; NotOwner where the thread is on
-    another machine."""
+    """Takes the lease, and waits for it if the claim says so. Raises LeaseHeld if it is not free in time, and NotOwner
+    if another sidecar still holds the thread then."""
     request = ref.about(
         leases.AcquireLeaseRequest,
         holder=claim.holder.to_proto(),
@@ -79,7 +79,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
 
 
 def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operation[Lease]:
-    """Begins the term anew. LeaseHeld where it was lost, also with its thread."""
+    """Starts the term of a lease again. Raises LeaseHeld if the lease is lost, also if its thread is deleted."""
     request = ref.about(leases.RenewLeaseRequest, token=token)
     try:
         return Lease.from_proto((yield Call("RenewLease", request, deadline_s)).lease)
@@ -88,9 +88,9 @@ def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operat
 
 
 def release(ref: ThreadRef, token: int) -> Operation[bool]:
-    """Gives it back, if the daemon can be reached. False where it was not held any more."""
+    """Gives the lease back. Returns False if it was not held any more, or if the call failed."""
     request = ref.about(leases.ReleaseLeaseRequest, token=token)
     try:
         return bool((yield Call("ReleaseLease", request, RELEASE_PATIENCE_S)).released)
     except StatewardError:
-        return False  # it ends by itself
+        return False  # the lease ends with its term

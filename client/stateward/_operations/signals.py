@@ -1,17 +1,15 @@
-"""Operations on signals: asking, sending, answering, and who waits; and the streams that tell of signals."""
+"""Operations on signals: to ask, send, answer and wait; and the readers of streams that report signals."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, TypedDict
-
-from google.protobuf.message import Message
+from typing import Any, TypedDict, Unpack
 
 from stateward import values
 from stateward._operations import listing, saving, threads
 from stateward._operations.saving import SaveOptions
-from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward._operations.steps import Call, Operation, ThreadRef, check_options, new_request_id, thread_error
 from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
 from stateward.handoff import handed_to
@@ -21,21 +19,20 @@ from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
 from stateward.v1 import thread_service_pb2 as pb
 
-# How often a thread that is waited for is looked at again: an answer may have reached the archive through another
-# sidecar, which no watch of this one tells.
+# How often a waiting client reads the thread again: an answer may reach the archive through another sidecar, and the
+# watch of this sidecar does not report it.
 LOOK_AGAIN_S = 30.0
-# What a look has even where less is left: with a timeout of 0 the answer that is there already is still found.
+# The least time for one such look: with a timeout of 0 an answer that is there already is still found.
 LOOK_S_MIN = 0.25
 PAGE_MAX = 1000
 
 
 def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, options: SaveOptions) -> Operation[str]:
     """Saves the state as WAITING, with a question. Returns the wait id."""
-    taken = options.keys() & {"status", "status_detail", "question"}
-    if taken:
-        raise TypeError(f"ask says {', '.join(sorted(taken))} itself")
+    if taken := options.keys() & {"status", "status_detail", "question"}:
+        raise TypeError(f"ask sets {', '.join(sorted(taken))} itself")
     if ref.branch != "main":
-        raise ValueError(f"branch {ref.branch!r} cannot ask: a thread waits for what the head of its branch main asks")
+        raise ValueError(f"branch {ref.branch!r} cannot ask: only the head of the branch main asks a thread's question")
     chosen = options.get("wait_id") or os.urandom(8).hex()
     asked: SaveOptions = {
         **options,
@@ -43,7 +40,7 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
         "status_detail": reason,
         "wait_id": chosen,
         "question": Question(prompt, schema),
-        # Also under the same wait id: an answer to what was asked before must not pass for one to this.
+        # The earlier question may have had the same wait id: its answer must not count for this question.
         "ack": [*(options.get("ack") or ()), *([state.answer] if state.answer is not None else [])],
     }
     yield from saving.save(ref, state, asked)
@@ -51,49 +48,40 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
 
 
 def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
-    """What no save acknowledged yet, oldest first."""
-    request = ref.about(service.ListSignalsRequest)
-    return list(map(Signal.from_proto, (yield Call("ListSignals", request)).signals))
+    """Returns the signals that no save has acknowledged yet, oldest first."""
+    response: service.ListSignalsResponse = yield Call("ListSignals", ref.about(service.ListSignalsRequest))
+    return list(map(Signal.from_proto, response.signals))
 
 
 class SignalOptions(TypedDict, total=False):
-    """What a signal can say besides its content. Everything is optional."""
+    """What a signal has besides its name and payload. Everything is optional."""
 
     sender: str
-    """The sender's name; the daemon does not prove it. At most 256 bytes."""
+    """The sender's name, at most 256 bytes. The daemon does not check it."""
     wait_id: str | None
-    """The question that is answered. None = no question, or for an answer the question that the thread asks now."""
+    """The question that the signal answers. None = no question; for an answer, the thread's present question."""
     durability: Durability | str | None
     """The level that must be reached before the daemon answers; None = the daemon's default."""
     request_id: str | None
-    """Give one if another process may send the same signal again. None = a new one for this call and all its
-    retries."""
+    """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
 
-def send(
-    ref: ThreadRef,
-    name: str,
-    payload: Any,
-    *,
-    sender: str = "",
-    wait_id: str | None = None,
-    durability: Durability | str | None = None,
-    request_id: str | None = None,
-) -> Operation[Signal]:
+def send(ref: ThreadRef, name: str, payload: Any, **options: Unpack[SignalOptions]) -> Operation[Signal]:
     """Adds a signal. Raises NotArchivedYet if the signal is stored, but less durably than asked."""
+    check_options(options, SignalOptions, "a signal")
     request = ref.about(
         service.SendSignalRequest,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
-        sender=sender,
-        wait_id=wait_id or "",
-        request_id=request_id or new_request_id(),
-        durability=choice_number(Durability, durability),
+        sender=options.get("sender"),
+        wait_id=options.get("wait_id"),
+        request_id=options.get("request_id") or new_request_id(),
+        durability=choice_number(Durability, options.get("durability")),
     )
     response: service.SendSignalResponse = yield Call(
         "SendSignal",
         request,
-        waits_for_owner=False,  # an agent at work may be silent for minutes, and keeps its thread
+        waits_for_owner=False,  # a working agent keeps its thread, and may save nothing for minutes
     )
     if response.durability < request.durability:
         raise NotArchivedYet(ref.thread, response.signal.sequence)
@@ -101,9 +89,9 @@ def send(
 
 
 def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = None, **options: Any) -> Operation[Signal]:
-    """Sends the answer to the thread's present question, after checking its form.
+    """Sends the answer to the question that the thread asks now, and checks its form first.
 
-    With a `wait_id` the daemon judges, which also knows a request that was answered before.
+    The daemon checks a given `wait_id`: only the daemon recognizes a request that it answered before.
     """
     info = yield from threads.get_thread(ref)
     if not wait_id:
@@ -116,7 +104,7 @@ def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = Non
 
 
 def check(question: Question, name: str, payload: Any) -> None:
-    """Raises AnswerRefused where the question wants something else. Who is asked may always refuse."""
+    """Raises AnswerRefused if the answer does not fit the question. A rejection always fits."""
     if name == REJECT:
         return
     if name == ANSWER:
@@ -129,14 +117,10 @@ def check(question: Question, name: str, payload: Any) -> None:
 
 
 def current_wait_id(info: ThreadInfo) -> str:
-    """What a thread waits for. StaleAnswer where that is nothing."""
+    """Returns the wait id of the question that a thread asks. Raises StaleAnswer if the thread asks nothing."""
     if info.status != Status.WAITING or not info.wait_id:
-        raise StaleAnswer(
-            f"thread {info.name!r} does not wait for an answer: its status is "
-            f"{info.status.name if isinstance(info.status, Status) else info.status or 'not known'}",
-            reason="STALE_ANSWER",
-            metadata={"thread": info.name},
-        )
+        status = info.status.name if isinstance(info.status, Status) else info.status or "not known"
+        raise _stale(info.name, f"does not wait for an answer: its status is {status}")
     _refuse_handoff(info.name, info.wait_id)
     return info.wait_id
 
@@ -144,58 +128,45 @@ def current_wait_id(info: ThreadInfo) -> str:
 def _refuse_handoff(thread: str, wait_id: str) -> None:
     taker = handed_to(wait_id)
     if taker is not None:
-        raise StaleAnswer(
-            f"thread {thread!r} asks nothing: it is handed to {taker!r}, and waits until that agent takes it",
-            reason="STALE_ANSWER",
-            metadata={"thread": thread},
-        )
+        raise _stale(thread, f"asks nothing: it is handed to {taker!r}, and waits until that agent takes it")
 
 
-def list_waiting(namespace: str, labels: Mapping[str, str] | None) -> pb.ListThreadsRequest:
-    """The request for the first page of threads that wait."""
-    return threads.list_threads(namespace, status=Status.WAITING, labels=labels)
+def _stale(thread: str, why: str) -> StaleAnswer:
+    return thread_error(StaleAnswer, thread, f"thread {thread!r} {why}", reason="STALE_ANSWER")
+
+
+def _withdrawn(ref: ThreadRef, wait_id: str) -> StaleAnswer:
+    return _stale(ref.thread, f"does not wait for {wait_id!r} any more: a newer version was saved in the meantime")
 
 
 def find_asked(ref: ThreadRef) -> Operation[str]:
-    """The wait id of the question that a thread asks now."""
+    """Returns the wait id of the question that a thread asks. Raises StaleAnswer if the thread asks nothing."""
     return current_wait_id((yield from threads.get_thread(ref)))
 
 
 def find_answer(ref: ThreadRef, wait_id: str) -> Operation[Signal | None]:
-    """The answer to a question, None = none yet. StaleAnswer where it is not asked any more."""
+    """Returns the answer to a question; None = none yet. Raises StaleAnswer if the thread asks it no longer."""
     found = answer_in((yield from list_signals(ref)), wait_id)
     if found is None:
         info = yield from threads.get_thread(ref)
         if info.status != Status.WAITING or info.wait_id != wait_id:
-            raise _withdrawn(ref.thread, wait_id)
+            raise _withdrawn(ref, wait_id)
     return found
 
 
 def no_answer(ref: ThreadRef, wait_id: str | None, timeout_s: float | None) -> TimeoutError:
-    """What is raised when the time is over; without a wait id even the question could not be read."""
+    """Returns the error for the end of the time; `wait_id` None = not even the question could be read."""
     what = f" to {wait_id!r}" if wait_id else ""
     return TimeoutError(f"thread {ref.thread!r} got no answer{what} within {timeout_s:g} s")
 
 
-def _withdrawn(thread: str, wait_id: str) -> StaleAnswer:
-    return StaleAnswer(
-        f"thread {thread!r} does not wait for {wait_id!r} any more: it was saved anew meanwhile",
-        reason="STALE_ANSWER",
-        metadata={"thread": thread},
-    )
-
-
 class AnswerReader(Reader[Signal]):
-    """The answer to one question, when it comes. StaleAnswer or ThreadNotFound where none can come any more."""
-
-    method = "Watch"
+    """Waits for the answer to one question. Raises StaleAnswer or ThreadNotFound once no answer can come any more."""
 
     def __init__(self, ref: ThreadRef, wait_id: str) -> None:
-        self._events = WatchReader(ref, after_sequence=None, after_cursor="", include_diff=False)
+        self._events = WatchReader(ref)
+        super().__init__("Watch", self._events.request())
         self._ref, self._wait_id = ref, wait_id
-
-    def request(self) -> Message:
-        return self._events.request()
 
     def take(self, message: pb.WatchResponse) -> list[Signal]:
         for event in self._events.take(message):
@@ -203,28 +174,23 @@ class AnswerReader(Reader[Signal]):
                 return [event.what]
             saved = event.checkpoint
             if saved is not None and saved.branch == "main" and saved.wait_id != self._wait_id:
-                raise _withdrawn(self._ref.thread, self._wait_id)
+                raise _withdrawn(self._ref, self._wait_id)
             if event.kind == "deleted":
-                raise ThreadNotFound(
-                    f"thread {self._ref.thread!r} was deleted", reason="THREAD_NOT_FOUND",
-                    metadata={"thread": self._ref.thread},
-                )  # fmt: skip
+                deleted = self._ref.thread
+                raise thread_error(
+                    ThreadNotFound, deleted, f"thread {deleted!r} was deleted", reason="THREAD_NOT_FOUND"
+                )
         return []
 
 
 class SignalReader(Reader[Wake]):
-    """Threads to which a signal comes, from when the stream was opened first on. What waited before is listed once."""
-
-    method = "Watch"
+    """Reports each thread to which a signal comes once the stream is open. `waiting` lists the earlier signals."""
 
     def __init__(self, namespace: str, labels: Mapping[str, str] | None) -> None:
         self._namespace, self._labels = namespace, labels
-        ref = ThreadRef(namespace, "-", "")
-        self._events = WatchReader(ref, after_sequence=None, after_cursor="", include_diff=False, labels=labels)
-        self._seen: set[str] = set()  # ids of signals that were listed, and that the watch may tell too
-
-    def request(self) -> Message:
-        return self._events.request()
+        self._events = WatchReader(ThreadRef(namespace, "-", ""), labels=labels)
+        super().__init__("Watch", self._events.request())
+        self._seen: set[str] = set()  # ids of signals that were listed, and that the watch may report too
 
     def take(self, message: pb.WatchResponse) -> list[Wake]:
         wakes = []
@@ -236,7 +202,7 @@ class SignalReader(Reader[Wake]):
         return wakes
 
     def waiting(self) -> Operation[list[Wake]]:
-        """What waits already. To be asked when the stream is open, so that nothing falls between the two."""
+        """Returns the threads that have signals already. Call it when the stream is open, or signals may be missed."""
         request = threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
         names = [each.name for each in (yield from listing.read_all(request)) if each.pending_signals]
         wakes: list[Wake] = []
@@ -244,7 +210,7 @@ class SignalReader(Reader[Wake]):
             try:
                 found = yield from list_signals(ThreadRef(self._namespace, name, ""))
             except ThreadNotFound:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             if found:
                 wakes.append(Wake(name, tuple(found)))
                 self._seen.update(each.id for each in found)

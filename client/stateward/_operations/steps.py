@@ -1,10 +1,10 @@
-"""What an operation is: something the client does, written once, without I/O, for both clients.
+"""What the client does, written once, without I/O, for both clients: the steps of operations.
 
-Operations are generators. They yield one step at a time (a `Call`, a `Pause`, an `Await`), get the answer sent in or
-the error thrown in, and return their result; `Client` and `AsyncClient` drive them with `with_retries` around. A write
-carries one request id for all its attempts, so that trying again is free.
+Operations are generators. They yield one step at a time (a `Call`, a `Pause` or an `Await`), receive its answer or its
+error, and return their result. `Client` and `AsyncClient` drive them, wrapped in `with_retries`. A write has the same
+request id in all its attempts, so that a retry does no harm.
 
-Here are the steps, and the pieces of requests that several operations share.
+This module also has the parts of requests that several operations share.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 R = TypeVar("R", bound=Message)
+E = TypeVar("E", bound=StatewardError)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of a unary call. Answered with its response."""
+    """One attempt of a unary call. The answer is its response."""
 
     method: str
     request: Message
     deadline_s: float | None = None
-    """How long it may take, and at most be tried again while the daemon is away; None = what the client was given."""
+    """The most time for the attempt, and for all retries while the daemon is away; None = the client's settings."""
     waits_for_owner: bool = True
-    """Whether it is tried again while another sidecar holds the thread and seems to be dead."""
+    """Whether the call is retried while another sidecar holds the thread and seems to be dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload(Call):
-    """One attempt to write a blob; `request` is the BlobBegin, and `content` what follows. Answered as WriteBlob."""
+    """One attempt to write a blob: `request` is the BlobBegin, `content` follows. The answer is that of WriteBlob."""
 
     content: Content = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Download(Call):
-    """One attempt to read a blob, or a range of it, as a whole. Answered with its bytes."""
+    """One attempt to read a blob, or a range of it. The answer is its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Waits."""
+    """Waits for a time."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Waits for something of the caller's; only AsyncClient can."""
+    """Waits for an awaitable of the caller. Only AsyncClient can do that."""
 
     awaitable: Awaitable[Any]
 
@@ -73,7 +74,7 @@ Operation = Generator[Call | Pause | Await, Any, T]
 def through(
     operation: Operation[T], perform: Callable[[Call | Pause | Await], Generator[Call | Pause | Await, Any, Any]]
 ) -> Operation[T]:
-    """The same operation, each step of which is done by `perform`: in another way, or with others around it."""
+    """Returns the same operation, with `perform` in place of each step: it may change the step or add others."""
     try:
         step = next(operation)
         while True:
@@ -87,23 +88,26 @@ def through(
         result: T = stop.value
         return result
     finally:
-        operation.close()  # an interrupted call must not leave its state marked as being saved
+        operation.close()  # an interrupted save must not leave its state marked as being saved
 
 
 def at_once(operation: Operation[T]) -> Operation[T]:
-    """The same operation, which does not wait for a thread that another sidecar holds."""
-    return through(operation, _perform_at_once)
+    """Returns the same operation, which does not wait for a thread that another sidecar holds."""
 
+    def perform(step: Call | Pause | Await) -> Operation[object]:
+        return (yield replace(step, waits_for_owner=False) if isinstance(step, Call) else step)
 
-def _perform_at_once(step: Call | Pause | Await) -> Operation[object]:
-    return (yield replace(step, waits_for_owner=False) if isinstance(step, Call) else step)
+    return through(operation, perform)
 
 
 def with_retries(
     operation: Operation[T], patience_s: Callable[[], float], owner_patience_s: Callable[[], float] = lambda: 0.0
 ) -> Operation[T]:
-    """The same operation, with each call tried again while the daemon is away, for at most so many seconds; and while
-    another sidecar holds its thread and is idle, until it is free, for at most `owner_patience_s()` seconds."""
+    """Returns the same operation with retries of its calls.
+
+    A call is retried while the daemon is away, for at most `patience_s()` seconds; and while another, idle sidecar
+    holds the thread, until the thread is free, for at most `owner_patience_s()` seconds.
+    """
 
     def perform(step: Call | Pause | Await) -> Operation[object]:
         retry = free = None
@@ -131,40 +135,40 @@ def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], fl
 
 
 class Held:
-    """The tokens of the leases that a handle holds on its thread: one may be taken while another is held."""
+    """The tokens of the leases that a handle holds on its thread. A second lease may be taken while one is held."""
 
     __slots__ = ("_tokens", "calls")
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self.calls = 0
-        """How many calls were made under a token: a writer sees by it that others may have saved meanwhile."""
+        """The number of calls that may have saved. A change tells a writer that others may have saved meanwhile."""
 
     @property
     def token(self) -> int:
-        """That of the one that was taken last; 0 = none."""
+        """The token of the lease that was taken last; 0 = none."""
         return self._tokens[-1] if self._tokens else 0
 
     def for_call(self) -> int:
-        """The token for a call that may save. Counts it."""
+        """Counts a call that may save, and returns the token for it."""
         self.calls += 1
         return self.token
 
     def take(self, token: int) -> None:
-        """From now on the handle writes under this one."""
+        """Makes this the token under which the handle writes."""
         self._tokens.append(token)
 
     def give_back(self, token: int) -> None:
-        """It writes under the one before, or none. Giving back again does nothing."""
+        """Returns to the token that was taken before, or to none. Giving back again does nothing."""
         if token in self._tokens:
             self._tokens.remove(token)
 
 
 class Migrating(Protocol):
-    """What operations need of `stateward.migrations.Migrations`."""
+    """The part of `stateward.migrations.Migrations` that operations use."""
 
     current: int
-    """The schema that this program works with."""
+    """The schema version of this program."""
 
     @property
     def unsaid(self) -> int: ...
@@ -178,39 +182,43 @@ class Migrating(Protocol):
 
 @dataclass(frozen=True)
 class ThreadRef:
-    """Names a branch of a thread. `at` is the version a branch starts from if it does not exist yet; None = empty."""
+    """Names a branch of a thread. A missing branch starts from version `at`; None = from the empty state."""
 
     namespace: str
     thread: str
     branch: str
     at: int | None = None
     blobs: BlobAccess | None = field(default=None, compare=False, repr=False)
-    """How the blobs of the thread are read, and what becomes one; None = nothing becomes one."""
+    """Reads the blobs of the thread, and says which values become blobs; None = no value does."""
     migrations: Migrating | None = field(default=None, compare=False, repr=False)
-    """Brings states of older schemas up to date as they are read; None = they stay as they are."""
+    """Migrates states of older schemas when they are read; None = they stay as they are."""
     ephemeral: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Names of slots, and prefixes that end in "/", that are never saved."""
     held: Held = field(default_factory=Held, compare=False, repr=False)
-    """The lease under which its handle writes; handles on other branches that are made from it share it."""
+    """The leases under which the handle writes. Handles on other branches that are made from it share them."""
 
     def about(self, kind: Callable[..., R], **fields: Any) -> R:
-        """A request about the thread, of this kind and with these fields."""
+        """Returns a request about the thread."""
         return kind(namespace=self.namespace, thread=self.thread, **fields)
 
     def on_branch(self, kind: Callable[..., R], **fields: Any) -> R:
-        """A request about the branch."""
+        """Returns a request about the branch."""
         return self.about(kind, branch=self.branch, **fields)
 
 
 def check_options(options: Mapping[str, Any], known: Any, what: str) -> None:
-    """Raises TypeError for an option that the TypedDict `known` has not."""
-    unknown = options.keys() - known.__optional_keys__
-    if unknown:
+    """Raises TypeError if an option is not in the TypedDict `known`."""
+    if unknown := options.keys() - known.__optional_keys__:
         raise TypeError(f"{what} has no option {', '.join(sorted(unknown))}")
 
 
+def thread_error(kind: type[E], thread: str, message: str, *, reason: str = "", **facts: str) -> E:
+    """Returns an error that names a thread among its facts."""
+    return kind(message, reason=reason, metadata={"thread": thread, **facts})
+
+
 def read_pages(read: Callable[[Any], Operation[list[T]]], request: Any) -> Operation[list[T]]:
-    """Everything that a list has: `read` takes the request, and moves its page token on."""
+    """Returns all items of a list. `read` takes the request, returns a page, and sets the next page token."""
     found = yield from read(request)
     while request.page_token:
         found = found + (yield from read(request))
@@ -218,7 +226,7 @@ def read_pages(read: Callable[[Any], Operation[list[T]]], request: Any) -> Opera
 
 
 def limited(operation: Operation[T], left_s: Callable[[], float]) -> Operation[T]:
-    """The same operation; each of its calls may take, and be tried again for, at most so many seconds."""
+    """Returns the same operation; each of its calls, with its retries, takes at most `left_s()` seconds."""
 
     def perform(step: Call | Pause | Await) -> Operation[object]:
         if isinstance(step, Call):
@@ -230,14 +238,14 @@ def limited(operation: Operation[T], left_s: Callable[[], float]) -> Operation[T
 
 
 def new_request_id() -> str:
-    """128 random bits."""
+    """Returns 128 random bits, in hexadecimal."""
     return os.urandom(16).hex()
 
 
 def version_ref(
     version: int | None, tag: str | None = None, checkpoint_id: str | None = None
 ) -> checkpoint_pb2.VersionRef | None:
-    """The reference that is given; None = none, which means the head. TypeError for more than one."""
+    """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one."""
     given = {"version": version, "tag": tag, "checkpoint_id": checkpoint_id}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) > 1:
@@ -248,7 +256,7 @@ def version_ref(
 def projection(
     slots: Iterable[str] | None, logs: Mapping[str, int | None] | Iterable[str] | None
 ) -> checkpoints.Projection | None:
-    """What is to be read of a state; None = all of it."""
+    """Returns which parts of a state are to be read; None = all of it."""
     if slots is None and logs is None:
         return None
     if isinstance(slots, str) or isinstance(logs, str):
@@ -259,7 +267,7 @@ def projection(
 
 
 def timestamp(time: datetime | None) -> Timestamp | None:
-    """The message for a time; a naive one is local, as everywhere in Python."""
+    """Returns the message for a time. A time without a time zone is local time, as everywhere in Python."""
     if time is None:
         return None
     stamp = Timestamp()

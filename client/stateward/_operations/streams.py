@@ -1,7 +1,7 @@
-"""Reading streams, without I/O: what to ask for next, what to make of a message, and when to open a stream again.
+"""Reading streams, without I/O: the request that opens a stream, the items of a message, and when to open it again.
 
-A `Reader` survives the daemon's restart: `request` always says where to go on. `Reading` drives one, as a generator of
-steps like an operation; `Stream` and `AsyncStream` carry the steps out.
+A `Reader` survives a restart of the daemon: `request` always continues where the reader is. `Reading` drives a reader
+as a generator of steps, as an operation does; `Stream` and `AsyncStream` carry the steps out.
 """
 
 from __future__ import annotations
@@ -32,34 +32,33 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """One stream that is read."""
+    """What one stream reads. Readers that can be resumed change their request with every message."""
 
-    method: str
+    def __init__(self, method: str, request: Any) -> None:
+        self.method = method
+        self._request = request
 
     def request(self) -> Message:
-        """What to ask for, from where the reader is."""
-        raise NotImplementedError
+        """Returns the request that opens the stream where the reader is."""
+        request: Message = self._request
+        return request
 
     def take(self, message: Any) -> list[T]:
-        """What a message brings."""
+        """Returns the items of a message."""
         raise NotImplementedError
 
     def can_resume(self) -> bool:
-        """Whether reopening the stream goes on without gap and duplicate."""
+        """Whether the stream can be opened again without a gap or a duplicate."""
         return True
 
 
 class ProgressReader(Reader[T]):
-    """Long work that is told of bit by bit. Once begun it is not taken up again: it would start anew."""
+    """The progress of long work. It is not resumed after the first message: the work would start from the beginning."""
 
     def __init__(self, method: str, request: Message, read: Callable[[Any], T]) -> None:
-        self.method = method
-        self._request = request
+        super().__init__(method, request)
         self._read = read
         self._begun = False
-
-    def request(self) -> Message:
-        return self._request
 
     def take(self, message: Any) -> list[T]:
         self._begun = True
@@ -70,25 +69,22 @@ class ProgressReader(Reader[T]):
 
 
 class WatchReader(Reader[Event]):
-    """Events of one thread, or of a namespace (thread "-")."""
-
-    method = "Watch"
+    """Events of one thread, or of all threads of a namespace (thread "-")."""
 
     def __init__(
         self,
         ref: ThreadRef,
         *,
-        after_sequence: int | None,
-        after_cursor: str,
-        include_diff: bool,
+        after_sequence: int | None = None,
+        after_cursor: str = "",
+        include_diff: bool = False,
         labels: Mapping[str, str] | None = None,
         slots: Iterable[str] = (),
         logs: Iterable[str] = (),
     ) -> None:
         if isinstance(slots, str) or isinstance(logs, str):
             raise TypeError("slots and logs take a list of names, not one name")
-        self._ref = ref
-        self._request = ref.about(
+        request = ref.about(
             threads.WatchRequest,
             after_sequence=after_sequence,
             after_cursor=after_cursor,
@@ -97,9 +93,7 @@ class WatchReader(Reader[Event]):
             slots=slots,
             logs=logs,
         )
-
-    def request(self) -> Message:
-        return self._request
+        super().__init__("Watch", request)
 
     def take(self, message: threads.WatchResponse) -> list[Event]:
         self._request.ClearField("after_sequence")
@@ -108,9 +102,7 @@ class WatchReader(Reader[Event]):
 
 
 class HistoryReader(Reader[HistoryEntry]):
-    """A line of versions."""
-
-    method = "ReadHistory"
+    """The versions of a branch."""
 
     def __init__(
         self,
@@ -122,21 +114,22 @@ class HistoryReader(Reader[HistoryEntry]):
         projection: checkpoints.Projection | None,
     ) -> None:
         direction = checkpoints.DIRECTION_NEWEST_FIRST if newest_first else checkpoints.DIRECTION_OLDEST_FIRST
-        self._request = ref.on_branch(
+        request = ref.on_branch(
             checkpoints.ReadHistoryRequest,
             version=version_ref(version),
             from_version=from_version,
             direction=direction,
             projection=projection,
         )
+        super().__init__("ReadHistory", request)
         self._ref = ref
         self._newest_first = newest_first
-        self._last = 0  # the version that was given last
+        self._last = 0  # the version that was returned last
         self._skipping = False
 
     def request(self) -> Message:
         self._skipping = self._last > 0
-        return self._request
+        return super().request()
 
     def take(self, message: checkpoints.ReadHistoryResponse) -> list[HistoryEntry]:
         version = message.checkpoint.version
@@ -144,7 +137,7 @@ class HistoryReader(Reader[HistoryEntry]):
             self._skipping = version != self._last
             return []
         if self._newest_first and not self._last:
-            self._request.version.version = version  # the head may have moved on when the stream is reopened
+            self._request.version.version = version  # the head may have moved by the time the stream is opened again
         self._last = version
         checkpoint, changes = Checkpoint.from_proto(message.checkpoint), changes_from_proto(message.diff)
         return [HistoryEntry(checkpoint, self._state(message), changes)]
@@ -161,14 +154,10 @@ class HistoryReader(Reader[HistoryEntry]):
 class BlobReader(Reader[bytes]):
     """The bytes of a blob, or of a range of it."""
 
-    method = "ReadBlob"
-
     def __init__(self, request: blobs.ReadBlobRequest) -> None:
-        self._request = blobs.ReadBlobRequest()
-        self._request.CopyFrom(request)
-
-    def request(self) -> Message:
-        return self._request
+        own = blobs.ReadBlobRequest()  # the caller's request stays as it is
+        own.CopyFrom(request)
+        super().__init__("ReadBlob", own)
 
     def take(self, message: blobs.ReadBlobResponse) -> list[bytes]:
         if not message.data:
@@ -180,13 +169,13 @@ class BlobReader(Reader[bytes]):
 
 
 def verify(namespace: str, thread: str) -> ProgressReader[VerifyProgress]:
-    """The progress of a verification."""
+    """Returns a reader of the progress of a verification."""
     request = admin.VerifyRequest(namespace=namespace, thread=thread)
     return ProgressReader("Verify", request, VerifyProgress.from_proto)
 
 
 def export(namespace: str, thread: str) -> ProgressReader[backup.ExportThreadResponse]:
-    """The parts of a thread, some in each message."""
+    """Returns a reader of the parts of a thread; each message has some of them."""
     request = backup.ExportThreadRequest(namespace=namespace, thread=thread)
     return ProgressReader("ExportThread", request, lambda message: message)
 
@@ -201,7 +190,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Reads the open stream. Answered with its next message, or END."""
+    """Reads the open stream. The answer is its next message, or END."""
 
 
 END: Final = object()
@@ -209,7 +198,7 @@ Steps = Generator[Open | Read | Pause, Any, bool]
 
 
 class Reading(Generic[T]):
-    """A stream in the course of being read: what has come and was not taken yet, and how it goes on."""
+    """A stream that is being read: `ready` holds the items that came and were not taken yet."""
 
     def __init__(self, reader: Reader[T], patience_s: Callable[[], float]) -> None:
         self.ready: deque[T] = deque()
@@ -219,7 +208,8 @@ class Reading(Generic[T]):
         self._is_open = False
 
     def next_message(self) -> Steps:
-        """Takes in the next message, opening the stream (again) where that is needed. False at its end."""
+        """Adds the items of the next message to `ready`; opens the stream first if it is not open. Returns False at the
+        end of the stream."""
         while not self.ended:
             try:
                 if not self._is_open:
@@ -228,7 +218,7 @@ class Reading(Generic[T]):
                 message = yield Read()
             except StatewardError as error:
                 self._is_open = False
-                if self.ended:  # closed meanwhile
+                if self.ended:  # closed in the meantime
                     break
                 delay_s = self._retry.delay_after(error) if self._reader.can_resume() else None
                 if delay_s is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypedDict, Unpack
+from typing import Any, NoReturn, SupportsIndex, TypedDict, Unpack
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -35,18 +35,18 @@ from stateward.models import (
 )
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
-from stateward.v1 import checkpoint_pb2
+from stateward.v1 import checkpoint_pb2, effect_service_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
-# Beyond the grace time: the daemon answers a little before the deadline with what it has done.
-DRAIN_MARGIN_S = 5.0
-# What a call may take where the daemon's own grace time counts, which is not known here.
-DRAIN_DEADLINE_S = 3600.0
 GRACE_MAX_S = 3600.0
+# The deadline of a drain is this much longer than its grace time: the daemon answers when the grace time ends.
+DRAIN_MARGIN_S = 5.0
+# The deadline of a drain with the daemon's own grace time, which the client does not know.
+DRAIN_DEADLINE_S = 3600.0
 
 
 class OptionChanges(TypedDict, total=False):
-    """Which options of a thread change. Options that are not given stay as they are; None clears an option."""
+    """Changes of a thread's options. Options that are not given stay as they are; None clears an option."""
 
     labels: Mapping[str, str] | None
     ttl: Duration | None
@@ -56,9 +56,8 @@ class OptionChanges(TypedDict, total=False):
 
 
 def get_thread(ref: ThreadRef) -> Operation[ThreadInfo]:
-    """What is known about the thread."""
-    response = yield Call("GetThread", ref.about(threads.GetThreadRequest))
-    return ThreadInfo.from_proto(response.thread)
+    """Returns what the daemon knows about the thread."""
+    return ThreadInfo.from_proto((yield Call("GetThread", ref.about(threads.GetThreadRequest))).thread)
 
 
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -70,7 +69,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 
 def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.ListThreadsRequest:
-    """The request for the first page. TypeError where one thing is said in two ways, or is not of its kind."""
+    """Returns the request for the first page. Raises TypeError for a filter of the wrong type, or one given twice."""
     check_options(filters, ThreadFilters, "a list of threads")
     given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     for name in given.keys() & _KINDS.keys():
@@ -98,7 +97,7 @@ def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.Li
 
 
 def since(updated_within: Duration | None, updated_after: datetime | None) -> datetime | None:
-    """The time that `updated_within` or `updated_after` says."""
+    """Returns the time that `updated_within` or `updated_after` gives; None = neither is given."""
     _require("updated_after", updated_after, datetime, "a datetime")
     if updated_within is None:
         return updated_after
@@ -113,7 +112,7 @@ def count_threads(
     updated_after: datetime | None,
     updated_before: datetime | None,
 ) -> Operation[dict[Status | int, int]]:
-    """How many threads have each status; those that none has are left out."""
+    """Returns the number of threads for each status that a thread has."""
     request = threads.CountThreadsRequest(
         namespace=namespace,
         updated_after=timestamp(since(updated_within, updated_after)),
@@ -133,7 +132,7 @@ def _said_twice(short: str, long: str) -> NoReturn:
 
 
 def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
-    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    """Returns a page, and sets the request's page token for the next one; an empty token = there is none."""
     page: threads.ListThreadsResponse = yield Call("ListThreads", request)
     request.page_token = page.next_page_token
     return list(map(ThreadInfo.from_proto, page.threads))
@@ -142,7 +141,7 @@ def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadIn
 def fork(
     ref: ThreadRef, new_thread: str, version: int | None, whole: bool, create: ThreadOptions | None
 ) -> Operation[ThreadInfo]:
-    """Copies one version, or the whole thread, to a new one."""
+    """Copies one version, or the whole thread, to a new thread."""
     request = ref.about(
         threads.ForkThreadRequest,
         branch="" if whole else ref.branch,
@@ -184,8 +183,11 @@ def delete(
     durability: Durability | str | None,
     local_only: bool,
 ) -> Operation[bool]:
-    """Whether there was a thread. To make a retry free, what is deleted is the uid that was seen first; but where only
-    this disk is meant, to look first could ask an archive that is away."""
+    """Deletes the thread. Returns whether there was one.
+
+    Without `missing_ok` it reads the uid first and deletes only the thread with that uid: if a retry finds the thread
+    missing, that is no error. With `local_only` it does not read: that could ask an archive that is away.
+    """
     request = ref.about(
         threads.DeleteThreadRequest,
         expected_version=expected_version,
@@ -201,7 +203,7 @@ def delete(
 
 
 def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadInfo]:
-    """Changes what is given, and clears what is given as None."""
+    """Changes the given options, and clears those that are given as None."""
     unknown = options.keys() - OptionChanges.__annotations__.keys()
     if unknown or not options:
         known = ", ".join(OptionChanges.__annotations__)
@@ -237,14 +239,14 @@ def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
 def wait_durable(
     ref: ThreadRef, what: Checkpoint | int, durability: Durability | str | None
 ) -> Operation[DurableResult]:
-    """Waits for a level."""
+    """Waits until a version, or a position in the journal, has a durability level."""
     request = _wait_request(ref, what)
     request.durability = choice_number(Durability, durability)  # type: ignore[assignment]
     return DurableResult.from_proto((yield Call("WaitDurable", request)))
 
 
 def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout: Duration | None) -> Operation[DurableResult]:
-    """Waits for a version, or a place in the journal, to be in the archive."""
+    """Waits until a version, or a position in the journal, is archived. Raises NotArchivedYet on timeout."""
     timeout_s = None if timeout is None else seconds(timeout, "timeout")
     checkpoint = what if isinstance(what, Checkpoint) else None
     return await_archived(ref, _wait_request(ref, what), timeout_s, checkpoint)
@@ -256,7 +258,7 @@ def await_archived(
     timeout_s: float | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Operation[DurableResult]:
-    """The same for what a request names; ``checkpoint``: the version that is meant."""
+    """Waits until the entry that a request names is archived. `checkpoint` is its version, for NotArchivedYet."""
     request.durability = checkpoint_pb2.DURABILITY_ARCHIVED
     late = NotArchivedYet(ref.thread, request.sequence, checkpoint, () if checkpoint is None else (checkpoint,))
     try:
@@ -268,18 +270,11 @@ def await_archived(
     return result
 
 
-class Answer(Protocol):
-    """What says of an entry whose it is, and which."""
-
-    @property
-    def uid(self) -> str: ...
-
-    @property
-    def digest(self) -> bytes: ...
+Written = Checkpoint | effect_service_pb2.BeginEffectResponse | effect_service_pb2.PutEffectsResponse
 
 
-def entry_of(ref: ThreadRef, answer: Answer, sequence: int) -> threads.WaitDurableRequest:
-    """Names the entry that an answer is about: after a takeover another one may stand at its place."""
+def entry_of(ref: ThreadRef, answer: Written, sequence: int) -> threads.WaitDurableRequest:
+    """Names the journal entry of an answer by its digest, too: after a takeover its position may have another entry."""
     return ref.about(threads.WaitDurableRequest, sequence=sequence, uid=answer.uid, digest=answer.digest)
 
 
@@ -292,17 +287,17 @@ def _wait_request(ref: ThreadRef, what: Checkpoint | int) -> threads.WaitDurable
 
 
 def server_info() -> Operation[ServerInfo]:
-    """What the daemon is and allows."""
+    """Returns the daemon's version, features and limits."""
     return ServerInfo.from_proto((yield Call("GetServerInfo", admin.GetServerInfoRequest())))
 
 
 def stats() -> Operation[Stats]:
-    """Counts and sizes of the daemon."""
+    """Returns counts and sizes of the daemon."""
     return Stats.from_proto((yield Call("GetStats", admin.GetStatsRequest())))
 
 
 def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:
-    """Begins draining, or ends it."""
+    """Starts to drain the daemon, or with `undo` stops it."""
     given = None if grace is None else span(grace, "grace", most=GRACE_MAX_S)
     request = admin.DrainRequest(undo=undo, grace=given)
     deadline_s = None if undo else DRAIN_DEADLINE_S if given is None else given.total_seconds() + DRAIN_MARGIN_S

@@ -1,4 +1,4 @@
-"""Calling somebody's function: what it is given, what became of it, and keeping its claim alive meanwhile."""
+"""Calls of a user's function: its arguments, its outcome, and the renewal of its claim while it runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stateward.effects import EffectState
 from stateward.errors import EffectUncertain
 
 KEY_PARAMETER = "idempotency_key"
-# So often within its term a claim is renewed: two renewals may fail.
+# A claim is renewed this many times within its term, so that two renewals may fail.
 RENEWALS_PER_TERM = 3
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function and what it is called with."""
+    """A function and its arguments."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -27,25 +27,27 @@ class ToolCall:
     def __call__(self) -> Any:
         try:
             return self.fn(*self.args, **self.kwargs)
-        except StopIteration as error:  # no future can hold one: whoever awaits the call would wait for ever
+        except StopIteration as error:  # a future cannot hold one: its awaiter would wait for ever
             raise RuntimeError("the tool raised StopIteration") from error
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.fn)
 
-    def takes_key(self) -> bool:
-        """Whether it has a parameter for the idempotency key that was not given."""
-        return KEY_PARAMETER in (_parameters(self.fn) or {}) and KEY_PARAMETER not in self.kwargs
-
     def with_key(self, key: str) -> ToolCall:
-        """The same, given the idempotency key where it takes it by name."""
-        return ToolCall(self.fn, self.args, {**self.kwargs, KEY_PARAMETER: key}) if self.takes_key() else self
+        """Returns the call with the idempotency key, if the function has a parameter for it that is not given yet."""
+        if KEY_PARAMETER in self.kwargs or KEY_PARAMETER not in (_parameters(self.fn) or {}):
+            return self
+        return ToolCall(self.fn, self.args, {**self.kwargs, KEY_PARAMETER: key})
 
 
 def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
-    """How `fn` is called with an idempotency key: by name where it has such a parameter, else as its only required
-    argument, else without, as where nothing is known of it. TypeError where it wants more, or is no function."""
+    """Returns a function that makes the call of `fn` from an idempotency key.
+
+    `fn` gets the key by name if it has such a parameter, otherwise as its only required argument. A function without
+    required parameters, or with unknown ones, does not get it. Raises TypeError if `fn` requires more, or cannot be
+    called.
+    """
     require_callable(fn, what)
     parameters = (_parameters(fn) or {}).values()
     if any(each.name == KEY_PARAMETER for each in parameters):
@@ -57,7 +59,7 @@ def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
 
 
 def spread(fn: Callable[..., Any], args: Any) -> ToolCall:
-    """`fn` called with arguments that stand in one value; one that is known to take nothing is called so."""
+    """Returns the call of `fn` with the arguments in `args`; without arguments if `fn` is known to take none."""
     require_callable(fn, "fn")
     parameters = _parameters(fn)
     if parameters is not None and not parameters:
@@ -68,7 +70,7 @@ def spread(fn: Callable[..., Any], args: Any) -> ToolCall:
 
 
 def bind_arguments(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[ToolCall, dict[str, Any]]:
-    """The call, and its arguments by name, however they were given and with defaults filled in."""
+    """Returns the call, and all its arguments by name, including defaults."""
     bound = inspect.signature(fn).bind(*args, **kwargs)
     bound.apply_defaults()
     return ToolCall(fn, args, kwargs), dict(bound.arguments)
@@ -78,7 +80,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """None = not known, as of some functions written in C."""
+    """Returns the parameters; None = unknown, as for some functions written in C."""
     try:
         return inspect.signature(fn).parameters
     except (TypeError, ValueError):
@@ -86,14 +88,14 @@ def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | Non
 
 
 def require_callable(fn: object, what: str) -> None:
-    """TypeError for what cannot be called."""
+    """Raises TypeError if `fn` cannot be called."""
     if not callable(fn):
         raise TypeError(f"{what} takes a function, not {fn!r}")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: DONE with a value, or another state with the error."""
+    """The outcome of a call: DONE with a value, or FAILED or UNCERTAIN with an error."""
 
     state: EffectState
     value: Any = None
@@ -106,14 +108,14 @@ class Outcome:
 
 
 class Tools(Protocol):
-    """Calls functions under a claim: `renew()` begins its term anew, and is called every `interval_s` seconds.
+    """Calls functions under a claim, and renews the claim with `renew()` every `interval_s` seconds.
 
-    A renewal that fails is followed by the next one, unless the claim is lost: completing it will tell. So it outlives
-    a daemon that is away for less than its term.
+    After a failed renewal the next one follows, so the claim survives a daemon that is away for less than the term.
+    If the claim is lost, the renewals end, and the completion of the effect raises ClaimLost.
 
-    KeyboardInterrupt, SystemExit and cancellation pass: nobody knows what the tool did, and the claim stays as it is.
+    KeyboardInterrupt, SystemExit and cancellation propagate: nobody knows what the tool did, and the claim stays.
     """
 
     def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
-        """Calls it."""
+        """Calls the tool and returns its outcome."""
         ...

@@ -211,7 +211,7 @@ class BeforeStep:
         name, key, term = named
         term_s = seconds(term, "term")
         self._session = session
-        self._step = RiskyStep(ref, session.identity.to_proto(), session.settings.target, name, key or name, term_s)
+        self._step = RiskyStep(ref, session.holder.to_proto(), session.settings.target, name, key or name, term_s)
         self._save = save
         self._check = check
         self._lock = lock

@@ -297,7 +297,7 @@ def test_forked_children_are_somebody_else():
 
 def test_a_lost_answer(bank):
     """A claim whose answer was lost is asked for again by the same id; asking who is at it takes a new one."""
-    identity = holders.Identity().to_proto()
+    identity = holders.Identity().holder.to_proto()
     tools = BlockingTools(lambda operation: None)
     steps = with_retries(
         effects.effect(ThreadRef("n", "t", "main"), identity, plan("k", bank.pay, {}), tools), lambda: 60.0
