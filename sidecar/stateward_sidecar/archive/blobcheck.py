@@ -1,4 +1,4 @@
-"""Whether the archive has a thread's blobs, and whether they can be opened."""
+"""Checks that the archive has the blobs of a thread, and that they can be opened."""
 
 from __future__ import annotations
 
@@ -21,24 +21,28 @@ from stateward_sidecar.errors import Corrupt
 def find_missing_blobs(
     fetcher: CountedFetcher, place: Place, image: ThreadImage, sizes: Mapping[str, int]
 ) -> Iterator[tuple[BlobRow, Flaw]]:
-    """Blobs that the image names, and that are not there as they were put. ``sizes``: what was listed."""
+    """Yields the blobs of the image that are missing in the archive or have the wrong size.
+
+    ``sizes``: size of each listed object, by name. Raises ArchiveUnavailable.
+    """
     for row in image.blobs:
         key = place.blob(row.record.blob_id)
         size = sizes.get(key)
         if size is None:
             try:
-                fetcher.range(key, 0, 1)  # it may be newer than the listing
+                fetcher.range(key, 0, 1)  # the blob may be newer than the listing
             except ObjectNotFound:
                 yield row, Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
         elif size != row.record.stored_bytes:
-            message = f"the blob {key} has {size} bytes in the archive, and {row.record.stored_bytes} were put"
+            message = f"the blob {key} has {size} bytes in the archive, but {row.record.stored_bytes} were uploaded"
             yield row, Flaw(message, sequence=row.sequence)
 
 
 def reread_blob(
     fetcher: CountedFetcher, place: Place, cipher: Cipher, uid: bytes, row: BlobRow
 ) -> Iterator[Flaw | None]:
-    """Opens a blob segment by segment; None = only progress. Raises ArchiveUnavailable."""
+    """Opens a blob segment by segment. Yields None after each segment, and ends with a flaw if the blob is missing or
+    damaged. Raises ArchiveUnavailable."""
     key = place.blob(row.record.blob_id)
     try:
         for _ in _open_all(fetcher, key, BlobCipher(cipher, uid, row.record.blob_id), row.record):
@@ -58,4 +62,4 @@ def _open_all(fetcher: CountedFetcher, key: str, cipher: BlobCipher, record: Blo
         digest.update(cipher.open_segment(number, fetcher.range(key, start, end - start), record.size_bytes))
         yield
     if digest.digest() != record.sha256:
-        raise Corrupt("a blob does not have the SHA-256 that its thread names")
+        raise Corrupt("the bytes of the blob do not match the SHA-256 in its thread")

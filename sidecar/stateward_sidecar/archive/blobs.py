@@ -1,7 +1,7 @@
-"""Blobs between this disk and the bucket: sealed files, as they lie on disk.
+"""Uploads and fetches blobs: sealed files, byte for byte as on disk.
 
-A blob's object is there before any HEAD names the entry that completed it, and so before any version names the blob.
-It is fetched when somebody reads it. Its name is random and used once.
+A blob is uploaded before HEAD names the entry that completed it, and so before any archived version names the blob. It
+is fetched when it is read or restored. Its object name is random and used once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PART_BYTES = 8 << 20
 
 
 class BlobCarrier:
-    """Runs on the archive's threads."""
+    """Uploads, fetches and deletes blobs. Runs on the archive's threads."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
     def upload(self, hold: Hold, thread: Thread, shipments: Iterable[Shipment]) -> None:
-        """Puts the blobs that entries completed. One that was collected since is named by no version: left out."""
+        """Uploads the blobs that entries completed. Skips a blob whose file is gone: it was collected since."""
         desk, identity = self._desk, thread.identity
         headers = [header for shipment in shipments for header in shipment.headers]
         for blob_id in desk.outbox.blob_ids(thread, headers):
@@ -35,7 +35,10 @@ class BlobCarrier:
                 hold.blobs.add(blob_id)
 
     def fetch(self, name: Name, blob_id: bytes) -> None:
-        """Brings a blob to this disk. Raises Corrupt where the archive has it no more, DiskFull, ArchiveUnavailable."""
+        """Fetches a blob to this disk, unless it is here.
+
+        Raises Corrupt if the archive does not have it, and DiskFull, ArchiveUnavailable, ThreadNotFound.
+        """
         desk = self._desk
         with desk.locks.of((*name, blob_id)):
             with desk.context.engine.read() as txn:
@@ -54,7 +57,7 @@ class BlobCarrier:
                 raise
 
     def delete(self, place: Place, blob_ids: Iterable[bytes]) -> None:
-        """Removes objects of blobs that nobody names."""
+        """Deletes the objects of blobs that nothing names any more."""
         for blob_id in blob_ids:
             self._desk.wire.delete(place.blob(blob_id))
 
@@ -73,6 +76,6 @@ class BlobCarrier:
 
     @staticmethod
     def _origin(thread: Thread) -> str:
-        """An orphan's blobs lie where its thread's do."""
+        """Returns the name whose place has the thread's blobs. For an orphan, that is the thread it comes from."""
         row = thread.archive
         return row.orphan_of if row is not None and row.orphan_of else thread.name

@@ -1,4 +1,4 @@
-"""Reading for commands: the same as for hydrates, with the bytes counted for whoever watches the progress."""
+"""Reads for commands. Works like ``Fetcher``, and counts the bytes, so that commands can report progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 
 
 class CountedFetcher(Fetcher):
-    """Safe to share between threads."""
+    """Counts the bytes that it reads. Safe to share between threads."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
@@ -22,17 +22,17 @@ class CountedFetcher(Fetcher):
         self.read_bytes = 0
 
     def object(self, place: Place, ref: ObjectRef) -> bytes:
-        """The bytes of an object, which are those that were named. Raises Corrupt, ArchiveUnavailable."""
+        """Returns the bytes of an object, after checking length and hash. Raises Corrupt, ArchiveUnavailable."""
         return self._object(place, ref)
 
     def range(self, key: str, offset: int, length: int) -> bytes:
-        """A part of an object. Raises ObjectNotFound, ArchiveUnavailable."""
+        """Returns a part of an object, unchecked. Raises ObjectNotFound, ArchiveUnavailable."""
         data = self._wire.get_range(key, offset, length)
         self._count(len(data))
         return data
 
     def chain(self, place: Place, head: ArchiveHead) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
-        """HEAD's indexes, newest first. Raises Corrupt, ArchiveUnavailable."""
+        """Yields reference and content of HEAD's indexes, newest first. Raises Corrupt, ArchiveUnavailable."""
         at = head.index if head.HasField("index") else None
         while at is not None:
             index = open_index(at, self._object(place, at))

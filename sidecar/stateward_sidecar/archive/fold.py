@@ -1,6 +1,7 @@
-"""Keeping HEAD small: older references go into an index, small packs become a large one.
+"""Keeps HEAD small: moves older references into an index, and merges small packs into a larger one.
 
-Part of a ship: what is made here is put before the HEAD that names it, and what it replaces is garbage from then on.
+Part of a ship. New objects are written before the HEAD that names them. From that HEAD on, the packs that were merged
+are garbage.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.store.outbox import Moment
 from stateward_sidecar.telemetry import log
 
+# HEAD is folded above the first number of references. If more than the second number are left, that is only logged.
 OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
-# A pack that is merged of small ones.
+# The most bytes of entries that are joined into one pack.
 MERGED_BYTES_MAX = 4 << 20
 
 
 def discard(head: ArchiveHead, ref: ObjectRef) -> None:
-    """Notes what no HEAD names from this one on; it is deleted when no reader can follow an older one any more."""
+    """Records that HEAD no longer names an object. A later ship deletes it, once no reader follows an older HEAD.
+
+    If HEAD has no room for the record, the object stays until ``stateward archive gc`` finds it.
+    """
     if len(head.garbage) < GARBAGE_MAX:
         head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
 
 
 def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow]) -> None:
-    """Keeps HEAD small: older references go into an index, and where all are new, small packs into a large one."""
+    """Moves older references into an index. If too many are left, merges small packs."""
     if len(head.objects) <= OBJECTS_SOFT_MAX:
         return
     thread = moment.thread
@@ -69,7 +74,7 @@ def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequen
 
 
 def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
-    """Joins the oldest small packs into one, read from this disk."""
+    """Replaces the oldest run of consecutive small packs by one pack. Reads the entries from this disk."""
     thread = moment.thread
     packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
     chosen: list[ObjectRef] = []

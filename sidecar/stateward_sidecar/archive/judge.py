@@ -1,15 +1,18 @@
-"""What a HEAD that was read means for the thread on this disk. No I/O.
+"""Decides what a HEAD that was read means for the thread on this disk. No I/O.
 
-Identity is (sequence, digest), never a number alone, and who wrote is told by epoch and boot id, never by an etag or a
-clock.
+Entries are identified by sequence and digest, never by a number alone. The writer of a HEAD is identified by its epoch
+and boot id, never by an etag or a clock. Below, "another process" is one that does not belong to this disk, or that
+belongs to a copy of it.
 
-    MISSING        there is no HEAD, and there was one: it was removed behind our back
-    DELETED        the thread was deleted, and perhaps another one of its name was made
-    OURS           HEAD is an ancestor of what is here, or the same, and nobody took the thread: ship
-    BEHIND         HEAD is ahead, on what ought to be our own line (a disk that was restored from a copy): pull
-    TAKEN          another process took it, with all that is here: what is here is a copy now
-    FENCED         another process took it, and what is here has entries that are no history: set them aside
-    ROLLED_BACK    HEAD is older than what we know to be archived: ship nothing, and say so
+    MISSING        the thread had a HEAD, and somebody removed it
+    DELETED        the thread was deleted. Another thread may have its name now
+    OURS           no other process took the thread, and this disk has all entries of HEAD, perhaps more: ship
+    BEHIND         no other process took the thread, but HEAD has entries that this disk lacks, because the disk was
+                   restored from an older copy: fetch them
+    TAKEN          another process took the thread, and HEAD has all entries of this disk: this disk has a copy now
+    FENCED         this disk has entries that cannot become history, because another process took the thread, this disk
+                   was set back and wrote others, or the thread was made here without the archive: set them aside
+    ROLLED_BACK    HEAD is older than what was archived: ship nothing, and report it
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead
 
 
 class Verdict(Enum):
-    """See above."""
+    """The results, described above."""
 
     MISSING = "missing"
     DELETED = "deleted"
@@ -35,43 +38,43 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What is on this disk."""
+    """The thread on this disk."""
 
     uid: bytes
-    known: ArchiveHead  # HEAD as this sidecar last wrote or accepted it
+    known: ArchiveHead  # HEAD as this disk last wrote or accepted it; empty if it never did
     tip_sequence: int
-    floor_sequence: int  # older entries came from the archive, so they are its own
-    digest_at: Callable[[int], bytes]  # empty where the entry is not here
-    boots: frozenset[bytes]  # the processes of this disk
-    former: frozenset[bytes] = frozenset()  # those of them that ran before the disk was copied, or moved
+    floor_sequence: int  # entries up to this one come from the archive, and may be missing here
+    digest_at: Callable[[int], bytes]  # empty if the entry is not on this disk
+    boots: frozenset[bytes]  # boot ids of the processes of this disk
+    former: frozenset[bytes] = frozenset()  # those from before the disk was copied or moved
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and up to where both histories are one for certain (BEHIND, FENCED, TAKEN, ROLLED_BACK)."""
+    """A verdict, and for BEHIND, FENCED, TAKEN and ROLLED_BACK the newest entry that both histories share."""
 
     verdict: Verdict
-    common_sequence: int = 0
-    # False: HEAD has seen more epochs since what was known than it names, and may have left our line before that place.
+    common_sequence: int = 0  # 0 = none is known
+    # False if HEAD does not name every epoch since the known HEAD: its line may have left ours before that entry.
     is_certain: bool = True
 
 
 def judge(local: Local, head: ArchiveHead | None) -> Judgement:
-    """Compares."""
+    """Compares HEAD with the thread on this disk. ``head`` is None if the bucket has none."""
     known = local.known
     if head is None:
         return Judgement(Verdict.MISSING)
     if head.uid != local.uid or head.deleted:
         if not known.write_id:
-            # Made here without the archive, under a name that another thread has there: nobody deleted it.
+            # The thread was made here without the archive, which has another thread of its name: nobody deleted it.
             return Judgement(Verdict.FENCED)
-        # A tombstone of an earlier thread, or another earlier thread, is an old copy of HEAD.
+        # If the epoch is older, the tombstone or the other thread came before this thread: the bucket was set back.
         return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
     if head.epoch < known.epoch:
         return Judgement(Verdict.ROLLED_BACK, _left(local, head))
     is_own = head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id)
     is_here = head.tip_sequence <= local.tip_sequence and _agrees(local, head.tip_sequence, head.tip_digest)
-    if is_own and (is_here or head.boot_id not in local.former):  # else the other copy went on
+    if is_own and (is_here or head.boot_id not in local.former):  # else another copy of this disk wrote it
         return _judge_own(local, head)
     return _judge_foreign(local, head)
 
@@ -83,7 +86,7 @@ def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
         return Judgement(Verdict.BEHIND, _common(local, head))
     if _agrees(local, head.tip_sequence, head.tip_digest):
         return Judgement(Verdict.OURS)
-    # The disk was set back and went on from there: what HEAD has is history.
+    # The disk was set back and wrote other entries since. The entries in HEAD are history.
     return Judgement(Verdict.FENCED, _common(local, head))
 
 
@@ -96,18 +99,25 @@ def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
 
 
 def _left(local: Local, head: ArchiveHead) -> int:
-    """The newest entry here that a HEAD has for certain which was set back; what was known of HEAD says nothing now."""
+    """Returns the newest entry on this disk that a HEAD that was set back certainly has; 0 if none is known.
+
+    The known HEAD is not used: the bucket may have lost what it names.
+    """
     theirs = [(head.tip_sequence, head.tip_digest), *((start.sequence, start.digest) for start in head.lineage)]
     return max((sequence for sequence, digest in theirs if digest and local.digest_at(sequence) == digest), default=0)
 
 
 def _common(local: Local, head: ArchiveHead) -> int:
-    """The newest place both share: where HEAD's line left what was known, or the newest before that which agrees."""
+    """Returns the newest entry that both lines share, as far as HEAD tells; 0 if none is known.
+
+    Looks at HEAD's tip, the tip of the known HEAD, and the entries at which HEAD's epochs began, up to the place where
+    HEAD's line may have left ours.
+    """
     if head.tip_sequence <= local.tip_sequence and local.digest_at(head.tip_sequence) == head.tip_digest:
         return head.tip_sequence
     known = local.known
     theirs = [(head.tip_sequence, head.tip_digest), *((start.sequence, start.digest) for start in head.lineage)]
-    # One place that differs is enough: HEAD's line had parted before it.
+    # If the digests of one entry differ, HEAD's line left ours before that entry.
     differing = [
         sequence - 1 for sequence, digest in theirs
         if sequence <= local.tip_sequence and _digest_at(local, sequence) not in (b"", digest)
@@ -119,9 +129,10 @@ def _common(local: Local, head: ArchiveHead) -> int:
 
 
 def _parted(known: ArchiveHead, head: ArchiveHead) -> list[int]:
-    """Places where HEAD's line may have left the one of the HEAD that was known; what was known need not be in it.
+    """Returns the places where HEAD's line may have left the line of the known HEAD.
 
-    Who wrote HEAD anew from a copy, or took a thread whose HEAD was set back, had less than was archived.
+    HEAD's line may lack entries of the known HEAD: a process that wrote HEAD again from a copy, or that took a thread
+    whose HEAD was set back, had fewer entries than were archived.
     """
     places = [start.sequence for start in head.lineage if start.epoch > known.epoch]
     begun = {start.epoch: start.boot for start in known.lineage}
@@ -141,6 +152,6 @@ def _agrees(local: Local, sequence: int, digest: bytes) -> bool:
 
 
 def _digest_at(local: Local, sequence: int) -> bytes:
-    """Empty where nothing here says it: the entry may be in the archive only, or pruned."""
+    """Returns the digest of an entry; empty if this disk does not know it (only in the archive, or pruned)."""
     known = local.known
     return local.digest_at(sequence) or (known.tip_digest if sequence == known.tip_sequence else b"")

@@ -1,10 +1,13 @@
-"""The keys that all sidecars of an archive share: put if absent before their first use; who comes second adopts.
+"""The keys that all sidecars of an archive share.
 
-    root        made by the first sidecar, at its start; a store that holds keys under another one is refused
-    namespace   before the first thread of a namespace is claimed
-    thread      before its HEAD
+A sidecar creates a key object before the first use of the key. If the object exists already, the sidecar adopts the key
+in it.
 
-Key objects hold the slot of the key store as it is: bytes wrapped by the key above, which whoever has that key opens.
+    root        made by the first sidecar, at its start. A sidecar that has keys under another root does not start
+    namespace   made before the first thread of the namespace is claimed
+    thread      made before HEAD
+
+A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it.
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from stateward_sidecar.telemetry import log
 
 @dataclass(frozen=True, slots=True)
 class ThreadKey:
-    """A thread's identity and key, as the archive has them."""
+    """Identity and data key of a thread."""
 
     uid: bytes
     data_key: bytes
 
 
 def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
-    """Reads the archive's format, or makes it. Raises StartError for one that this version must not write."""
+    """Returns the archive's format object, and creates it if it is missing.
+
+    Raises StartError if the object cannot be read, or if this version must not use the archive.
+    """
     made = ArchiveFormat(
         format=FORMAT, min_reader=1, min_writer=1, create_time_us=now_us, archive_id=os.urandom(UID_BYTES)
     )
@@ -56,29 +62,31 @@ def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
         raise StartError("the archive's _format object cannot be read: is this URL an archive of Stateward?") from None
     if max(form.min_reader, form.min_writer) > FORMAT:
         needed = max(form.min_reader, form.min_writer)
-        raise StartError(f"the archive needs a version that knows format {needed}; this one knows {FORMAT}")
+        raise StartError(
+            f"the archive needs a version of Stateward that knows format {needed}; this version knows format {FORMAT}"
+        )
     return form
 
 
 def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
-    """Puts objects of an archive back that were lost, as this store knows them since it joined."""
+    """Creates lost objects of the archive again (``keys``) from what this store knows since it joined the archive."""
     bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: _key_object(keystore.root_slot())}
     for key in keys:
         with suppress(ObjectExists):
             wire.create(key, bodies[key])
-            log.warning("an object that was lost in the archive is put back", key=key)
+            log.warning("a lost object of the archive was put back", key=key)
 
 
 def find_root(wire: Wire) -> bytes | None:
-    """The archive's root key, wrapped; None where it has none yet."""
+    """Returns the archive's root key, wrapped; None if the archive has none."""
     found = wire.find(ROOT_KEY)
     return slot_of(found.data) if found is not None else None
 
 
 def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
-    """Makes sure that archive and store have one root. Raises StartError where they have two.
+    """Makes sure that archive and store have the same root key. Raises StartError if their root keys differ.
 
-    A store that holds nothing yet takes the archive's: another sidecar may have made it at the same moment.
+    A store without keys adopts the archive's root: another sidecar may have made it at the same moment.
     """
     slot = find_root(wire)
     if slot is None:
@@ -96,7 +104,7 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
 
 
 class Keys:
-    """Namespaces and threads. Runs on the archive's threads."""
+    """Finds, makes and destroys the keys of namespaces and threads. Runs on the archive's threads."""
 
     def __init__(self, context: Context, wire: Wire) -> None:
         self._context = context
@@ -105,7 +113,10 @@ class Keys:
         self._lock = threading.Lock()
 
     def find_namespace(self, name: str) -> NamespaceKeys | None:
-        """A namespace's keys, from here or from the archive; None where it was never used. Raises KeyUnavailable."""
+        """Returns a namespace's keys, and adopts them from the archive; None if the archive has no such namespace.
+
+        Raises KeyUnavailable, Corrupt, ArchiveUnavailable.
+        """
         keystore = self._context.keystore
         identity = keystore.namespace_id(name)
         if identity in self._agreed:
@@ -113,15 +124,18 @@ class Keys:
         key = namespace_key(identity)
         found = self._wire.find(key)
         if found is None:
-            self._wire.check_there()  # else a second key would be made for it
+            self._wire.check_there()  # else a second key might be made in an archive that is not mounted
         if found is None and next(self._wire.walk(namespace_prefix(identity)), None) is not None:
-            found = self._wire.find(key)  # made meanwhile: it comes before the first thread
+            found = self._wire.find(key)  # made meanwhile, before the first thread
             if found is None:
-                raise KeyUnavailable(f"{key} is missing in the archive, and threads that need it are there")
+                raise KeyUnavailable(
+                    f"{key} is missing in the archive, and threads there need it; put it back from a copy of the "
+                    "bucket, or run `stateward archive repair` for such a thread on the machine that owned it"
+                )
         return self._adopt(identity, slot_of(found.data)) if found is not None else None
 
     def namespace(self, name: str) -> NamespaceKeys:
-        """A namespace's keys; made where it has none."""
+        """Returns a namespace's keys, and makes them if it has none. Raises what ``find_namespace`` raises."""
         found = self.find_namespace(name)
         if found is not None:
             return found
@@ -135,7 +149,7 @@ class Keys:
         return self._adopt(identity, slot)
 
     def by_id(self, identity: bytes) -> NamespaceKeys | None:
-        """The same by the hash of its name, for who lists the bucket."""
+        """Finds a namespace's keys by the hash of its name, for commands that list the bucket."""
         found = self._wire.find(namespace_key(identity))
         return self._adopt(identity, slot_of(found.data)) if found is not None else None
 
@@ -155,32 +169,34 @@ class Keys:
                 ours = keystore.namespace_by_id(identity)
             if ours is None or ours.wrapping_key != theirs.wrapping_key:
                 raise KeyUnavailable(
-                    "a namespace has one key here and another one in the archive", namespace_id=identity.hex()
+                    "this disk and the archive have different keys for a namespace", namespace_id=identity.hex()
                 )
             self._agreed.add(identity)
             return ours
 
     def find_thread(self, namespace: NamespaceKeys, place: Place, epoch: int) -> ThreadKey | None:
-        """A thread's key; None where there is none, or it was destroyed. Raises KeyUnavailable."""
+        """Returns a thread's key; None if there is none, or it was destroyed. Raises KeyUnavailable, Corrupt."""
         found = self._wire.find(place.key(epoch))
         return ThreadKey(*KeyStore.open_thread(slot_of(found.data), namespace)) if found is not None else None
 
     def make_thread(self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None) -> ThreadKey:
-        """Puts a key for a thread that is about to be claimed; adopts the one that somebody else put meanwhile."""
+        """Creates the key object of a thread that is about to be claimed. Returns the key that the archive then has:
+        the new one (``known`` if it is given), or the one that another sidecar created first. Raises KeyUnavailable,
+        Corrupt."""
         made = known or ThreadKey(os.urandom(UID_BYTES), os.urandom(KEY_BYTES))
         try:
             slot = KeyStore.wrap_thread(made.uid, namespace, made.data_key)
-            # No thread begins where nothing of the archive is there: it may have begun in the archive long ago.
+            # No thread begins if the archive is empty, because it may not be mounted and may have the thread already.
             self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), _key_object(slot)))
             return made
         except ObjectExists:
             found = self.find_thread(namespace, place, epoch)
             if found is None:
-                raise KeyUnavailable("the key of a thread vanished while it was made") from None
+                raise KeyUnavailable("the key of a thread was deleted while it was being made; try again") from None
             return found
 
     def destroy_thread(self, place: Place, epoch: int) -> None:
-        """Destroys a thread's key in the archive."""
+        """Deletes a thread's key object."""
         self._wire.delete(place.key(epoch))
 
 
@@ -191,7 +207,7 @@ def _key_object(slot: bytes) -> bytes:
 
 
 def slot_of(data: bytes) -> bytes:
-    """The wrapped key in a key object. Raises Corrupt."""
+    """Returns the wrapped key in a key object. Raises Corrupt."""
     try:
         wraps = KeyObject.FromString(data).wraps
     except DecodeError:

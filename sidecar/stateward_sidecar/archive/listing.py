@@ -1,8 +1,8 @@
-"""Listing the threads in the archive, and keeping what the list says on this disk.
+"""Lists the threads in the archive, and with ``index`` keeps the listed threads on this disk.
 
-With ``index`` each thread that this disk does not have is installed from its image alone: lists show it, and whoever
-hydrates it fetches the rest. Copies of that kind are renewed, copies with entries are brought up to HEAD, and what is
-this sidecar's own is left alone.
+With ``index``, a thread that this disk lacks is installed from its image alone. ListThreads then shows it, and a
+hydrate fetches the rest. Copies without entries are installed again from the new image, and copies with entries are
+brought up to HEAD. Threads that are no copies are left alone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from stateward_sidecar.store.install import Incoming, entries_here
 
 
 class ArchiveLister:
-    """Runs on the archive's threads."""
+    """Lists threads. Runs on the archive's threads."""
 
     def __init__(self, desk: Desk, attacher: Attacher) -> None:
         self._desk = desk
         self._attacher = attacher
 
     def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:
-        """Yields all threads; None between them, where nothing is to be said yet. Raises ArchiveUnavailable."""
+        """Yields an answer for each thread, also if it cannot be read. Yields None while there is no answer yet, so
+        that the caller can cancel.
+
+        Raises ArchiveUnavailable, and with ``index`` DiskFull, ShuttingDown.
+        """
         fleet, survey = Fleet(self._desk), Survey()
         yield from fleet.survey(request.namespace, survey)
         yield from fleet.add_lost(request.namespace, survey)

@@ -2,8 +2,8 @@
 
     "SK" ‖ format ‖ 0 ‖ serialized ArchivePack or ArchiveIndex
 
-Rows are sealed one by one, as they lie on disk, and bound to thread and place; whoever names an object names its
-length and hash as well.
+Rows are sealed one by one and bound to thread and place, byte for byte as on disk. Every reference to an object holds
+the object's length and hash.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ HASH_BYTES = 16
 
 
 class Names:
-    """Gives out object names: the boot id's first bytes and a count make each one new, whatever the epoch."""
+    """Makes object names. The first bytes of the boot id and a count make each name unique, whatever the epoch."""
 
     def __init__(self, boot_id: bytes) -> None:
         self._boot = int.from_bytes(boot_id[:8], "big")
         self._counter = itertools.count(1)
 
     def ref(self, kind: ObjectKind, epoch: int, data: bytes) -> ObjectRef:
-        """A reference to an object that is about to be written."""
+        """Returns a reference, with a new name, to an object that is about to be written."""
         return ObjectRef(
             kind=kind, epoch=epoch, boot=self._boot, counter=next(self._counter), size_bytes=len(data),
             sha256=content_hash(data)[:HASH_BYTES],
@@ -53,7 +53,7 @@ class Names:
 def pack_entries(
     names: Names, epoch: int, rows: Iterable[PackedRow], headers: Sequence[EntryHeader]
 ) -> tuple[ObjectRef, bytes]:
-    """A pack of consecutive entries."""
+    """Returns the reference and the bytes of a pack. ``rows`` holds consecutive entries and their pieces."""
     data = _pack(rows)
     ref = names.ref(OBJECT_KIND_PACK, epoch, data)
     versions = [header.version for header in headers if header.version]
@@ -65,7 +65,7 @@ def pack_entries(
 
 
 def pack_snapshot(names: Names, epoch: int, version: int, pieces: Sequence[bytes]) -> tuple[ObjectRef, bytes]:
-    """The object of one snapshot."""
+    """Returns the reference and the bytes of a snapshot's object."""
     data = _pack(snapshot_rows(version, pieces))
     ref = names.ref(OBJECT_KIND_SNAPSHOT, epoch, data)
     ref.first_version = ref.last_version = version
@@ -73,38 +73,41 @@ def pack_snapshot(names: Names, epoch: int, version: int, pieces: Sequence[bytes
 
 
 def snapshot_rows(version: int, pieces: Sequence[bytes]) -> list[PackedRow]:
-    """A snapshot's pieces as rows."""
+    """Returns the pieces of a snapshot as rows."""
     return [PackedRow(snapshot_version=version, index=index, record=piece) for index, piece in enumerate(pieces)]
 
 
 def is_pack(ref: ObjectRef) -> bool:
-    """Whether an object holds entries."""
+    """Returns True if an object is a pack of entries."""
     return bool(ref.kind == OBJECT_KIND_PACK)
 
 
 def pack_index(index: ArchiveIndex) -> bytes:
-    """An index's bytes."""
+    """Returns the bytes of an index."""
     return _PREFIX + index.SerializeToString()
 
 
 def open_pack(ref: ObjectRef, data: bytes) -> list[PackedRow]:
-    """The rows of a pack or snapshot. Raises Corrupt."""
+    """Returns the rows of a pack or snapshot. Raises Corrupt."""
     return list(_open(ArchivePack, ref, data).rows)
 
 
 def open_index(ref: ObjectRef, data: bytes) -> ArchiveIndex:
-    """An index. Raises Corrupt."""
+    """Returns an index. Raises Corrupt."""
     return _open(ArchiveIndex, ref, data)
 
 
 def check_object(ref: ObjectRef, data: bytes) -> None:
-    """Raises Corrupt unless these are the bytes that were named."""
+    """Raises Corrupt unless ``data`` has the length and hash that the reference names."""
     if len(data) != ref.size_bytes or content_hash(data)[:HASH_BYTES] != ref.sha256:
-        raise Corrupt(f"an object of {len(data)} bytes is not the one of {ref.size_bytes} that was written")
+        raise Corrupt(
+            f"an object of {len(data)} bytes differs from its reference ({ref.size_bytes} bytes) in length or hash"
+        )
 
 
 def _pack(rows: Iterable[PackedRow]) -> bytes:
-    """An ArchivePack's bytes, row by row: a message of all rows and its encoding would take five times their memory."""
+    """Returns the bytes of an ArchivePack. Encodes row by row, because one message of all rows and its encoding would
+    need five times their memory."""
     out = BytesIO()
     out.write(_PREFIX)
     for row in rows:
@@ -117,8 +120,8 @@ def _pack(rows: Iterable[PackedRow]) -> bytes:
 def _open(kind: type[M], ref: ObjectRef, data: bytes) -> M:
     check_object(ref, data)
     if data[: len(_PREFIX)] != _PREFIX:
-        raise Corrupt(f"an object begins with {data[:4].hex()}, where this version reads {_PREFIX.hex()}")
+        raise Corrupt(f"an object begins with {data[:4].hex()}; this version knows only {_PREFIX.hex()}")
     try:
         return kind.FromString(data[len(_PREFIX) :])
     except DecodeError:
-        raise Corrupt(f"an object is no {kind.__name__}") from None
+        raise Corrupt(f"an object cannot be read as {kind.__name__}") from None

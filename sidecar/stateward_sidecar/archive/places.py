@@ -1,17 +1,17 @@
-"""Names of objects in the bucket. No name says what a user called anything.
+"""Names of objects in the bucket. They contain no name that a user chose.
 
-    v1/_format                                           which versions may read and write, in clear
+    v1/_format                                           which formats a reader and a writer must know, in clear
     v1/_keys/root                                        the root key, wrapped by the key-encryption key
-    v1/_keys/n/<namespace>                               a namespace's keys, wrapped by the root
-    v1/_keys/t/<namespace>/<name>.<epoch>                a thread's data key, wrapped by its namespace's
+    v1/_keys/n/<namespace>                               a namespace's keys, wrapped by the root key
+    v1/_keys/t/<namespace>/<name>.<epoch>                a thread's data key, wrapped by its namespace's key
     v1/t/<namespace>/<name>/HEAD                         the only object that is ever written twice
     v1/t/<namespace>/<name>/<epoch>-<boot>-<n>.<kind>    immutable; a name is never used twice
-    v1/t/<namespace>/<name>/<id>.blob                    the same
+    v1/t/<namespace>/<name>/<id>.blob                    immutable; a name is never used twice
 
-<namespace> and <name> are keyed hashes, 32 hex digits. HEAD lies under the hash of the thread's name, with the uid
-inside: finding a thread takes one request, a name that was deleted keeps its HEAD as a tombstone, and of two sidecars
-that make a thread of one name one finds the object there. The key object carries the epoch in which its uid was made,
-so that the key of a thread made anew is never destroyed by a deletion of the one before.
+<namespace> and <name> are keyed hashes of 32 hex digits. HEAD's name holds the hash of the thread's name; the uid is in
+HEAD. So a thread is found with one request, a deleted name keeps its HEAD as a tombstone, and if two sidecars make a
+thread of the same name, one of them finds that HEAD exists. The name of a key object holds the epoch in which its uid
+was made. So a deletion never destroys the key of the next thread of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE_KEYS = "v1/_keys/n/"
 THREAD_KEYS = "v1/_keys/t/"
 THREADS = "v1/t/"
 HEAD = "HEAD"
-# The epoch in which almost every thread is made: its key is asked for together with HEAD.
+# Almost every thread is made in this epoch, so its key is requested together with HEAD.
 FIRST_EPOCH = 1
 _ENDINGS = {
     OBJECT_KIND_PACK: "pack",
@@ -45,46 +45,46 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the objects of a thread's name lie."""
+    """The place of a thread in the bucket. It depends on names only, so the next thread of the name has it too."""
 
     namespace_id: bytes
     name_hash: bytes
 
     @property
     def prefix(self) -> str:
-        """Begins all of them, but for the key's."""
+        """The prefix of all objects of the thread except its key object."""
         return f"{THREADS}{self.namespace_id.hex()}/{self.name_hash.hex()}/"
 
     @property
     def head(self) -> str:
-        """HEAD."""
+        """The name of HEAD."""
         return self.prefix + HEAD
 
     def key(self, created_epoch: int) -> str:
-        """The wrapped data key of the thread that was made in this epoch."""
+        """Returns the name of the key object of the thread that was made in this epoch."""
         return f"{THREAD_KEYS}{self.namespace_id.hex()}/{self.name_hash.hex()}.{created_epoch}"
 
     def object(self, ref: ObjectRef) -> str:
-        """An immutable object."""
+        """Returns the name of an immutable object."""
         return f"{self.prefix}{ref.epoch}-{ref.boot:016x}-{ref.counter}.{_ENDINGS[ref.kind]}"
 
     def blob(self, blob_id: bytes) -> str:
-        """A blob."""
+        """Returns the name of a blob."""
         return f"{self.prefix}{blob_id.hex()}.blob"
 
 
 def namespace_key(namespace_id: bytes) -> str:
-    """A namespace's wrapped keys."""
+    """Returns the name of a namespace's key object."""
     return NAMESPACE_KEYS + namespace_id.hex()
 
 
 def namespace_prefix(namespace_id: bytes) -> str:
-    """Begins the objects of all its threads."""
+    """Returns the prefix of the objects of all threads in a namespace, except key objects."""
     return f"{THREADS}{namespace_id.hex()}/"
 
 
 def place_of(head_key: str) -> Place | None:
-    """The place of a HEAD's key; None for any other key."""
+    """Returns the place of the thread whose HEAD has this name; None if it is not the name of a HEAD."""
     parts = head_key.removeprefix(THREADS).split("/")
     if not head_key.startswith(THREADS) or len(parts) != 3 or parts[2] != HEAD:
         return None
@@ -95,7 +95,7 @@ def place_of(head_key: str) -> Place | None:
 
 
 def epoch_of(object_key: str) -> int | None:
-    """The epoch in an immutable object's key; None for HEAD, blobs and what is no object of ours."""
+    """Returns the epoch in the name of a pack, snapshot, index or image; None for all other names."""
     name = object_key.rpartition("/")[2]
     epoch, _, rest = name.partition("-")
     return int(epoch) if rest and epoch.isdigit() else None

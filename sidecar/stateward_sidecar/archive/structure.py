@@ -1,4 +1,7 @@
-"""What a HEAD must fulfil, whatever its objects hold: no hole, no entry without its dictionary. No I/O."""
+"""Checks a thread in the archive as far as HEAD, its image and its indexes tell. No I/O.
+
+The journal must have no gap, and the dictionary of every entry must be there.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ class Flaw:
     """Something that is wrong with a thread in the archive."""
 
     message: str
-    version: int = 0
-    sequence: int = 0
+    version: int = 0  # 0 = unknown
+    sequence: int = 0  # 0 = unknown
     reason: str = Corrupt.reason
 
 
 def flaw_of(error: StatewardError, version: int = 0, sequence: int = 0) -> Flaw:
-    """The flaw that an error tells of."""
+    """Returns an error as a flaw. If ``version`` is 0, the version comes from the error's metadata."""
     return Flaw(error.message, version or int(error.metadata.get("version", 0)), sequence, error.reason)
 
 
@@ -39,7 +42,11 @@ class _Span:
 
 
 def open_tail(head: ArchiveHead, cipher: Cipher) -> list[Entry]:
-    """The entries in HEAD, opened, each continuing the one before it, up to the tip. Raises Corrupt."""
+    """Opens the entries in HEAD and returns them.
+
+    Raises Corrupt if they are out of order, if one does not continue the one before it, or if they do not end at HEAD's
+    tip.
+    """
     entries = [unpack(record, sequence_of(record)) for record in head.tail]
     before: Entry | None = None
     for entry in entries:
@@ -52,16 +59,19 @@ def open_tail(head: ArchiveHead, cipher: Cipher) -> list[Entry]:
                 raise Corrupt(f"entry {entry.header.sequence} in HEAD does not continue the one before it")
         before = entry
     if before is not None and (before.header.sequence, before.header.digest) != (head.tip_sequence, head.tip_digest):
-        raise Corrupt(f"the entries in HEAD end at {before.header.sequence}, and its tip is {head.tip_sequence}")
+        raise Corrupt(
+            f"the last entry in HEAD ({before.header.sequence}) differs from HEAD's tip ({head.tip_sequence})"
+        )
     return entries
 
 
 def find_holes(
     head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef], tail: Sequence[Entry], start: int, version: int
 ) -> Iterator[Flaw]:
-    """Places of the journal that are nowhere, although what was there is not pruned.
+    """Yields the gaps in the journal: entries that are neither in an object nor in HEAD, and were not pruned.
 
-    ``refs``: all objects, those of indexes too. ``start`` and ``version``: what lies up to there is not looked at.
+    ``refs``: all objects, including those in indexes. ``start``: entries up to this sequence are not checked.
+    ``version``: the highest version among these.
     """
     packed = [ref for ref in refs if is_pack(ref) and ref.last_sequence > start]
     spans = [_Span(ref.first_sequence, ref.last_sequence, ref.first_version, ref.last_version) for ref in packed]
@@ -76,20 +86,22 @@ def find_holes(
             first, last = version + 1, following - 1
             is_pruned = any(low <= first and last <= high for low, high in pruned) if first <= last else bool(pruned)
             if not is_pruned:
-                yield Flaw(f"entries {start + 1} to {span.first - 1} are in no object", first, start + 1)
+                yield Flaw(f"entries {start + 1} to {span.first - 1} are missing: no object has them", first, start + 1)
         start, version = max(start, span.last), max(version, span.last_version)
 
 
 def find_missing_dictionaries(head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef]) -> Iterator[Flaw]:
-    """Snapshots without which entries cannot be opened, and which no object holds."""
+    """Yields the snapshots that entries need as dictionaries, and that neither an object nor HEAD has."""
     there = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
     pruned = Ranges.from_message(image.pruned).pairs()
     for ref in refs:
-        # Pruned entries need no dictionary any more, and a pack may hold some beside others.
+        # A reference does not say which entry needs which dictionary, and pruned entries need none. So packs that have
+        # pruned versions are skipped.
         if is_pack(ref) and not any(low <= ref.last_version and ref.first_version <= high for low, high in pruned):
             for version in sorted(set(ref.dictionaries) - there):
                 there.add(version)
                 yield Flaw(
-                    f"the snapshot of version {version} is in no object, and entries {ref.first_sequence} to "
-                    f"{ref.last_sequence} cannot be opened without it", version, ref.first_sequence,
+                    f"the snapshot of version {version} is missing: no object has it, and entries "
+                    f"{ref.first_sequence} to {ref.last_sequence} cannot be opened without it",
+                    version, ref.first_sequence,
                 )  # fmt: skip
