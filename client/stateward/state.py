@@ -141,6 +141,7 @@ class State:
         self.signals: tuple[Signal, ...] = ()
         """The signals that waited for the agent when the head was hydrated, oldest first. `save(state,
         ack=state.signals)` acknowledges them all, and removes them from here."""
+        self._is_answer_read = False  # whether somebody looked at `answer`
         self.schema_version = checkpoint.schema_version if checkpoint else 0
         """The shape of its content: that of its version, until a migration changes it. The next save says the same,
         unless it is told another."""
@@ -155,6 +156,12 @@ class State:
         made of it. So use the answer before you save. A save that fails leaves the answer, and the next `hydrate` finds
         it again. A save that says the same `wait_id` keeps the question open, and the answer with it.
         """
+        self._is_answer_read = True
+        return self._waiting_answer
+
+    @property
+    def _waiting_answer(self) -> Signal | None:
+        """The same, for the client itself: its own look says nothing about what the agent has read."""
         head = self.checkpoint
         if head is None or head.status != Status.WAITING or not head.wait_id:
             return None

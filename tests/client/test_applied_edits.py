@@ -2,7 +2,7 @@
 
 import pytest
 
-from stateward import Number, Text, VersionMismatch
+from stateward import Number, Status, Text, VersionMismatch
 from stateward.changes import (
     EntriesAppended,
     EntryReplaced,
@@ -134,3 +134,36 @@ def test_the_daemon_names_the_field(client, daemon, open_client, name):
     kept = open_client(daemon.target, namespace=name, ephemeral=("scratch/",))
     with pytest.raises(ValueError, match=r"edits\[0\].slot: slot 'scratch/a' is ephemeral"):
         kept.thread("t").apply([SlotSet("scratch/a", 1)])
+
+
+def test_a_diff_with_a_log_that_is_empty(client):
+    """A log that was stored empty comes as an append without entries: it is left out, and the rest is applied."""
+    thread, whole, copy = client.thread("t"), client.thread("whole"), client.thread("copy")
+    state = thread.hydrate()
+    state.logs["log"].append(1)
+    thread.save(state)
+    state.logs["log"].trim(keep_last=0)
+    state.slots["a"] = 1
+    thread.save(state)
+    whole.save(thread.hydrate(), overwrite=True)
+    edits = whole.diff(0)
+    assert EntriesAppended("log", ()) in edits
+    copy.apply(edits, parent=0)
+    assert contents(copy.hydrate()) == ({"a": 1}, {})
+    with pytest.raises(EditConflict) as conflict:
+        copy.apply([EntriesAppended("log", ()), SlotSet("a", 2), EntriesAppended("l", ()), SlotDeleted("x")], parent=1)
+    assert conflict.value.edit == 3
+
+
+def test_the_status_of_a_version_from_edits(client):
+    """Without a parent a question stays open with its answer; with one it ends, and the answer waits for its `ack`."""
+    thread = client.thread("t")
+    asked = thread.hydrate()
+    thread.ask(asked, "pay?")
+    answer = thread.approve("yes")
+    thread.apply([SlotSet("a", 1)])
+    assert thread.hydrate().answer.id == answer.id
+    thread.apply([SlotSet("a", 2)], parent=2)
+    state = thread.hydrate()
+    assert (state.checkpoint.status, state.answer) == (Status.RUNNING, None)
+    assert [each.id for each in state.signals] == [answer.id]

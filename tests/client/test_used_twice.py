@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateward import Client, Status
+from stateward import Client, Effect, Status
 from stateward.errors import VersionMismatch
 from stateward.migrations import Migrations
 from stateward.testing import run_daemon
@@ -253,3 +253,75 @@ def test_a_question_without_acknowledgements(thread: Any) -> None:
     """None stands for no acknowledgements, as in `save`, and the answer to the question before ends all the same."""
     assert thread.ask(thread.hydrate(), "again?", wait_id="second", ack=None) == "second"
     assert names(thread) == []
+
+
+# -- bystanders --------------------------------------------------------------------------------------------------------
+
+
+def test_a_bystander_updates_a_thread_that_was_answered(server: Any, client: Any, thread: Any) -> None:
+    """Its update reads no answer, so question and answer are there for the agent, also where it had to try again."""
+    tries: list[int] = []
+
+    def note(state: Any) -> None:
+        if not tries:
+            blocking.thread(thread.name).append("log", "another bystander")
+        tries.append(state.version)
+        state.slots["seen"] = True
+
+    with Client(server.target, namespace=client.namespace) as blocking:
+        thread.update(note)
+    head, state = thread.checkpoint(), thread.hydrate()
+    assert (tries, head.status, head.wait_id, head.question.prompt) == ([1, 2], Status.WAITING, "first", "pay?")
+    assert (state.answer.payload, state.slots["seen"]) == ("yes", True)
+
+
+def test_a_bystander_updates_a_thread_that_waits(client: Any, name: str) -> None:
+    """The question can still be answered; who looks for an answer that is not there goes on waiting, too."""
+    thread = client.thread(name)
+    wait_id = thread.ask(thread.hydrate(), "pay?", reason="too much")
+    thread.update(lambda state: state.slots.update(seen=True))
+    thread.update(lambda state: state.slots.update(paid=True) if state.answer else None)
+    head = thread.checkpoint()
+    assert (head.version, head.status, head.wait_id, head.status_detail) == (3, Status.WAITING, wait_id, "too much")
+    thread.approve("yes")
+    assert thread.hydrate().answer.payload == "yes"
+
+
+@pytest.mark.parametrize("how", ["read", "acknowledged", "status"])
+def test_the_agent_goes_on_with_an_update(thread: Any, how: str) -> None:
+    """It reads the answer, or names the one that it waited for, or says how the thread goes on."""
+    if how == "read":
+        thread.update(lambda state: state.slots.update(paid=state.answer.approved))
+    elif how == "acknowledged":
+        answer = thread.wait_for_answer()
+        thread.update(lambda state: state.slots.update(paid=answer.approved), ack=[answer])
+    else:
+        thread.update(lambda state: state.slots.update(paid=True), status="completed")
+    head = thread.checkpoint()
+    assert (head.status, head.wait_id) == (Status.COMPLETED if how == "status" else Status.RUNNING, "")
+    assert (thread.hydrate().slots["paid"], names(thread)) == (True, [])
+
+
+def test_a_bystander_leaves_a_handoff_open(client: Any, name: str) -> None:
+    """What waits for another agent still waits for it after an update."""
+    thread = client.thread(name)
+    thread.hand_over("booker", "it is yours")
+    thread.update(lambda state: state.slots.update(seen=True))
+    assert client.take_handoff(name, taker="booker").handoff.summary == "it is yours"
+
+
+def test_options_that_can_be_read_once(server: Any, client: Any, name: str) -> None:
+    """A try after a mismatch acknowledges and records what the first one would have."""
+    thread = client.thread(name)
+    thread.append("log", "first")
+    signals = [thread.send("note", number) for number in range(2)]
+    tries: list[int] = []
+
+    def change(state: Any) -> None:
+        if not tries:
+            blocking.thread(name).append("log", "somebody else")
+        tries.append(state.version)
+
+    with Client(server.target, namespace=client.namespace) as blocking:
+        thread.update(change, ack=iter(signals), effects=iter([Effect("paid", 1)]))
+    assert (tries, names(thread), [each.key for each in thread.effects()]) == ([1, 2], [], ["paid"])

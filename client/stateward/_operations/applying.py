@@ -10,6 +10,7 @@ from stateward._operations.reading import hydrate_stored
 from stateward._operations.saving import SaveOptions, bare_request, begin_merge, merge, store_values
 from stateward._operations.steps import Operation, ThreadRef
 from stateward.changes import Change, edit_to_proto
+from stateward.errors import EditConflict
 from stateward.models import Checkpoint
 from stateward.v1 import diff_pb2, state_pb2
 
@@ -18,9 +19,12 @@ def apply(
     ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
 ) -> Operation[Checkpoint]:
     """One version that edits make of `parent`, or of whatever is the branch's head."""
-    edits = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
-    for index, edit in enumerate(edits):
+    given = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
+    for index, edit in enumerate(given):
         require_kept(ref, _slot_of(edit), f"edits[{index}].slot: ")
+    # `diff` returns an append without entries for a log that was stored empty. The daemon refuses it.
+    places = [index for index, edit in enumerate(given) if not edit.HasField("append") or edit.append.entries]
+    edits = [given[index] for index in places]
     if parent is None:
         request = yield from begin_merge("apply without parent", ref, options)
     elif options.get("overwrite"):
@@ -41,7 +45,12 @@ def apply(
             value.CopyFrom(taken)
     request.diff.SetInParent()  # a version may change nothing
     request.diff.edits.extend(edits)
-    return (yield from merge(ref, request))
+    try:
+        return (yield from merge(ref, request))
+    except EditConflict as error:
+        if error.edit is not None:
+            error.metadata["edit"] = str(places[error.edit])
+        raise
 
 
 def _slot_of(edit: diff_pb2.Edit) -> str:

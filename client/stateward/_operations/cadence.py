@@ -18,6 +18,7 @@ from typing import Any
 from stateward._operations import before, windows
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
+from stateward._operations.updating import open_question
 from stateward.durations import Duration, seconds
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint, Status, choice_number
@@ -145,16 +146,8 @@ class Cadence:
         """What is said without the agent: an open question stays."""
         asked: Any = {**self._between_steps(), "status": status} if status is not None else self._between_steps()
         said = given(options)
-        question: Any = {} if self._marked is not None or "status" in said else self._question()
+        question: Any = {} if self._marked is not None or "status" in said else open_question(self.state)
         return {**asked, **question, **said}
-
-    def _question(self) -> SaveOptions:
-        """What the state's version asks, if it waits for an answer."""
-        head = self.state.checkpoint
-        if head is None or head.status != Status.WAITING or not head.wait_id:
-            return {}
-        asks: SaveOptions = {"status": Status.WAITING, "status_detail": head.status_detail, "wait_id": head.wait_id}
-        return {**asks, "question": head.question} if head.question is not None else asks
 
     def _between_steps(self) -> SaveOptions:
         if self._marked is not None:
@@ -187,10 +180,10 @@ class Cadence:
         self.last, self._said, self._mark = checkpoint, dict(options), None
 
     def _says_more(self, options: SaveOptions) -> bool:
-        answer = self.state.answer
+        answer = self.state._waiting_answer
         if answer is not None and options.get("wait_id") != answer.wait_id:  # a step goes on from the question
             return True
-        said = {**self._said, **self._question()}
+        said = {**self._said, **open_question(self.state)}
         return any(said.get(name) != value for name, value in options.items() if name != "request_id")
 
     def _changes(self) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +10,8 @@ from typing import Any, Protocol, TypedDict
 from stateward import values
 from stateward._operations import threads
 from stateward._operations.migration_lease import Patience
-from stateward._operations.reading import hydrate, hydrate_stored
-from stateward._operations.retry import race_backoff
-from stateward._operations.steps import Await, Call, Operation, Pause, ThreadRef, check_options, new_request_id
+from stateward._operations.reading import hydrate_stored
+from stateward._operations.steps import Call, Operation, ThreadRef, check_options, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.collected import Collected
 from stateward._state.log import Log
@@ -89,6 +87,16 @@ class PreparedSave:
     ref: ThreadRef
     state: State
     options: SaveOptions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", repeatable(self.options))
+
+
+def repeatable(options: SaveOptions) -> SaveOptions:
+    """The same options for several requests: an iterator would give its items to the first request only."""
+    given: Any = options
+    lists: Any = {name: tuple(given[name]) for name in ("effects", "ack") if given.get(name) is not None}
+    return {**options, **lists}
 
 
 def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkpoint]:
@@ -209,7 +217,7 @@ def _used_answer(ref: ThreadRef, state: State, wait_id: str) -> Signal | None:
     use it twice; if it ended earlier, with `hydrate` or with the look at `state.answer`, a crash would lose it. An
     answer that came after `hydrate` is not in the state, and stays. Another branch neither asks nor ends a question.
     """
-    answer = state.answer if ref.branch == "main" else None
+    answer = state._waiting_answer if ref.branch == "main" else None
     return None if answer is None or answer.wait_id == wait_id else answer
 
 
@@ -286,28 +294,6 @@ def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMis
     else:
         advice = "somebody saved in between: hydrate, redo the change and save again, as thread.update(fn) does"
     return VersionMismatch(f"{error.message}; {advice}", reason=error.reason, code=error.code, metadata=error.metadata)
-
-
-def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
-    """Hydrate, change, save; again from the start as long as somebody else saves in between, or migrates the thread."""
-    if attempts < 1:
-        raise ValueError("attempts is below 1")
-    attempt, patience, backoff = 1, Patience(), race_backoff()
-    while True:
-        state = yield from hydrate(ref)
-        result = fn(state)
-        if inspect.isawaitable(result):
-            yield Await(result)
-        try:
-            return (yield from save(ref, state, options))
-        except LeaseHeld as error:
-            yield from patience.wait(error)
-            continue
-        except VersionMismatch:
-            if attempt == attempts:
-                raise
-        yield Pause(backoff.next_s() or 0)
-        attempt += 1
 
 
 def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOptions) -> Operation[Checkpoint]:

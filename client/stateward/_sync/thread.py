@@ -27,6 +27,7 @@ from stateward._operations import (
     saving,
     signals,
     threads,
+    updating,
     uploads,
 )
 from stateward._operations import windows as sliding
@@ -133,8 +134,12 @@ class Thread:
 
         Starts again if somebody else saved in between, so `fn` may be called several times. Raises VersionMismatch
         after `attempts` attempts.
+
+        A thread that waits goes on waiting: its question and an answer that is there stay, so that anybody may update
+        it. The agent that asked goes on from the question if `fn` reads a `state.answer` that is there, if `ack` names
+        the answer that `wait_for_answer` returned, or if `status` is given.
         """
-        return self._run(saving.update(self._ref, fn, attempts, options))
+        return self._run(updating.update(self._ref, fn, attempts, options))
 
     def append(self, log: str, *entries: Any, **options: Unpack[SaveOptions]) -> Checkpoint:
         """Adds entries to a log without reading the thread. Never raises VersionMismatch.
@@ -152,7 +157,10 @@ class Thread:
         The edits are those of `stateward.changes`, so what `diff` returns can be applied. `parent` is the version that
         they start from: the head of the branch, or 0 if the branch does not exist. Raises VersionMismatch if the head
         is another version. Without `parent` the edits go on top of any head, and only SlotSet, SlotDeleted, NumberAdded
-        and EntriesAppended are allowed.
+        and EntriesAppended are allowed. An append without entries is left out.
+
+        With `parent` the options mean what they mean for `save`: the status is RUNNING unless it is given, and an open
+        question ends. Its answer waits until `ack` names it. Without `parent` status and question stay as they are.
 
         Raises EditConflict if an edit does not fit the state: `error.edit` is its index. Raises InvalidField if an edit
         is wrong in any state: `error.field` names the place, such as `diff.edits[3].set_slot.slot`. Raises TypeError or
