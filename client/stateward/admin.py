@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from google.protobuf.duration_pb2 import Duration
-
-from stateward.models import Durability, FromProto, read_fields, read_member, read_optional, read_time
-from stateward.v1 import admin_service_pb2
+from stateward.fromproto import FromProto
+from stateward.models import Durability
 
 
 @dataclass(frozen=True)
-class ServerInfo:
+class ServerInfo(FromProto):
     """Version, features and limits of the daemon."""
 
     version: str
@@ -27,22 +25,9 @@ class ServerInfo:
     warnings: tuple[str, ...]
     start_time: datetime
 
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.GetServerInfoResponse) -> ServerInfo:
-        """From the answer that has it."""
-        return read_fields(
-            cls,
-            message,
-            features=frozenset(message.features),
-            request_id_window=message.request_id_window.ToTimedelta(),
-            default_durability=read_member(Durability, message.default_durability),
-            warnings=tuple(message.warnings),
-            start_time=read_time(message.start_time),
-        )
-
 
 @dataclass(frozen=True)
-class ArchiveStats:
+class ArchiveStats(FromProto):
     """How far the archive is behind this disk, and its requests and bytes since the daemon's start."""
 
     dirty_threads: int
@@ -66,14 +51,9 @@ class ArchiveStats:
     rolled_back: int
     """Threads whose HEAD in the bucket is older than the entries that were archived."""
 
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.ArchiveStats) -> ArchiveStats:
-        """From its message."""
-        return read_fields(cls, message, lag=read_optional(message, "lag", Duration.ToTimedelta))
-
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(FromProto):
     """Counts since the daemon's start, and sizes now."""
 
     threads: int
@@ -97,11 +77,6 @@ class Stats:
     archive: ArchiveStats | None
     """None = there is no archive."""
 
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.GetStatsResponse) -> Stats:
-        """From the answer that has it."""
-        return read_fields(cls, message, archive=read_optional(message, "archive", ArchiveStats.from_proto))
-
 
 @dataclass(frozen=True)
 class Finding(FromProto):
@@ -117,18 +92,13 @@ class Finding(FromProto):
 
 
 @dataclass(frozen=True)
-class VerifyProgress:
+class VerifyProgress(FromProto):
     """Progress of a verification, with the newest finding."""
 
     records: int
     threads: int
     finding: Finding | None
     done: bool
-
-    @classmethod
-    def from_proto(cls, message: admin_service_pb2.VerifyResponse) -> VerifyProgress:
-        """From its message."""
-        return read_fields(cls, message, finding=read_optional(message, "finding", Finding.from_proto))
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,8 @@ def _change(edit: diff_pb2.Edit) -> Change:
 
 
 def edit_to_proto(change: Change, path: str) -> diff_pb2.Edit:
-    """The message that `changes_from_proto` reads. Raises TypeError or ValueError naming the place, which begins with
-    `path`, if a value cannot be stored or a field is not of its type."""
+    """Returns the message that `changes_from_proto` reads. Raises TypeError or ValueError, whose text begins with
+    `path`, if a value cannot be stored or a field has a wrong type."""
     try:
         return _edit(change, path)
     except (TypeError, ValueError) as error:
@@ -144,11 +144,8 @@ def _edit(change: Change, path: str) -> diff_pb2.Edit:
         case LogTrimmed(log, keep_last, before_index, from_index):
             if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
                 raise ValueError(f"{path}: give exactly one of keep_last, before_index and from_index")
-            return diff_pb2.Edit(
-                trim_log=diff_pb2.TrimLog(
-                    log=log, keep_last=keep_last, before_index=before_index, from_index=from_index
-                )
-            )
+            trim = diff_pb2.TrimLog(log=log, keep_last=keep_last, before_index=before_index, from_index=from_index)
+            return diff_pb2.Edit(trim_log=trim)
         case LogDeleted(log):
             return diff_pb2.Edit(delete_log=diff_pb2.DeleteLog(log=log))
     raise TypeError(f"{path}: {change!r} is no change of stateward.changes")

@@ -1,4 +1,4 @@
-"""Lengths of time: how a caller gives one, and how a dataclass keeps one."""
+"""Lengths of time, as arguments and as fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ Duration = timedelta | float
 """A length of time: a timedelta, or a number of seconds."""
 
 SECONDS_MAX = 100 * 365 * 86400.0
-"""A hundred years. Longer ones do not fit the clocks of the operating system."""
+"""A hundred years. The operating system's clocks cannot hold much longer times."""
 
 
 def seconds(length: Duration, name: str, *, least: float = 0.0, most: float = SECONDS_MAX) -> float:
-    """Returns a length of time in seconds. `name` is the argument that the errors name.
+    """Returns a length of time in seconds. `name` is the name of the argument, for the errors.
 
-    Raises TypeError for anything but a timedelta or a number, and ValueError for one out of range, infinity and NaN
-    included.
+    Raises TypeError if `length` is not a timedelta or a number, and ValueError if it is out of range, infinite or NaN.
     """
     if isinstance(length, bool) or not isinstance(length, (timedelta, int, float)):
         raise TypeError(f"{name} takes a timedelta or seconds, not {length!r}")
     number = length.total_seconds() if isinstance(length, timedelta) else length
-    if not least <= number <= most:  # NaN and infinity are not
+    if not least <= number <= most:  # also for NaN
         raise ValueError(f"{name} is {length}; it must be {least:,.10g} to {most:,.10g} seconds")
     return float(number)
 
@@ -32,7 +31,7 @@ def span(length: Duration, name: str, *, least: float = 0.0, most: float = SECON
 
 
 class DurationField:
-    """A field of a dataclass that is set with a Duration and read as a timedelta; None by default."""
+    """A field of a dataclass that takes a Duration and returns a timedelta; None by default."""
 
     def __set_name__(self, owner: type[object], name: str) -> None:
         self._name = name

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Any
 
 from stateward import values
-from stateward.models import read_optional, read_time
+from stateward.fromproto import read_fields, read_member
 from stateward.v1 import effect_pb2, state_pb2
 
 
@@ -40,9 +40,6 @@ class EffectState(IntEnum):
     """The effect has happened; the value is its result."""
     FAILED = 5
     """The effect has failed; the detail holds the error."""
-
-
-_STATES = frozenset(map(int, EffectState))  # a newer daemon may have others
 
 
 class NotHappened:
@@ -85,7 +82,7 @@ class Effect:
     """Whether this result replaces a recorded one; otherwise the first result stays."""
 
     def to_proto(self) -> effect_pb2.Effect:
-        """As the message that a save carries."""
+        """Returns the message that a save carries."""
         rules = effect_pb2.Effect.ConflictRule
         return effect_pb2.Effect(
             key=self.key,
@@ -132,14 +129,13 @@ class RecordedEffect:
 
     @classmethod
     def from_proto(cls, message: effect_pb2.RecordedEffect) -> RecordedEffect:
-        """From its message."""
+        """Reads the message."""
         effect = message.effect
-        return cls(
+        return read_fields(
+            cls,
+            message,
             **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key")},
-            **{name: getattr(message, name) for name in ("sequence", "detail", "attempts")},
-            state=EffectState(message.state) if message.state in _STATES else message.state,
+            state=read_member(EffectState, message.state) or 0,
             holder=message.holder.name,
-            begin_time=read_time(message.begin_time),
-            end_time=read_optional(message, "end_time", read_time),
             stored_value=effect.value if effect.HasField("value") else None,
         )

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from stateward.changes import Change, changes_from_proto
-from stateward.models import Checkpoint, Tag, read_time
+from stateward.fromproto import read_fields
+from stateward.models import Checkpoint, Tag
 from stateward.options import ThreadOptions
 from stateward.signals import Signal
 from stateward.state import State
@@ -62,7 +63,7 @@ class Event:
 
     @classmethod
     def from_proto(cls, message: thread_service_pb2.Event) -> Event:
-        """From its message."""
+        """Reads the message."""
         kind = message.WhichOneof("what") or ""
         what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None = None
         match kind:
@@ -82,13 +83,5 @@ class Event:
                 what = message.effect
             case "lease":
                 what = message.lease
-        return cls(
-            kind=kind,
-            cursor=message.cursor,
-            thread=message.thread,
-            uid=message.uid,
-            sequence=message.sequence,
-            time=read_time(message.time),
-            what=what,
-            changes=changes_from_proto(message.diff) if message.HasField("diff") else None,
-        )
+        changes = changes_from_proto(message.diff) if message.HasField("diff") else None
+        return read_fields(cls, message, kind=kind, what=what, changes=changes)

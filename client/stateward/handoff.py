@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from stateward.models import Checkpoint, Status
@@ -78,18 +78,12 @@ def new_id(unique: str, to: str) -> str:
     return f"{_ID_START}{unique}:{to}"
 
 
-def is_for(wait_id: str, to: str | None) -> bool:
-    """Whether a thread waits for a receiver: for `to`, or for any receiver if `to` is None."""
-    if not wait_id.startswith(_ID_START):
-        return False
-    return to is None or wait_id.removeprefix(_ID_START).partition(":")[2] == to
-
-
 def handed_to(wait_id: str) -> str | None:
     """Returns the receiver of the handoff that a thread waits for; None = the wait id is not of a handoff."""
-    return wait_id.removeprefix(_ID_START).partition(":")[2] if is_for(wait_id, None) else None
+    return wait_id.removeprefix(_ID_START).partition(":")[2] if wait_id.startswith(_ID_START) else None
 
 
-def now() -> datetime:
-    """Returns the time in UTC."""
-    return datetime.now(UTC)
+def is_for(wait_id: str, to: str | None) -> bool:
+    """Whether a thread waits for a receiver: for `to`, or for any receiver if `to` is None."""
+    receiver = handed_to(wait_id)
+    return receiver is not None and to in (None, receiver)

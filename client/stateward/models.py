@@ -5,21 +5,19 @@ Times are timezone-aware UTC, lengths of time timedelta, digests bytes, labels p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Self, TypedDict, TypeVar
-
-from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
+from typing import Any, TypedDict, TypeVar
 
 from stateward import values
 from stateward.durations import Duration
+from stateward.fromproto import FromProto, read_fields
 from stateward.options import ThreadOptions
 from stateward.signals import Question
-from stateward.v1 import checkpoint_pb2, lease_pb2, state_pb2, thread_pb2, thread_service_pb2
+from stateward.v1 import state_pb2, thread_pb2
 
 
 class Status(IntEnum):
@@ -52,8 +50,6 @@ class Access(IntEnum):
 
 
 _Choice = TypeVar("_Choice", Status, Durability, Access)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-T = TypeVar("T")
 
 
 def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> int:
@@ -68,51 +64,8 @@ def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> in
     return kind(choice)
 
 
-def status_numbers(statuses: Iterable[Status | str | int]) -> list[int]:
-    """Returns the numbers of a list of statuses."""
-    return [choice_number(Status, status) for status in statuses]
-
-
-def read_member(kind: type[_Choice], number: int) -> _Choice | int | None:
-    """Returns the member; None if unspecified, and the number itself if this client does not know it."""
-    try:
-        return kind(number) if number else None
-    except ValueError:
-        return number
-
-
-def read_time(stamp: Timestamp) -> datetime:
-    """Returns a time in UTC. It saves five Python calls of `ToDatetime`, on the path of every save."""
-    return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
-
-
-def read_map(field: Mapping[str, T]) -> dict[str, T]:
-    """Returns a map field as a dict. Most are empty, and copying one takes four Python calls."""
-    return dict(field) if field else {}
-
-
-class FromProto:
-    """A dataclass whose fields have the names of a message's fields."""
-
-    @classmethod
-    def from_proto(cls, message: Message) -> Self:
-        """From its message."""
-        return read_fields(cls, message)
-
-
-def read_fields(kind: Callable[..., T], message: Message, **read: Any) -> T:
-    """Makes a dataclass from the fields of the same names in a message. `read` are those that are read otherwise."""
-    names = kind.__dataclass_fields__.keys() - read.keys()  # type: ignore[attr-defined]
-    return kind(**{name: getattr(message, name) for name in names}, **read)
-
-
-def read_optional(message: Message, name: str, read: Callable[[Any], T]) -> T | None:
-    """A field of a message; None if it is not set."""
-    return read(getattr(message, name)) if message.HasField(name) else None
-
-
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(FromProto):
     """One version of a thread, without its state."""
 
     namespace: str
@@ -137,9 +90,9 @@ class Checkpoint:
     sequence: int
     durability: Durability | int | None
     wait_id: str
-    replayed: bool = False
+    replayed: bool = field(default=False, metadata={"proto": None})
     """Only in the answer to a save: the daemon had answered this request before, and wrote nothing."""
-    metadata_value: state_pb2.Value | None = field(default=None, repr=False)
+    metadata_value: state_pb2.Value | None = field(default=None, repr=False, metadata={"proto": "metadata"})
     question: Question | None = None
     """What a waiting agent asks; None = nothing."""
 
@@ -147,35 +100,6 @@ class Checkpoint:
     def metadata(self) -> Any:
         """The opaque value that was given with the save, decoded; None = none."""
         return None if self.metadata_value is None else values.decode(self.metadata_value, "metadata")
-
-    @classmethod
-    def from_proto(cls, message: checkpoint_pb2.Checkpoint, *, replayed: bool = False) -> Checkpoint:
-        """Reads the message; `replayed` is taken from the answer to a save."""
-        return cls(
-            namespace=message.namespace,
-            thread=message.thread,
-            uid=message.uid,
-            version=message.version,
-            parent_version=message.parent_version,
-            branch=message.branch,
-            checkpoint_id=message.checkpoint_id,
-            digest=message.digest,
-            status=read_member(Status, message.status),
-            status_detail=message.status_detail,
-            step=message.step if message.HasField("step") else None,
-            schema_version=message.schema_version,
-            labels=read_map(message.labels),
-            metrics=read_map(message.metrics),
-            create_time=read_time(message.create_time),
-            edit_bytes=message.edit_bytes,
-            stored_bytes=message.stored_bytes,
-            sequence=message.sequence,
-            durability=read_member(Durability, message.durability),
-            wait_id=message.wait_id,
-            replayed=replayed,
-            metadata_value=message.metadata if message.HasField("metadata") else None,
-            question=Question.from_proto(message.question) if message.HasField("question") else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -219,25 +143,19 @@ class Orphan(FromProto):
 
 
 @dataclass(frozen=True)
-class Lease:
+class Lease(FromProto):
     """The right to write a thread, at the time of the call."""
 
-    holder: str
+    holder: str = field(metadata={"proto": "holder.name"})
     """The name of its holder."""
     token: int
     """The fencing token. Tokens of a thread only grow, also across machines."""
     term: timedelta
     """How long the lease lives after the grant and after each renewal."""
     remaining: timedelta
-    """How much of the term is left."""
+    """How much of the term was left when the daemon answered."""
     grant_time: datetime
     """When the lease was granted, by the daemon's clock."""
-
-    @classmethod
-    def from_proto(cls, message: lease_pb2.Lease) -> Lease:
-        """Reads the message; `remaining` is as it was when the daemon sent the message."""
-        term, remaining = message.term.ToTimedelta(), message.remaining.ToTimedelta()
-        return cls(message.holder.name, message.token, term, remaining, read_time(message.grant_time))
 
 
 class ThreadFilters(TypedDict, total=False):
@@ -321,26 +239,8 @@ class ThreadInfo:
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Thread) -> ThreadInfo:
-        """From its message."""
-        return read_fields(
-            cls,
-            message,
-            name=message.thread,
-            status=read_member(Status, message.status),
-            step=message.step if message.HasField("step") else None,
-            metrics=read_map(message.metrics),
-            options=ThreadOptions.from_proto(message),
-            create_time=read_time(message.create_time),
-            update_time=read_time(message.update_time),
-            expire_time=read_optional(message, "expire_time", read_time),
-            forked_from=read_optional(message, "forked_from", ForkSource.from_proto),
-            branches=tuple(map(Branch.from_proto, message.branches)),
-            tags=tuple(map(Tag.from_proto, message.tags)),
-            access=read_member(Access, message.access),
-            orphan=read_optional(message, "orphan", Orphan.from_proto),
-            question=read_optional(message, "question", Question.from_proto),
-            lease=read_optional(message, "lease", Lease.from_proto),
-        )
+        """Reads the message."""
+        return read_fields(cls, message, name=message.thread, options=ThreadOptions.from_proto(message))
 
 
 @dataclass(frozen=True)
@@ -353,14 +253,9 @@ class PruneResult:
 
 
 @dataclass(frozen=True)
-class DurableResult:
+class DurableResult(FromProto):
     """The level that `wait_durable` or `wait_archived` reached."""
 
     durability: Durability | int | None
     sequence: int
     archived_sequence: int
-
-    @classmethod
-    def from_proto(cls, message: thread_service_pb2.WaitDurableResponse) -> DurableResult:
-        """Reads the answer."""
-        return cls(read_member(Durability, message.durability), message.sequence, message.archived_sequence)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stateward.durations import DurationField
+from stateward.fromproto import FromProto, read_fields
 from stateward.v1 import thread_pb2
 
 
@@ -19,13 +20,12 @@ class Retention:
     keep_last: int | None = None
     """How many of the newest versions of each branch are kept, >= 1."""
     keep_for: DurationField = DurationField()  # noqa: RUF009
-    """How long a version is kept at least: younger versions stay."""
+    """The minimum age of the versions that are removed."""
 
     @classmethod
     def from_proto(cls, message: thread_pb2.Retention) -> Retention:
         """Reads the message, in which 0 means no limit."""
-        keep_for = message.keep_for.ToTimedelta() if message.HasField("keep_for") else None
-        return cls(keep_last=message.keep_last or None, keep_for=keep_for)
+        return read_fields(cls, message, keep_last=message.keep_last or None)
 
     def to_proto(self) -> thread_pb2.Retention:
         """Returns the message that `from_proto` reads."""
@@ -33,8 +33,11 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class ThreadOptions:
-    """The options of a thread. They are given when the thread is created, and changed with `update_options`."""
+class ThreadOptions(FromProto):
+    """The options of a thread. They are given when the thread is created, and changed with `update_options`.
+
+    `from_proto` reads a Thread message too, which has the same fields.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     ttl: DurationField = DurationField()  # noqa: RUF009
@@ -43,17 +46,6 @@ class ThreadOptions:
     """Which versions are kept; None = every version."""
     parent_thread: str = ""
     agent: str = ""
-
-    @classmethod
-    def from_proto(cls, message: thread_pb2.ThreadOptions | thread_pb2.Thread) -> ThreadOptions:
-        """Reads the message. A Thread has the same fields."""
-        return cls(
-            labels=dict(message.labels),
-            ttl=message.ttl.ToTimedelta() if message.HasField("ttl") else None,
-            retention=Retention.from_proto(message.retention) if message.HasField("retention") else None,
-            parent_thread=message.parent_thread,
-            agent=message.agent,
-        )
 
     def to_proto(self) -> thread_pb2.ThreadOptions:
         """Returns the message that `from_proto` reads."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from stateward import values
+from stateward.fromproto import FromProto
 from stateward.v1 import signal_pb2, state_pb2
 
 ANSWER, APPROVE, REJECT = "answer", "approve", "reject"
@@ -45,11 +46,11 @@ class Question:
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Question) -> Question:
-        """From its message."""
+        """Reads the message."""
         return cls(message.prompt, _read_schema(message.answer_schema))
 
     def to_proto(self) -> signal_pb2.Question:
-        """As the message that `from_proto` reads."""
+        """Returns the message that `from_proto` reads."""
         schema = "" if self.schema is None else json.dumps(self.schema, ensure_ascii=False)
         return signal_pb2.Question(prompt=self.prompt, answer_schema=schema)
 
@@ -93,20 +94,20 @@ def _read_schema(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Signal:
+class Signal(FromProto):
     """A message to a thread. Pass it as `ack` to the save that holds the agent's reaction."""
 
-    id: str
+    id: str = field(metadata={"proto": "signal_id"})
     name: str
     """Kind of signal: "answer", "approve", "reject", or any name that sender and agent agree on, such as "cancel"."""
     sender: str
     """Name that the sender gave; not verified."""
     wait_id: str
     """Id of the question that the signal answers; empty = none."""
-    time: datetime
+    time: datetime = field(metadata={"proto": "create_time"})
     sequence: int
     """The signal's position in the thread's journal."""
-    payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False)
+    payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False, metadata={"proto": "payload"})
 
     @cached_property
     def payload(self) -> Any:
@@ -117,19 +118,6 @@ class Signal:
     def approved(self) -> bool:
         """Whether the signal is an approval, or the answer True."""
         return self.name == APPROVE or (self.name == ANSWER and self.payload is True)
-
-    @classmethod
-    def from_proto(cls, message: signal_pb2.Signal) -> Signal:
-        """From its message."""
-        return cls(
-            id=message.signal_id,
-            name=message.name,
-            sender=message.sender,
-            wait_id=message.wait_id,
-            time=message.create_time.ToDatetime(tzinfo=UTC),
-            sequence=message.sequence,
-            payload_value=message.payload if message.HasField("payload") else None,
-        )
 
 
 @dataclass(frozen=True)

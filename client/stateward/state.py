@@ -1,7 +1,7 @@
-"""The state of an agent in the client's hands: slots, logs, and what changed in them since they were read.
+"""The state of an agent in the client: slots, logs, and the changes that are not saved yet.
 
-Values stay encoded until they are looked at. `collect` says what changed without changing anything; `rebase` moves the
-state onto the version that a save made. While the save is under way the gate is closed.
+Values stay encoded until they are read. `collect` returns the changes and changes nothing itself. `rebase` moves the
+state to the version that a save made. While a save is under way, the gate is closed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stateward._state.collected import Collected, Gate
+from stateward._state.gate import Gate
 from stateward._state.log import Log
 from stateward._state.slots import Slots
+from stateward._state.unsaved import Unsaved
 from stateward.blobs import BlobAccess, StateBlobs, is_made
 from stateward.models import Checkpoint, Status
 from stateward.signals import Signal, answer_in
@@ -21,7 +22,7 @@ from stateward.v1 import diff_pb2, state_pb2
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a state was read."""
+    """The branch that a state was read from."""
 
     namespace: str
     thread: str
@@ -29,7 +30,7 @@ class Origin:
 
 
 class Logs(Mapping[str, Log]):
-    """Named logs. A missing name gives an empty log, which is stored once something is appended to it."""
+    """Named logs. Reading a missing name returns an empty log, which is stored once it has entries."""
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class Logs(Mapping[str, Log]):
         self._logs = stored or {}
         self._stored = set(self._logs)
         self._partial = partial
-        self._asked = asked  # of a partial state: what is not there although it was asked for does not exist
-        self._numbered = numbered  # whether a log made from here on begins at index 0 for sure
+        self._asked = asked  # a partial state's hydrate asked for these: one that is missing does not exist
+        self._numbered = numbered  # whether a new log surely begins at index 0
         self._gate = gate or Gate()
         for log in self._logs.values():
             log._gate = self._gate
@@ -56,12 +57,13 @@ class Logs(Mapping[str, Log]):
         return self._logs[name]
 
     def __setitem__(self, name: str, entries: Iterable[Any]) -> None:
-        """Makes a log hold these entries. A save compares them all with what is stored and sends what differs."""
-        if entries is not self[name]:  # `logs[name] += …` ends up here with the log itself
+        """Makes a log hold these entries. The next save compares all of them with the stored ones and sends those that
+        differ."""
+        if entries is not self[name]:  # `logs[name] += …` assigns the log itself
             self[name]._assign(list(entries))
 
     def __delitem__(self, name: str) -> None:
-        """Removes a log. One of the same name made later continues its indexes."""
+        """Removes a log. A later log of the same name continues the indexes."""
         if name not in self:
             raise KeyError(name)
         self._gate.require_open()
@@ -84,35 +86,36 @@ class Logs(Mapping[str, Log]):
     def __repr__(self) -> str:
         return f"Logs({', '.join(f'{name}: {len(self[name])}' for name in self)})"
 
-    def _rebase(self, collected: Collected) -> None:
-        for each in collected.logs.values():
+    def _rebase(self, unsaved: Unsaved) -> None:
+        for each in unsaved.logs.values():
             log, deleted = each.log, each.log._replaces and not each.added
             log._rebase(each)
             if deleted:
                 self._stored.discard(log.name)
             elif log._stored:
                 self._stored.add(log.name)
-        self._numbered = False  # a log deleted by an earlier version is not seen from here
+        self._numbered = False  # an earlier version may have deleted a log that this state does not know
 
 
 class State:
     """The state of a thread at one version, to be read, changed and saved.
 
-    `slots` are named values that are replaced, `logs` named sequences that mostly grow. `version` 0 is the empty state
-    of a thread (or branch) that does not exist yet. `partial` states were hydrated in part; what they leave out is not
-    touched by a save.
+    `slots` are named values that are replaced; `logs` are named sequences that mostly grow. `version` 0 is the empty
+    state of a thread (or branch) that does not exist yet. A `partial` state was hydrated without some slots or entries;
+    a save does not touch those.
 
-    **What a save finds.** What you set or append is stored as it is when you save. What you read may be edited in
-    place, and a save finds that too: `state.logs["messages"][3]["content"] = "…"`, `state.slots["plan"]["done"] = 1`.
-    Both hold until the next successful save. From then on objects that you still have are yours alone, and editing
-    them changes nothing here: read the value again to edit it (that gives a fresh object).
+    **What a save stores.** Values that you set or append are stored as they are when you save. Values that you read may
+    be edited in place, and the save stores the edits, too: `state.logs["messages"][3]["content"] = "…"`,
+    `state.slots["plan"]["done"] = 1`. Both hold until the next successful save. After it, editing an object that you
+    still have changes nothing in the state: read the value again, which returns a new object, and edit that.
 
-    **What a save leaves out.** Facts are saved, and what only this process needs is not: `scratch` is a dict beside the
-    state, and `Client(ephemeral=("scratch/", "cache"))` declares slots that stay here, by prefix or name. A hydrated
+    **What a save leaves out.** Data that only this process needs is not saved: `scratch` is a dict beside the state,
+    and `Client(ephemeral=("scratch/", "cache"))` names slots that stay in this process, by prefix or name. A hydrated
     state has neither.
 
-    A state belongs to one thread of control. While a task saves it, another one may read it, append to logs and set
-    slots, which the next save then sends; other changes raise RuntimeError, and edits in place may go unnoticed.
+    Only one thread or task at a time may use a state. While one task saves a state, another task may read it, append to
+    logs and set slots; the next save sends these changes. Other changes raise RuntimeError then, and edits in place may
+    be lost.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class State:
         origin: Origin | None = None,
         pinned: bool = False,
     ) -> None:
-        """Users get states from `hydrate`; `State()` is an empty one for a thread that does not exist yet."""
+        """Makes an empty state, for a thread that does not exist yet. Other states come from `hydrate`."""
         self._gate = Gate()
         self.slots = Slots(slots, partial=partial, asked=asked_slots, gate=self._gate)
         self.logs = Logs(logs, partial=partial, asked=asked_logs, numbered=checkpoint is None, gate=self._gate)
@@ -135,33 +138,34 @@ class State:
         self.partial = partial
         self.origin = origin
         self.pinned = pinned
-        """True where a version was asked for, which need not be the head of its branch."""
+        """Whether the caller asked for this version, which may be older than the head of its branch."""
         self.owner_id = ""
-        """Set where another sidecar, of this --owner-id, writes the thread: this is what it had archived."""
+        """The --owner-id of another sidecar that writes the thread; the state is what that sidecar has archived.
+        Empty = none."""
         self.signals: tuple[Signal, ...] = ()
         """The signals that waited for the agent when the head was hydrated, oldest first. `save(state,
-        ack=state.signals)` acknowledges them all, and removes them from here."""
-        self._is_answer_read = False  # whether somebody looked at `answer`
+        ack=state.signals)` acknowledges all of them and empties this tuple."""
+        self._is_answer_read = False  # whether the program has read `answer`
         self.schema_version = checkpoint.schema_version if checkpoint else 0
-        """The shape of its content: that of its version, until a migration changes it. The next save says the same,
-        unless it is told another."""
+        """The schema of the content: that of the version, until a migration changes it. The next save stores it, unless
+        the caller gives another."""
         self.scratch: dict[str, Any] = {}
-        """What goes with the state in this process only: open connections, caches. Anything; it is never sent."""
+        """Any objects that belong to the state in this process only, such as open connections. They are never sent."""
 
     @property
     def answer(self) -> Signal | None:
-        """The answer to the question that the thread asks, if it was there when the state was hydrated; else None.
+        """The answer to the question that the thread asks; None = no question, or no answer when it was hydrated.
 
-        A save of this state that goes on from the question acknowledges the answer, in the version that holds what you
-        made of it. So use the answer before you save. A save that fails leaves the answer, and the next `hydrate` finds
-        it again. A save that says the same `wait_id` keeps the question open, and the answer with it.
+        Use the answer before you save: the save acknowledges it, in the version that holds your reaction. If the save
+        fails, the answer stays, and the next `hydrate` finds it again. A save with the same `wait_id` keeps the
+        question open, and the answer with it.
         """
         self._is_answer_read = True
         return self._waiting_answer
 
     @property
     def _waiting_answer(self) -> Signal | None:
-        """The same, for the client itself: its own look says nothing about what the agent has read."""
+        """The same, for the client itself: reading this does not mean that the program has read `answer`."""
         head = self.checkpoint
         if head is None or head.status != Status.WAITING or not head.wait_id:
             return None
@@ -169,12 +173,12 @@ class State:
 
     @property
     def version(self) -> int:
-        """The version this state continues from; 0 = none yet."""
+        """The version that this state continues from; 0 = none yet."""
         return self.checkpoint.version if self.checkpoint else 0
 
     @property
     def digest(self) -> bytes:
-        """History digest of that version; empty = none yet."""
+        """History digest of that version, 16 bytes; empty = none yet."""
         return self.checkpoint.digest if self.checkpoint else b""
 
     @property
@@ -189,46 +193,47 @@ class State:
     def __repr__(self) -> str:
         return f"State(version={self.version}, {self.slots!r}, {self.logs!r})"
 
-    def collect(self, diff: diff_pb2.Diff | None = None, blob_threshold: int = 0) -> Collected:
-        """What changed since `version`, its edits added to `diff` (None = a new one). Values with more than
+    def collect(self, diff: diff_pb2.Diff | None = None, blob_threshold: int = 0) -> Unsaved:
+        """Returns what changed since `version`, and adds the edits to `diff` (None = a new diff). Values with more than
         `blob_threshold` bytes become blobs; 0 = none.
 
-        Changes nothing in the state. TypeError or ValueError names what cannot be stored.
+        Changes nothing in the state. Raises TypeError or ValueError, with the place, for a value that cannot be stored.
         """
-        collected = Collected(diff_pb2.Diff() if diff is None else diff, blob_threshold=blob_threshold)
-        self.slots._collect(collected)
+        unsaved = Unsaved(diff_pb2.Diff() if diff is None else diff, blob_threshold=blob_threshold)
+        self.slots._collect(unsaved)
         for name in sorted(self.logs._logs):
-            self.logs._logs[name]._collect(collected)
-        return collected
+            unsaved.logs[name] = self.logs._logs[name]._collect(unsaved.diff, unsaved.take)
+        return unsaved
 
     def keep_out(self, ephemeral: tuple[str, ...]) -> None:
-        """Slots of these names, and below these prefixes (which end in "/"), are never saved. What somebody else
-        stored under such a name is not seen, and stays as it is."""
+        """Never saves slots of these names, or below these prefixes (which end in "/"). Values that others stored under
+        such a name are not visible, and stay as they are."""
         self.slots._keep_out(ephemeral)
 
-    def whole(self, collected: Collected) -> state_pb2.State:
-        """The whole state, as `collected`; ValueError for a partial one, which would delete what it leaves out."""
+    def whole(self, unsaved: Unsaved) -> state_pb2.State:
+        """Returns the whole state with its changes. Raises ValueError for a partial state: saving it as the whole would
+        delete the rest."""
         if self.partial:
-            raise ValueError("overwrite needs the whole state, and this one is partial")
+            raise ValueError("overwrite needs the whole state, and this one is partial; hydrate all of it")
         kept = [name for name in self.slots if not self.slots._is_ephemeral(name)]
-        slots = {name: collected.slots.get(name) or self.slots._stored[name] for name in kept}
-        logs = {name: each.log._collect_whole(each) for name, each in collected.logs.items() if name in self.logs}
+        slots = {name: unsaved.slots.get(name) or self.slots._stored[name] for name in kept}
+        logs = {name: each.log._whole(each) for name, each in unsaved.logs.items() if name in self.logs}
         return state_pb2.State(slots=slots, logs=logs)
 
     def read_blobs_through(self, access: BlobAccess | None) -> None:
-        """Says how the blobs of this state are read, if nothing said it before."""
+        """Reads the blobs of this state through `access`, unless another access was given before."""
         if self._gate.blobs is None and access is not None:
             self._gate.blobs = StateBlobs(access)
 
     def blobs_to_fetch(self) -> list[state_pb2.BlobRef]:
-        """The blobs that must be here before the values they were made of can be read without waiting."""
+        """Returns the blobs of large values that must be fetched before, because reading them would be awaited."""
         blobs = self._gate.blobs
         if blobs is None or not blobs.access.is_async:
             return []
         return [value.blob for value in self._stored_values() if is_made(value)]
 
     def keep_blobs(self, fetched: Mapping[bytes, bytes]) -> None:
-        """Keeps bytes of such blobs as long as this state names them."""
+        """Keeps the bytes of such blobs as long as this state names the blobs."""
         blobs = self._gate.blobs
         if blobs is not None and blobs.access.is_async and (fetched or blobs.fetched):
             named = {ref.sha256 for ref in self.blobs_to_fetch()}
@@ -240,18 +245,18 @@ class State:
             yield from log._stored
 
     def acknowledge(self, ids: Collection[str]) -> None:
-        """A save was done with these signals."""
+        """Removes the signals that a save acknowledged."""
         self.signals = tuple(each for each in self.signals if each.id not in ids)
 
     def logs_without_numbers(self) -> list[Log]:
-        """Logs whose indexes must be learnt from the daemon before the changes can be said."""
+        """Returns the logs whose indexes the daemon must tell before the changes can be collected."""
         return [log for log in self.logs._logs.values() if log._needs_numbers()]
 
-    def rebase(self, collected: Collected, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
-        """Moves onto the version that was made from `collected`; what was changed since then stays a change."""
-        self.slots._rebase(collected)
-        self.logs._rebase(collected)
-        if whole:  # the stored logs may have begun elsewhere
+    def rebase(self, unsaved: Unsaved, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
+        """Moves to the version that was made from `unsaved`. Later changes stay unsaved."""
+        self.slots._rebase(unsaved)
+        self.logs._rebase(unsaved)
+        if whole:  # the logs that it replaced may have had other indexes
             for log in self.logs._logs.values():
                 log._numbered = False
         self.checkpoint, self.origin, self.pinned, self.owner_id = checkpoint, origin, False, ""

@@ -1,4 +1,4 @@
-"""A thread as a stream of parts, for copies between stores that share no keys: with its versions, blobs and effects.
+"""A thread, with its versions, blobs and effects, as a stream of parts: for copies between stores that share no keys.
 
 upload = ThreadUpload(client, "copy", request_id)
 for part in read_parts(client, "t"):
@@ -16,13 +16,13 @@ from stateward.v1 import backup_service_pb2 as backup
 if TYPE_CHECKING:
     from stateward import Client
 
-# About how large a message gets, but for a value that is larger.
 MESSAGE_BYTES = 1 << 20
+"""Size at which a message of several parts is sent. A message with one large part may be larger."""
 
 
 def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
-    """The parts of a thread as the daemon streams them."""
-    from stateward._operations.streams import export  # noqa: PLC0415  reading files needs no client
+    """Yields the parts of a thread in the order in which the daemon sends them."""
+    from stateward._operations.streams import export  # noqa: PLC0415  not needed to read files
 
     with client._session.open(export(client.namespace, name)) as stream:
         for message in stream:
@@ -30,17 +30,17 @@ def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
 
 
 class ThreadUpload:
-    """Parts on their way to the daemon. There is no thread before `finish` returns, and then all of it."""
+    """Sends the parts of a thread to the daemon. The whole thread exists once `finish` has returned, and nothing of it
+    before."""
 
     def __init__(self, client: Client, name: str, request_id: str) -> None:
-        """Does not wait."""
         self._upload = client._session.connected().upload_parts("ImportThread")
         begin = backup.ImportBegin(namespace=client.namespace, thread=name, request_id=request_id)
         self._message = backup.ImportThreadRequest(begin=begin)
         self._size_bytes = 0
 
     def take(self, part: backup.ThreadPart) -> None:
-        """Sends a part, at the latest with the next ones. Raises the error that the daemon answered meanwhile."""
+        """Sends a part, now or with later ones. Raises the daemon's error if it has refused the upload."""
         size_bytes = part.ByteSize()
         if self._size_bytes and self._size_bytes + size_bytes > MESSAGE_BYTES:
             self._send()
@@ -48,13 +48,13 @@ class ThreadUpload:
         self._size_bytes += size_bytes
 
     def finish(self) -> backup.ImportThreadResponse:
-        """Sends the rest; the thread is there when this returns."""
+        """Sends the last parts, and waits until the thread exists."""
         self._send()
         answer: backup.ImportThreadResponse = self._upload.finish()
         return answer
 
     def cancel(self) -> None:
-        """Leaves nothing. After `finish` it does nothing."""
+        """Ends the upload without a thread. Does nothing after `finish`."""
         self._upload.cancel()
 
     def _send(self) -> None:

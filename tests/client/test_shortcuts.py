@@ -14,7 +14,8 @@ from stateward._operations.saving import SaveOptions, bare_request
 from stateward._operations.steps import Await, Call, Pause, ThreadRef, with_retries
 from stateward.effects import Effect
 from stateward.errors import Unavailable
-from stateward.models import Durability, Status, read_time
+from stateward.fromproto import read_time
+from stateward.models import Durability, Status
 from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_service_pb2 as checkpoints

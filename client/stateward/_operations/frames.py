@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from stateward._operations.reasons import BY_REASON
 from stateward._operations.steps import Operation, Pause
-from stateward._state.collected import Collected
+from stateward._state.unsaved import Unsaved
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
@@ -64,7 +64,7 @@ class Frame:
     request: checkpoints.SaveRequest
     state: State
     size_bytes: int
-    collected: Collected | None = None
+    unsaved: Unsaved | None = None
     """The changes, if the state moves to the new version with the answer; None = the state has moved already."""
     expected: Checkpoint | None = None
     """The version that the state has moved to, as far as it is known before the answer; None = it has not moved."""
@@ -85,7 +85,7 @@ def message_of(frame: Frame) -> writers.WriteRequest:
     """Returns the message for a frame."""
     message = writers.WriteRequest()
     item = message.save
-    item.frame, item.awaited = frame.number, frame.collected is not None
+    item.frame, item.awaited = frame.number, frame.unsaved is not None
     item.save.CopyFrom(frame.request)
     return message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from stateward._operations import leases, threads
@@ -26,7 +27,7 @@ from stateward.errors import (
     VersionMismatch,
     VersionNotFound,
 )
-from stateward.handoff import SLOT, Handoff, is_for, new_id, now
+from stateward.handoff import SLOT, Handoff, is_for, new_id
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
 from stateward.state import State
 from stateward.v1 import thread_service_pb2 as pb
@@ -67,7 +68,7 @@ def hand_over(
         pending_steps=tuple(pending_steps),
         dependencies=tuple(dependencies),
         data=data,
-        time=now(),
+        time=datetime.now(UTC),
     )
     options = {**options, "status": Status.WAITING, "wait_id": handoff.id}
     late: NotArchivedYet | None = None
@@ -133,7 +134,7 @@ def take(ref: ThreadRef, taking: Taking) -> Operation[Handoff]:
         if not found.is_open(checkpoint):
             what = f"thread {ref.thread!r} was handed to {found.to!r}, but its sender has continued it since then"
             raise thread_error(NoHandoff, ref.thread, what)
-        taken = replace(found, taken_by=taker, taken_time=now())
+        taken = replace(found, taken_by=taker, taken_time=datetime.now(UTC))
         state.slots[SLOT] = taken.to_slot()
         # Keeps the wait_id until the taker's next save: if the taker dies before that, `to` still finds the thread.
         options: SaveOptions = {

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 
 from stateward._operations.steps import Operation, read_pages, timestamp
 from stateward._operations.threads import read_threads
-from stateward.models import ThreadInfo, read_time
+from stateward.fromproto import read_time
+from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
 
 PAGE_MAX = 1000

@@ -11,7 +11,7 @@ from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
 from stateward.changes import Change, changes_from_proto
 from stateward.errors import ThreadNotFound, VersionNotFound
-from stateward.models import Checkpoint, Status, status_numbers
+from stateward.models import Checkpoint, Status, choice_number
 from stateward.signals import Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_pb2, state_pb2
@@ -202,7 +202,7 @@ def list_checkpoints(
         thread=thread,
         branch=branch,
         labels=dict(labels or {}),
-        statuses=status_numbers(statuses),  # type: ignore[arg-type]
+        statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
         before=version_ref(before),
         page_size=page_size,
     )

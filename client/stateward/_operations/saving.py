@@ -13,12 +13,13 @@ from stateward._operations.migration_lease import Patience
 from stateward._operations.reading import hydrate_stored
 from stateward._operations.steps import Call, Operation, ThreadRef, check_options, new_request_id
 from stateward._operations.uploads import learn_support, write_blobs
-from stateward._state.collected import Collected
 from stateward._state.log import Log
+from stateward._state.unsaved import Unsaved
 from stateward.durations import Duration
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
-from stateward.models import Checkpoint, Durability, Status, choice_number, read_map, read_member, read_time
+from stateward.fromproto import read_map, read_member, read_time
+from stateward.models import Checkpoint, Durability, Status, choice_number
 from stateward.options import ThreadOptions
 from stateward.signals import Question, Signal
 from stateward.state import Origin, State
@@ -113,7 +114,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
     for state in states:
         state.saving = True
     try:
-        requests, collected = [], []
+        requests, unsaved = [], []
         for each in saves:
             unnumbered = each.state.logs_without_numbers()
             if unnumbered:
@@ -123,7 +124,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
                 request, part = _save_request(each)
             yield from write_blobs(each.ref, part.blobs, _creation(each))
             requests.append(request)
-            collected.append(part)
+            unsaved.append(part)
         try:
             if single:
                 responses = [(yield Call("Save", requests[0]))]
@@ -131,7 +132,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
                 responses = (yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))).saves
         except VersionMismatch as error:
             raise _advise(error, saves) from None
-        return _accept(saves, collected, requests, responses)
+        return _accept(saves, unsaved, requests, responses)
     finally:
         for state in states:
             state.saving = False
@@ -146,14 +147,14 @@ def _learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[N
 
 def _accept(
     saves: Sequence[PreparedSave],
-    collected: Sequence[Collected],
+    unsaved: Sequence[Unsaved],
     requests: Sequence[checkpoints.SaveRequest],
     responses: Sequence[checkpoints.SaveResponse],
 ) -> list[Checkpoint]:
     """Rebases every state; then NotArchivedYet for the first save that is less durable than asked."""
     made: list[Checkpoint] = []
     short: Checkpoint | None = None
-    for each, part, request, response in zip(saves, collected, requests, responses, strict=True):
+    for each, part, request, response in zip(saves, unsaved, requests, responses, strict=True):
         checkpoint = _read_checkpoint(request, response)
         go_on(each.ref, each.state, request, part, checkpoint)
         made.append(checkpoint)
@@ -165,17 +166,17 @@ def _accept(
 
 
 def go_on(
-    ref: ThreadRef, state: State, request: checkpoints.SaveRequest, collected: Collected, checkpoint: Checkpoint
+    ref: ThreadRef, state: State, request: checkpoints.SaveRequest, unsaved: Unsaved, checkpoint: Checkpoint
 ) -> None:
     """Moves a state onto the version that was made of it."""
     origin = Origin(ref.namespace, ref.thread, ref.branch)
-    state.rebase(collected, checkpoint, origin, whole=request.overwrite)
+    state.rebase(unsaved, checkpoint, origin, whole=request.overwrite)
     state.acknowledge(request.ack_signals)
     state.read_blobs_through(ref.blobs)
-    state.keep_blobs(collected.blobs)
+    state.keep_blobs(unsaved.blobs)
 
 
-def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Collected]:
+def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsaved]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
     request = bare_request(ref, options)
     if options.get("schema_version") is None:
@@ -188,9 +189,9 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Coll
         state.keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
     if request.overwrite:
-        collected = state.collect(blob_threshold=threshold)
-        request.state.CopyFrom(state.whole(collected))
-        return request, collected
+        unsaved = state.collect(blob_threshold=threshold)
+        request.state.CopyFrom(state.whole(unsaved))
+        return request, unsaved
     origin = state.origin
     if origin is not None and (origin.namespace, origin.thread) != (ref.namespace, ref.thread):
         raise ValueError(f"this state belongs to thread {origin.thread!r}, not {ref.thread!r}; fork copies a state")
@@ -345,11 +346,11 @@ def store_values(
 ) -> Operation[Sequence[state_pb2.Value]]:
     """The values for such edits, those that are too large written as blobs."""
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs else 0
-    collected = Collected(diff_pb2.Diff(), blob_threshold=threshold)
-    taken = [collected.take(value) for value in encoded]
-    if collected.blobs and not (yield from learn_support(ref)):
+    unsaved = Unsaved(diff_pb2.Diff(), blob_threshold=threshold)
+    taken = [unsaved.take(value) for value in encoded]
+    if unsaved.blobs and not (yield from learn_support(ref)):
         return encoded
-    yield from write_blobs(ref, collected.blobs, options.get("create") or ThreadOptions())
+    yield from write_blobs(ref, unsaved.blobs, options.get("create") or ThreadOptions())
     return taken
 
 

@@ -20,6 +20,7 @@ from stateward._operations.steps import (
 from stateward.admin import DrainResult, ServerInfo, Stats
 from stateward.durations import Duration, seconds, span
 from stateward.errors import DeadlineExceeded, NotArchivedYet
+from stateward.fromproto import read_member
 from stateward.models import (
     Checkpoint,
     Durability,
@@ -30,8 +31,6 @@ from stateward.models import (
     ThreadFilters,
     ThreadInfo,
     choice_number,
-    read_member,
-    status_numbers,
 )
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
@@ -89,7 +88,7 @@ def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.Li
     before = given.pop("updated_before", None)
     return threads.ListThreadsRequest(
         namespace=namespace,
-        statuses=status_numbers(statuses),  # type: ignore[arg-type]
+        statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
         updated_after=timestamp(after),
         updated_before=timestamp(before),
         **given,

@@ -180,7 +180,7 @@ class Writing:
             most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
             yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
-        request, collected = yield from self._prepare(PreparedSave(self.ref, state, {**options, "lease": self}))
+        request, unsaved = yield from self._prepare(PreparedSave(self.ref, state, {**options, "lease": self}))
         self._number += 1
         frame = Frame(self._number, request, state, request.ByteSize())
         if is_early:
@@ -188,9 +188,9 @@ class Writing:
                 version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST
             )
             frame.expected = _read_checkpoint(request, answer)
-            go_on(self.ref, state, request, collected, frame.expected)
+            go_on(self.ref, state, request, unsaved, frame.expected)
         else:
-            frame.collected, state.saving = collected, True
+            frame.unsaved, state.saving = unsaved, True
         self._tip = frame.expected
         self._unanswered.append(frame)
         self._unanswered_bytes += frame.size_bytes
@@ -207,14 +207,14 @@ class Writing:
         if unnumbered := state.logs_without_numbers():
             yield from self.flush()  # the version that is asked about must be there
             yield Run(_learn_numbers(self.ref, state, unnumbered))
-        request, collected = _save_request(prepared)
-        if collected.blobs and not (yield Run(learn_support(self.ref))):
-            request, collected = _save_request(prepared)
-        if collected.blobs:
-            yield Run(write_blobs(self.ref, collected.blobs, _creation(prepared)))
+        request, unsaved = _save_request(prepared)
+        if unsaved.blobs and not (yield Run(learn_support(self.ref))):
+            request, unsaved = _save_request(prepared)
+        if unsaved.blobs:
+            yield Run(write_blobs(self.ref, unsaved.blobs, _creation(prepared)))
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
             request.ClearField("expected_digest")  # not answered yet: the stream sees to it that nothing comes between
-        return request, collected
+        return request, unsaved
 
     def check(self) -> None:
         """Raises what stands in the way of more frames."""
@@ -320,9 +320,9 @@ class Writing:
     def _accept(self, frame: Frame, response: checkpoints.SaveResponse) -> None:
         checkpoint = _read_checkpoint(frame.request, response)
         frame.checkpoint, frame.is_done = checkpoint, True
-        if frame.collected is not None:
+        if frame.unsaved is not None:
             frame.state.saving = False
-            go_on(self.ref, frame.state, frame.request, frame.collected, checkpoint)
+            go_on(self.ref, frame.state, frame.request, frame.unsaved, checkpoint)
         elif frame.state.checkpoint is frame.expected:
             frame.state.checkpoint = checkpoint
         self.head = checkpoint.version, checkpoint.digest
@@ -335,7 +335,7 @@ class Writing:
         if frame.is_done:
             return
         frame.error, frame.is_done = error, True
-        if frame.collected is not None:
+        if frame.unsaved is not None:
             frame.state.saving = False
         if isinstance(error, LeaseHeld):
             self.lost = error

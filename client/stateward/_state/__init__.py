@@ -1,1 +1,1 @@
-"""What a state is made of: slots, logs, and what a save collects of them."""
+"""The parts of a state: slots, logs, and the changes that are not saved yet."""

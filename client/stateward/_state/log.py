@@ -1,26 +1,39 @@
 """One log of a state: a sequence of values that mostly grows at its end.
 
-A log is what is stored, in its stored form, followed by what was added since. Of the stored entries those that were
-read or replaced are *watched*: a save encodes them and compares. So a save costs what was added and what was looked
-at, however long the log is.
+A log holds the stored entries in their stored form, followed by the entries that were added since. Stored entries that
+were read or replaced are *watched*: a save encodes them again and compares. So the cost of a save depends on what was
+added and read, not on the length of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self, overload
 
 from stateward import values
-from stateward._state.collected import Collected, CollectedLog, Gate
-from stateward.v1 import state_pb2
+from stateward._state.gate import Gate
+from stateward.v1 import diff_pb2, state_pb2
+
+
+@dataclass
+class UnsavedLog:
+    """What changed in one log."""
+
+    log: Log
+    watched: list[int]
+    """Indexes of the stored entries that were encoded to look for changes."""
+    replaced: dict[int, state_pb2.Value]
+    """The new encodings of changed entries, by index."""
+    added: list[state_pb2.Value]
 
 
 class Log:
     """A sequence that mostly grows at its end.
 
-    Positions count from 0 within what is held here, as in a list; `at(index)` reads by the index the store uses, which
-    stays with an entry for ever, while trims at the start move the positions. The index of an entry that is not saved
-    yet may still change. `State` says for how long an entry may be edited in place.
+    Positions count from 0 at the first entry that is held here, as in a list. `at(index)` reads by the index that the
+    daemon uses: an entry keeps its index for ever, while a trim at the start changes the positions. The index of an
+    entry that is not saved yet may change. `State` says how long an entry may be edited in place.
     """
 
     def __init__(
@@ -37,18 +50,18 @@ class Log:
     ) -> None:
         self.name = name
         self.rewritten_version = rewritten_version
-        """The last version that replaced, cut or trimmed entries, as of the hydrate; 0 = only appends so far."""
-        self._stored = list(entries)  # what is left of the stored entries
+        """The last version, at the time of the hydrate, that replaced or trimmed entries; 0 = only appends so far."""
+        self._stored = list(entries)  # without those that were dropped
         self._added: list[Any] = []
         self._watched: dict[int, Any] = {}  # stored entries that were read or replaced since the last save, by index
         self._first = first_index
         self._stored_first = first_index
         self._stored_next = first_index + len(self._stored)
-        self._numbered = numbered  # False: made on top of a state in which a log of this name may have been deleted
-        self._readable = readable  # False: left out of a partial hydrate, so only appending is possible
+        self._numbered = numbered  # False: the indexes are guesses, as a log of this name may have been deleted before
+        self._readable = readable  # False: a partial hydrate left the log out, so it can only be appended to
         self._tail = tail  # True: hydrated as the last n entries, so the stored log may begin before this one
-        self._replaces = False  # True: the stored log is deleted first
-        self._trim_before = 0  # index before which the stored log is to be trimmed; 0 = not
+        self._replaces = False  # True: the save deletes the stored log first
+        self._trim_before = 0  # the save trims the stored log before this index; 0 = it does not
         self._gate = gate or Gate()
 
     @property
@@ -58,12 +71,12 @@ class Log:
 
     @property
     def next_index(self) -> int:
-        """Index that the next entry gets."""
+        """Index of the next entry to be appended."""
         return self._cut + len(self._added)
 
     @property
     def _cut(self) -> int:
-        """Index from which on entries are new."""
+        """Index of the first entry that is not stored."""
         return self._first + len(self._stored)
 
     def __len__(self) -> int:
@@ -72,11 +85,6 @@ class Log:
     def __iter__(self) -> Iterator[Any]:
         self._require_readable()
         for position in range(len(self)):
-            yield self._read(position)
-
-    def __reversed__(self) -> Iterator[Any]:
-        self._require_readable()
-        for position in reversed(range(len(self))):
             yield self._read(position)
 
     @overload
@@ -102,7 +110,7 @@ class Log:
         return f"Log({self.name!r}, {len(self)} entries from index {self._first})"
 
     def __eq__(self, other: object) -> bool:
-        """Logs and lists are equal to what has the same entries."""
+        """A log equals a log or a list that has the same entries."""
         return list(self) == list(other) if isinstance(other, (Log, list)) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
@@ -112,13 +120,13 @@ class Log:
         return self
 
     def at(self, index: int) -> Any:
-        """The entry with this index; IndexError if it is not held."""
+        """Returns the entry with this index. Raises IndexError if the log does not hold it."""
         if not self._first <= index < self.next_index:
             raise IndexError(f"logs.{self.name} holds indexes {self._first} to {self.next_index - 1}, not {index}")
         return self[index - self._first]
 
     def raw(self, position: int) -> values.RawValue:
-        """A saved entry as it is stored, not decoded, and not watched."""
+        """Returns a saved entry as it is stored, not decoded. A save does not compare it."""
         self._require_readable()
         position = self._checked(position)
         if position >= len(self._stored):
@@ -126,7 +134,7 @@ class Log:
         return values.raw(self._stored[position], self._gate.blobs)
 
     def append(self, value: Any) -> None:
-        """Adds an entry at the end. It is saved as it is at the time of the save, and not looked at afterwards."""
+        """Adds an entry at the end. The next save stores the entry as it is then; later edits of it change nothing."""
         self._added.append(value)
 
     def extend(self, entries: Iterable[Any]) -> None:
@@ -134,21 +142,22 @@ class Log:
         self._added.extend(entries)
 
     def pop(self) -> Any:
-        """Takes the last entry off and returns it; IndexError if there is none."""
+        """Removes the last entry and returns it. Raises IndexError if the log is empty."""
         value = self[-1]
         self._drop_from(self.next_index - 1)
         return value
 
     def clear(self) -> None:
-        """Drops all entries. Their indexes are not used again."""
+        """Removes all entries. Their indexes are not used again."""
         self.trim(keep_last=0)
 
     def trim(
         self, *, keep_last: int | None = None, before_index: int | None = None, from_index: int | None = None
     ) -> None:
-        """Drops entries: all but the last so many, those before an index, or those from an index on. Give one.
+        """Removes all entries but the last `keep_last`, those before `before_index`, or those from `from_index` on.
 
-        Indexes dropped at the start are not used again; those dropped at the end are.
+        Give exactly one of the three, otherwise TypeError is raised. Indexes that are removed at the start are not used
+        again; indexes that are removed at the end are.
         """
         self._require_readable()
         if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
@@ -164,7 +173,7 @@ class Log:
             self._drop_before(self.next_index - keep_last)
 
     def _assign(self, entries: list[Any]) -> None:
-        if self._tail:  # what is hidden goes too
+        if self._tail:  # the entries that are not held here go, too
             self.clear()
         self.trim(from_index=min(self._first + len(entries), self.next_index))
         for position in range(len(self)):
@@ -208,10 +217,10 @@ class Log:
     def _drop_before(self, index: int) -> None:
         self._gate.require_open()
         if index > self._first:
-            # New entries have no index of their own yet: those that stay move up to where the stored ones end.
+            # New entries have no fixed index yet: those that stay begin where the stored ones end.
             del self._added[: max(index - self._cut, 0)]
             first = min(index, self._cut)
-            if first > self._first or self._tail:  # else there may be no stored log to trim
+            if first > self._first or self._tail:  # otherwise there may be no stored log to trim
                 self._trim_before = first
             del self._stored[: first - self._first]
             self._first = first
@@ -220,13 +229,13 @@ class Log:
             self._trim_before = max(self._trim_before, index)
 
     def _needs_numbers(self) -> bool:
-        """Whether a save would name indexes that this log only guesses."""
+        """Whether a save would name indexes that are only guesses."""
         if self._numbered or self._stored_next == self._stored_first:
             return False
         return self._cut < self._stored_next or self._trim_before > 0 or bool(self._watched)
 
     def _renumber(self, stored_next: int) -> None:
-        """Moves all indexes so that the stored entries end at `stored_next`."""
+        """Changes all indexes so that the stored entries end at `stored_next`."""
         shift = stored_next - self._stored_next
         self._watched = {at + shift: value for at, value in self._watched.items()}
         self._trim_before += shift if self._trim_before else 0
@@ -235,8 +244,9 @@ class Log:
         self._stored_next += shift
         self._numbered = True
 
-    def _collect(self, collected: Collected) -> None:
-        edits, name = collected.diff.edits, self.name
+    def _collect(self, diff: diff_pb2.Diff, take: Callable[[state_pb2.Value], state_pb2.Value]) -> UnsavedLog:
+        """Adds the log's edits to `diff`. `take` returns the value to send for an encoded one."""
+        edits, name = diff.edits, self.name
         if self._replaces:
             edits.add().delete_log.log = name
         replaced: dict[int, state_pb2.Value] = {}
@@ -244,7 +254,7 @@ class Log:
             position = index - self._first
             encoded = values.encode(self._watched[index], f"logs.{name}[{position}]")
             if not values.is_unchanged(encoded, self._stored[position]):
-                encoded = collected.take(encoded)
+                encoded = take(encoded)
                 edit = edits.add().replace_entry
                 edit.log, edit.index = name, index
                 edit.value.CopyFrom(encoded)
@@ -256,25 +266,23 @@ class Log:
             trim = edits.add().trim_log
             trim.log, trim.before_index = name, self._trim_before
         start = len(self._stored)
-        added = [
-            collected.take(values.encode(value, f"logs.{name}[{start + at}]")) for at, value in enumerate(self._added)
-        ]
+        added = [take(values.encode(value, f"logs.{name}[{start + at}]")) for at, value in enumerate(self._added)]
         if added:
             append = edits.add().append
             append.log = name
             append.entries.extend(added)
-        collected.logs[name] = CollectedLog(self, list(self._watched), replaced, added)
+        return UnsavedLog(self, list(self._watched), replaced, added)
 
-    def _collect_whole(self, collected: CollectedLog) -> state_pb2.Log:
-        kept = (collected.replaced.get(index, stored) for index, stored in enumerate(self._stored, self._first))
-        return state_pb2.Log(entries=[*kept, *collected.added])
+    def _whole(self, unsaved: UnsavedLog) -> state_pb2.Log:
+        kept = (unsaved.replaced.get(index, stored) for index, stored in enumerate(self._stored, self._first))
+        return state_pb2.Log(entries=[*kept, *unsaved.added])
 
-    def _rebase(self, collected: CollectedLog) -> None:
-        for index, encoded in collected.replaced.items():
+    def _rebase(self, unsaved: UnsavedLog) -> None:
+        for index, encoded in unsaved.replaced.items():
             self._stored[index - self._first] = encoded
-        self._stored += collected.added
-        del self._added[: len(collected.added)]
-        for index in collected.watched:
+        self._stored += unsaved.added
+        del self._added[: len(unsaved.added)]
+        for index in unsaved.watched:
             del self._watched[index]
         self._stored_first, self._stored_next = self._first, self._cut
         self._trim_before, self._replaces = 0, False

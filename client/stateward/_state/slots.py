@@ -1,4 +1,4 @@
-"""The slots of a state: named values that are replaced as a whole."""
+"""The slots of a state: named values, each replaced as a whole."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._state.collected import Collected, Gate
+from stateward._state.gate import Gate
+from stateward._state.unsaved import Unsaved
 from stateward.v1 import diff_pb2, state_pb2
 
 SPLICE_MIN_BYTES = 4096
-"""Slots below this are sent whole: a splice carries a 32-byte digest and saves little."""
+"""Smaller slots are sent whole: a splice carries a 32-byte digest and saves little."""
 
 
 class Slots(MutableMapping[str, Any]):
-    """Named values. Reading a missing name is a KeyError; `State` says for how long a value may be edited in place."""
+    """Named values. Reading a missing name raises KeyError. `State` says how long a value may be edited in place."""
 
     def __init__(
         self,
@@ -30,19 +31,21 @@ class Slots(MutableMapping[str, Any]):
         self._deleted: set[str] = set()
         self._ephemeral: tuple[str, ...] = ()  # names, and prefixes that end in "/"
         self._partial = partial
-        self._asked = asked  # of a partial state: what is not there although it was asked for does not exist
+        self._asked = asked  # a partial state's hydrate asked for these: one that is missing does not exist
         self._gate = gate or Gate()
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._watched:
             if name in self._deleted or name not in self._stored:
-                raise KeyError(f"{name} (this state was read in part, without it)" if self._is_unread(name) else name)
+                raise KeyError(
+                    f"{name} (this partial state was hydrated without it)" if self._is_unread(name) else name
+                )
             self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
         return self._watched[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         if type(value) is int and isinstance(self._watched.get(name), values.Number):
-            value = values.Number(value)  # one that is not saved yet; else what is stored says it
+            value = values.Number(value)  # while it is not saved, no stored value tells that the slot has a number
         self._watched[name] = value
         self._deleted.discard(name)
 
@@ -68,11 +71,11 @@ class Slots(MutableMapping[str, Any]):
         return f"Slots({', '.join(self)})"
 
     def raw(self, name: str) -> values.RawValue:
-        """The value as it is stored at this version, not decoded, and not watched."""
+        """Returns the value as this version stores it, not decoded. A save does not compare it."""
         return values.raw(self._stored[name], self._gate.blobs)
 
     def _is_unread(self, name: str) -> bool:
-        """Whether there may be one of this name that the state was read without."""
+        """Whether the thread may have a slot of this name that the partial state was hydrated without."""
         return self._partial and name not in self and name not in self._deleted and name not in self._asked
 
     def _is_ephemeral(self, name: str) -> bool:
@@ -83,38 +86,38 @@ class Slots(MutableMapping[str, Any]):
         if ephemeral:
             self._stored = {name: value for name, value in self._stored.items() if not self._is_ephemeral(name)}
 
-    def _collect(self, collected: Collected) -> None:
-        edits = collected.diff.edits
+    def _collect(self, unsaved: Unsaved) -> None:
+        edits = unsaved.diff.edits
         for name in sorted(self._deleted):
             edits.add().delete_slot.slot = name
-            collected.deleted_slots.add(name)
+            unsaved.deleted_slots.add(name)
         for name in sorted(self._watched):
             if self._is_ephemeral(name):
                 continue
             value, stored = self._watched[name], self._stored.get(name)
             encoded = values.encode_slot(value, f"slots.{name}", stored)
-            collected.watched_slots[name] = value
+            unsaved.watched_slots[name] = value
             if stored is not None and values.is_unchanged(encoded, stored):
                 continue
             edit = edits.add()
             if stored is None or not _splice_slot(edit, name, stored, encoded):
-                encoded = collected.take(encoded)
+                encoded = unsaved.take(encoded)
                 edit.set_slot.slot = name
                 edit.set_slot.value.CopyFrom(encoded)
-            collected.slots[name] = encoded
+            unsaved.slots[name] = encoded
 
-    def _rebase(self, collected: Collected) -> None:
-        for name in collected.deleted_slots:
+    def _rebase(self, unsaved: Unsaved) -> None:
+        for name in unsaved.deleted_slots:
             self._stored.pop(name, None)
-        self._deleted -= collected.deleted_slots
-        self._stored.update(collected.slots)
-        for name, value in collected.watched_slots.items():
-            if self._watched[name] is value:  # else it was set anew while the save was under way
+        self._deleted -= unsaved.deleted_slots
+        self._stored.update(unsaved.slots)
+        for name, value in unsaved.watched_slots.items():
+            if self._watched[name] is value:  # otherwise it was set again while the save was under way
                 del self._watched[name]
 
 
 def _splice_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encoded: state_pb2.Value) -> bool:
-    """Makes `edit` a SpliceSlot where that takes at most half the bytes; False where it does not."""
+    """Makes `edit` a SpliceSlot and returns True if at least half the bytes are saved."""
     old, new = stored.data, encoded.data
     if stored.media_type == encoded.media_type and min(len(old), len(new)) >= SPLICE_MIN_BYTES:
         prefix = _common_prefix(old, new)
@@ -128,7 +131,7 @@ def _splice_slot(edit: diff_pb2.Edit, name: str, stored: state_pb2.Value, encode
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:
-    """Length of the common prefix, by bisection: each step compares at memcmp's speed, and all steps together the
+    """Length of the common prefix, by bisection. Each step compares at memcmp's speed; all steps together compare the
     whole length about once."""
     low, high = 0, min(len(a), len(b))
     while low < high:

@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from stateward import values
 from stateward.agent._fields import enum_word
 from stateward.agent.v1 import agent_pb2 as pb
-from stateward.models import read_time
+from stateward.fromproto import read_time
 from stateward.signals import Signal
 
 RESULT_CHARACTERS_MAX = 500
