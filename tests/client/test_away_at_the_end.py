@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from tests.client.conftest import make_opener
 
-from stateward import RiskyStep, Window, errors
+from stateward import EffectState, RiskyStep, Window, errors
+from stateward._operations import effects
+from stateward._operations.effects import Claim, Plan
+from stateward._operations.holder import Holder
+from stateward._operations.steps import ThreadRef
+from stateward._operations.tools import ToolCall
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 
@@ -96,6 +101,38 @@ def test_a_step_whose_end_was_not_recorded_can_be_checked(
         assert not again.done
     with before(thread, "paid", check=lambda _key: "receipt") as found:
         assert (found.done, found.result) == (True, "receipt")
+
+
+def test_a_claim_left_in_a_thread_that_was_deleted(daemon: Daemon, thread: Any, name: str, open_client: Any) -> None:
+    """The thread is made again, and its claims may have the same tokens: another agent's claim is not given back."""
+    left = thread.before("pay")
+    risky = left.__enter__()
+    risky = risky if isinstance(risky, RiskyStep) else risky._inner._step
+    with away(daemon):
+        risky.nothing_happened = True
+        left.__exit__(OSError, OSError("refused"), None)
+    thread = back(daemon, name, open_client)
+    thread.delete()
+    thread.append("l", "made again")
+    with before(thread, "pay") as paying:
+        assert paying._claim.token == risky._claim.token
+        with pytest.raises(errors.EffectInProgress), before(thread, "pay"):
+            pass
+        paying.result = "receipt"
+    with before(thread, "pay") as found:
+        assert found.result == "receipt"
+
+
+def test_a_claim_that_is_given_back_late(thread: Any) -> None:
+    """An answer that comes late forgets its own claim, and not the one that another caller has left there since."""
+    ref, plan = ThreadRef("n", "t", "main"), Plan("pay", lambda key: ToolCall(print), {})
+    first, second = (Claim(ref, Holder.named(None).to_proto(), plan, thread.name) for _ in range(2))
+    late = first.give_back(EffectState.UNCERTAIN)
+    next(late)
+    second._leave_behind(EffectState.UNCERTAIN)
+    with pytest.raises(StopIteration):
+        late.send(None)
+    assert effects._left.pop(second._place) == (second, EffectState.UNCERTAIN)
 
 
 def test_a_failed_save_in_the_background_names_no_wrong_step(daemon: Daemon, name: str, blocking: Any) -> None:

@@ -99,6 +99,27 @@ except asyncio.CancelledError:
     sys.exit(7)
 """
 
+OVERLAPPING = """
+import asyncio, os, signal, sys
+from stateward import AsyncClient
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        first, second = client.thread(sys.argv[2] + "-first"), client.thread(sys.argv[2])
+        if sys.argv[3] == "handler":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        one = await first.autosave(await first.hydrate(), on_sigterm=True).open()
+        state = await second.hydrate()
+        two = await second.autosave(state, on_sigterm=True, every=60).open()
+        await one.close()
+        state.slots["n"] = 1
+        if sys.argv[3] == "closed":
+            await two.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await two.step()
+        print("not reached")
+asyncio.run(main())
+"""
+
 
 @pytest.fixture
 def target(real_daemon: Daemon | str) -> str:
@@ -212,3 +233,13 @@ def test_a_handler_that_cannot_be_taken_over_is_refused(target: str, name: str) 
 
     with asyncio.Runner(loop_factory=OtherLoop) as runner:
         runner.run(agent())
+
+
+@pytest.mark.parametrize(("how", "code"), [("closed", -signal.SIGTERM), ("open", -signal.SIGTERM), ("handler", 7)])
+def test_agents_of_one_process_that_end_in_another_order(target: str, name: str, how: str, code: int) -> None:
+    """The agent that began first ends first, so its handler is the former handler of the other one: SIGTERM still saves
+    and ends the process."""
+    ended = run(OVERLAPPING, target, name, how)
+    assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
+    with Client(target) as client:
+        assert client.thread(name).hydrate().slots["n"] == 1

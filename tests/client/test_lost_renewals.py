@@ -11,6 +11,7 @@ from tests.client.conftest import Driven
 from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet
 from stateward._operations import effects, leases
 from stateward._operations.effects import Claim
+from stateward._operations.steps import Pause
 from stateward.errors import NotOwner, ServerUnavailable
 
 
@@ -185,6 +186,44 @@ def test_a_lease_that_is_entered_again(thread, other, monkeypatch):
         idle(thread, 1.2)
         with pytest.raises(LeaseHeld), other.lease():
             pass
+
+
+def test_a_renewal_that_ends_after_its_lease(thread, other, monkeypatch):
+    """A renewal that was under way when the lease was given back says nothing about the lease as it was taken again."""
+    renew, begun, answered = leases.renew, threading.Event(), threading.Event()
+
+    def slow(ref, token, deadline_s=None):
+        if begun.is_set():
+            return (yield from renew(ref, token, deadline_s))
+        begun.set()
+        while len(tokens) < 2:
+            yield Pause(0.01)
+        try:
+            return (yield from renew(ref, tokens[0], deadline_s))
+        finally:
+            answered.set()
+
+    def until(event):
+        for _ in range(1000):
+            if event.is_set():
+                break
+            idle(thread, 0.01)
+        assert event.is_set()
+
+    monkeypatch.setattr(leases, "RENEWAL_SHARE", 0.01)
+    monkeypatch.setattr(leases, "renew", slow)
+    lease, tokens = thread.lease(term=5), []
+    with lease:
+        tokens.append(lease.token)
+        until(begun)
+    with lease:
+        tokens.append(lease.token)
+        until(answered)
+        idle(thread, 0.1)
+        assert lease.lost is None
+        assert lease.check().token == tokens[1] > tokens[0]
+    with other.lease():
+        pass
 
 
 # -- on two machines ---------------------------------------------------------------------------------------------------

@@ -62,3 +62,20 @@ def test_the_sum_of_an_older_daemon() -> None:
     with pytest.raises(StopIteration) as ended:
         steps.send(page)
     assert ended.value.value == 41
+
+
+def test_sums_while_a_writer_sends(server: Daemon, name: str) -> None:
+    """Increments of the handle that has the writer go between its frames: the sums add up, and no frame is refused."""
+    with Client(server.target) as client:
+        thread = client.thread(name)
+        state, sums = thread.hydrate(), []
+        with thread.writer() as writer:
+            for number in range(20):
+                state.slots["step"] = number
+                writer.send(state)
+                writer.flush()
+                sums.append(thread.increment("hits", number))
+                state = writer.reset()
+        assert sums == [sum(range(number + 1)) for number in range(20)]
+        found = thread.hydrate()
+        assert (found.version, found.slots["hits"], found.slots["step"]) == (40, 190, 19)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import sets, state
 
@@ -54,3 +55,19 @@ def test_numbers_of_whole_states_and_batches(place: Place, request_: Any) -> Non
     batch = BatchSaveRequest(saves=[request_(diff=adds(n=1)), request_(diff=adds(n=2), thread="other")])
     saves = place.wire.checkpoints.BatchSave(batch, timeout=20).saves
     assert [dict(each.numbers) for each in saves] == [{"n": 1}, {"n": 2}]
+
+
+def test_numbers_of_a_writers_stream(place: Place) -> None:
+    """Each frame is answered with its own sum, and so is a frame that a new stream sends again."""
+    agent = Agent(place.wire, place.namespace, "agent")
+    stream = agent.open()
+    sent = [stream.send(diff=adds(n=delta)) for delta in (3, 4, 5)]
+    assert [dict(stream.next().saved.save.numbers) for _ in sent] == [{"n": 3}, {"n": 7}, {"n": 12}]
+    stream.call.cancel()
+    again = agent.open(request_id=stream.request_id)
+    assert again.token == stream.token
+    again.resend(sent[1])
+    again.send(diff=adds(n=1))
+    answers = [again.next().saved.save for _ in range(2)]
+    assert [(each.replayed, dict(each.numbers)) for each in answers] == [(True, {"n": 7}), (False, {"n": 13})]
+    again.call.cancel()

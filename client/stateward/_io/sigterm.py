@@ -57,7 +57,8 @@ class Sigterm:
             os.kill(os.getpid(), signal.SIGTERM)  # `_handle` passes it on, because it is the second one
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
-        if self.is_pending:
+        # Another handler may have kept this one as its former handler, and still call it after `restore`.
+        if self.is_pending or not self._is_installed:
             self._deliver(frame)
         self.is_pending = self._is_installed
 
@@ -66,6 +67,7 @@ class Sigterm:
         if callable(self._former):
             self._former(signal.SIGTERM, frame)
         elif self._former == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
 
 

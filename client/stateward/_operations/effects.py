@@ -115,8 +115,10 @@ class Claim:
         left = _left.pop(self._place, None) if state is EffectState.IN_PROGRESS else None
         if left is not None:
             claim, became = left
-            yield from claim.give_back(became)
-            state = yield from self._ask(request)
+            # Another key belongs to a thread that was deleted and made again, where another claim may have this token.
+            if claim.idempotency_key == self.idempotency_key:
+                yield from claim.give_back(became)
+                state = yield from self._ask(request)
         polls = Backoff(FIRST_POLL_S, MAX_POLL_S, self._plan.wait_s)
         while state is EffectState.IN_PROGRESS and (pause_s := polls.next_s()) is not None:
             yield Pause(max(min(pause_s, self.begun.retry_after.ToMicroseconds() / 1e6), 0.001))
@@ -215,7 +217,8 @@ class Claim:
         except StatewardError as error:
             if error.retryable:
                 return
-        _left.pop(self._place, None)
+        if _left.get(self._place, (None,))[0] is self:  # else another caller has left a later claim behind meanwhile
+            del _left[self._place]
 
     def _leave_behind(self, state: EffectState) -> None:
         if len(_left) >= LEFT_MAX:

@@ -53,11 +53,12 @@ class HeldLease(LeaseShell):
         return bool(token) and self._session.run(leases.release(self._ref, token))
 
     def _keep(self, ended: Alarm) -> None:
-        term_s = self._claim.term_s
+        token, term_s = self.token, self._claim.term_s
         lost = keep_up(
             ended,
             term_s * leases.RENEWAL_SHARE,
-            lambda: self._session.run(leases.renew(self._ref, self.token, term_s)),
+            lambda: self._session.run(leases.renew(self._ref, token, term_s)),
             LeaseHeld,
         )
-        self.lost = lost or self.lost
+        if self._is_held and token == self.token:  # else a renewal that was under way when the lease was given back
+            self.lost = lost or self.lost
