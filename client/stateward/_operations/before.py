@@ -1,4 +1,4 @@
-"""Before a risky step: what the agent knows is saved, and the step is claimed, so that no restart makes it twice."""
+"""Risky steps: the state is saved and the step is claimed before it, so that no restart makes the step twice."""
 
 from __future__ import annotations
 
@@ -15,47 +15,49 @@ from stateward.state import State
 from stateward.v1.lease_pb2 import Holder
 
 LABEL = "before"
-# The block cannot renew its claim; a holder with a name of its own need not wait for the end of it after a restart.
+# The claim of a block is not renewed. An agent with a `holder` name need not wait for the end of the term.
 TERM_S = 600.0
 
+Check = Callable[[str], Any]
 Save = Callable[[], Operation[Any]]
-"""Saves what is to be saved before the step."""
+"""Makes the save before the step."""
 
 
 def save_before(ref: ThreadRef, state: State | None, name: str, options: SaveOptions) -> Operation[None]:
-    """Saves a state, if there is one, under the name of the step."""
+    """Saves a state, if there is one, with the name of the step as a label."""
     if state is not None:
         yield from saving.save(ref, state, labelled(name, options))
     elif options:
-        raise TypeError("options of a save need the state that is to be saved")
+        raise TypeError("options of a save need a state; give the state, too")
 
 
 def labelled(name: str, options: SaveOptions) -> SaveOptions:
-    """The same options with the label that names the step."""
+    """Returns the options with the label that names the step."""
     return {**options, "labels": {**(options.get("labels") or {}), LABEL: name}}
 
 
 class RiskyStep:
-    """A risky step that is under way. Set `result`; the step is then recorded with it."""
+    """A risky step that is under way. Set `result` to record it with the step."""
 
     def __init__(self, ref: ThreadRef, holder: Holder, target: str, name: str, key: str, term_s: float) -> None:
         self.name = name
         self.result: Any = None
-        """What it came to. Where `done`, what it had come to before."""
+        """The result of the step; if `done`, the recorded result."""
         self.done = False
-        """True where it was made before: do not make it again."""
+        """Whether the step was made before. Then do not make it again."""
         self.nothing_happened = False
-        """Set it before you raise if the step did nothing for sure: whoever comes next then begins afresh."""
+        """Set this before you raise if the step certainly did nothing: the next caller may then make it."""
         self._claim = Claim(ref, holder, Plan(key, _no_tool, {"name": name, "term": term_s, "wait": 0}), target)
         self._claim.what = f"step {key!r}"
 
     @property
     def idempotency_key(self) -> str:
-        """The same word for all attempts at this step: give it to the tool."""
+        """A key for the tool, the same for all attempts at this step."""
         return self._claim.idempotency_key
 
     def enter(self, save: Save, has_check: bool) -> Operation[bool]:
-        """Saves and claims. Returns whether a check is to be asked. Raises EffectUncertain, EffectInProgress."""
+        """Saves, then claims the step. Returns whether a check must find out if it was made. Raises EffectInProgress if
+        another caller holds the claim, and EffectUncertain if a check is needed and there is none."""
         yield from save()
         state = yield from self._claim.take()
         if state is EffectState.DONE:
@@ -65,7 +67,7 @@ class RiskyStep:
         return state is EffectState.UNCERTAIN
 
     def learn(self, found: Any) -> Operation[None]:
-        """What the check found: NOT_HAPPENED, a result (in a `Happened` if it may be None), or None: it cannot tell."""
+        """Records what the check found: a result (as `Happened` if it may be None), NOT_HAPPENED, or None = unknown."""
         happened = yield from self._claim.judge(found)
         if happened is not None:
             self.result = happened.result
@@ -73,11 +75,11 @@ class RiskyStep:
             self.done = True
 
     def give_up(self) -> Operation[None]:
-        """Whoever comes next has to find out what happened."""
+        """Gives the claim back as uncertain: the next caller must find out what happened."""
         yield from self._claim.give_back(EffectState.UNCERTAIN)
 
     def leave(self, error: BaseException | None) -> Operation[None]:
-        """Records how it ended. An error says nothing about whether the step was made."""
+        """Records the end of the step. An error does not tell whether the step was made."""
         if self.done:
             return
         if error is None:
@@ -92,6 +94,3 @@ class RiskyStep:
 
 def _no_tool(_key: str) -> ToolCall:
     raise AssertionError("a risky step is made by its block")
-
-
-Check = Callable[[str], Any]

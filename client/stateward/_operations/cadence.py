@@ -1,11 +1,11 @@
-"""When an agent's state is saved, and what as: the rules of `autosave`, without I/O and without waiting.
+"""The rules of `autosave`, without I/O and without waiting: when a state is saved, and with which options.
 
-A state is *whole* when the agent says so: at a step, and, once it makes its changes under `changing()`, outside of
-those. Nothing is ever saved at another moment. So a timer or a SIGTERM that comes in the middle of a change waits for
-its end, and an exception in the middle of one saves nothing: the next process goes on from the last whole state.
+A state is *whole* when the agent says so: at a step, and outside of `changing()` blocks once the agent uses them. Only
+whole states are saved. So a timer or a SIGTERM in the middle of a change waits for its end, and an exception in the
+middle of a change saves nothing: the next process continues from the last whole state.
 
-A question that the agent asked stays open until a step goes on from it: who may end this process, be it a SIGTERM or
-the end of the block, does not withdraw it.
+A question of the agent stays open until a step continues from it. Neither a SIGTERM nor the end of the block withdraws
+it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from stateward.state import State
 from stateward.window import Window
 
 EVERY_MIN_S = 0.001
-# Of the options of a step, what still holds for a save between two steps.
+# The options of a step that also hold for saves between this step and the next.
 STICKY = ("step", "schema_version", "metrics")
+Saved = Operation[Checkpoint | None]
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Mark:
     """A step that left the state whole and is not saved yet."""
 
     checkpoint: Checkpoint | None
-    """What the state goes on from; once that is another one, the step is part of it."""
+    """The version that the state continues from. If the state has another version later, that one has the step."""
     changes: bytes
     options: SaveOptions
 
 
 class Cadence:
-    """Knows what is saved, what is due, and what went wrong."""
+    """What is saved, what is due, and what went wrong."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Cadence:
     ) -> None:
         self.state = state
         self.error: BaseException | None = None
-        """What a save in the background met last; raised at the next step, or at the end."""
+        """The error of the last save in the background; raised at the next step, or at the end."""
         self.last: Checkpoint | None = None
         self._ref = ref
         self._every_s = None if every is None else seconds(every, "every", least=EVERY_MIN_S)
@@ -65,18 +66,18 @@ class Cadence:
         self._base = options
         self._clock = clock
         self._tried_at = clock()
-        self._said: dict[str, Any] = dict(options)  # what the last save said besides the state
-        self._mark: Mark | None = None  # a step that is not saved yet
-        if ref.ephemeral:  # as a save does it; else its changes are taken before
+        self._said: dict[str, Any] = dict(options)  # the options of the last save
+        self._mark: Mark | None = None
+        if ref.ephemeral:  # a save does this, too, but changes are collected before the first save
             state.keep_out(ref.ephemeral)
 
-    # -- on the agent's thread, with the state whole --------------------------------------------------------------
+    # -- on the agent's thread, with a whole state --------------------------------------------------------------------
 
-    def step(self, options: SaveOptions) -> Operation[Checkpoint | None]:
-        """A step is done: saves now, or marks the state as whole. Raises what the background met, unless it passes.
+    def step(self, options: SaveOptions) -> Saved:
+        """Ends a step: saves now, or marks the state as whole. Raises a permanent error of a save in the background.
 
-        What the background could not save is saved now, as what it has become: to save it as the step before first
-        would name that step in a version that holds this one.
+        After a passing error, the state is saved now, with the options of this step: a save with those of the earlier
+        step would name that step in a version that includes this one.
         """
         is_overdue = self._take_error()
         asked: SaveOptions = {**self._base, **given(options)}
@@ -86,64 +87,59 @@ class Cadence:
         return None
 
     def before(self, name: str, options: SaveOptions) -> Operation[None]:
-        """Saves under the name of a risky step, whether anything changed or not; else as between two steps."""
+        """Saves, even if nothing changed, with the name of a risky step as a label; otherwise as between two steps."""
         self._take_error()
         between = self._between_steps()
         said: SaveOptions = {**between, **given(options)}
         labels = {**(between.get("labels") or {}), **(options.get("labels") or {})}
         asked = before.labelled(name, {**said, "labels": labels})
-        # What is said of this one version is no reason for another that does not say it.
+        # The labels of this one version must not make the next save necessary, only because it does not have them.
         yield from self._save(asked, said={**said, "labels": between.get("labels")})
 
-    def finish(
-        self, status: Status | str | None = None, options: SaveOptions | None = None
-    ) -> Operation[Checkpoint | None]:
-        """The final save, if anything is left to be said. With a `status` the process is asked to end: then it is made
-        whether a step is done or not."""
+    def finish(self, status: Status | str | None = None, options: SaveOptions | None = None) -> Saved:
+        """Makes the final save if the state or its status changed. `status`: that of a process that is asked to end."""
         self._take_error()
         return (yield from self._save(self._last_word(status, options or {})))
 
     def finish_after_error(self, status: Status | str | None) -> Operation[None]:
-        """After an exception: saves the state if it is as the last step left it, and that is not saved yet."""
-        if self._marked is not None and self._is_as_marked(self._marked):
+        """After an exception: saves the state if the last step is not saved yet and nothing changed after that step."""
+        try:
+            is_whole = self._marked is not None and self._changes() == self._marked.changes
+        except (TypeError, ValueError):  # a half-made change may hold values that cannot be stored
+            is_whole = False
+        if is_whole:
             yield from self.finish(status)
 
-    def _is_as_marked(self, mark: Mark) -> bool:
-        try:
-            return self._changes() == mark.changes
-        except (TypeError, ValueError):  # half made, it holds what cannot be stored
-            return False
-
-    # -- in the background, with the state whole ------------------------------------------------------------------
+    # -- in the background, with a whole state ------------------------------------------------------------------------
 
     def wait_s(self) -> float:
-        """Until the next save in the background is due."""
+        """Returns the seconds until the next save in the background is due."""
         if self._every_s is None:
             return float("inf")
         return max(self._tried_at + self._every_s - self._clock(), 0.0)
 
     def in_background(self, status: Status | str | None = None) -> Operation[None]:
-        """Saves what changed since the last save. Keeps what goes wrong. What trying again cannot mend is not tried."""
+        """Saves what changed since the last save, and keeps the error. Does nothing after a permanent error."""
         self._tried_at = self._clock()
         if self.error is not None and not passes(self.error):
             return
-        held = _hands(self.state)
+        watch_again = _held_objects(self.state)
         try:
             yield from self._save(self._last_word(status, {}))
             self.error = None
         except Exception as error:  # noqa: BLE001  the agent's thread raises it
             self.error = error
         finally:
-            held()
+            watch_again()
 
     @property
     def _marked(self) -> Mark | None:
-        """The step that is not saved yet; by nobody, for the agent may save the state itself."""
+        """The step that is not saved yet, neither by this object nor by the agent."""
         mark = self._mark
         return mark if mark is not None and mark.checkpoint is self.state.checkpoint else None
 
     def _last_word(self, status: Status | str | None, options: SaveOptions) -> SaveOptions:
-        """What is said without the agent: an open question stays."""
+        """Returns the options of a save that the agent did not ask for: an open question stays open."""
         asked: Any = {**self._between_steps(), "status": status} if status is not None else self._between_steps()
         said = given(options)
         question: Any = {} if self._marked is not None or "status" in said else open_question(self.state)
@@ -156,14 +152,14 @@ class Cadence:
         return {**self._base, **sticky}
 
     def _take_error(self) -> bool:
-        """Whether the background could not save something that may be tried again. Raises what will not pass."""
+        """Returns whether a save in the background has failed and may be retried. Raises a permanent error."""
         error, self.error = self.error, None
         if error is not None and not passes(error):
             raise error
         return error is not None
 
-    def _save(self, options: SaveOptions, said: SaveOptions | None = None) -> Operation[Checkpoint | None]:
-        """`said` is what it counts as having said; None = the options."""
+    def _save(self, options: SaveOptions, said: SaveOptions | None = None) -> Saved:
+        """Saves if anything changed. The options of the next save are compared with `said`; None = with `options`."""
         if not self._changes() and not self._says_more(options):
             self._mark = None
             return None
@@ -181,7 +177,7 @@ class Cadence:
 
     def _says_more(self, options: SaveOptions) -> bool:
         answer = self.state._waiting_answer
-        if answer is not None and options.get("wait_id") != answer.wait_id:  # a step goes on from the question
+        if answer is not None and options.get("wait_id") != answer.wait_id:  # a step continues from the question
             return True
         said = {**self._said, **open_question(self.state)}
         return any(said.get(name) != value for name, value in options.items() if name != "request_id")
@@ -191,13 +187,12 @@ class Cadence:
 
 
 def given(options: SaveOptions) -> SaveOptions:
-    """The options that say something."""
-    said: Any = {name: value for name, value in options.items() if value is not None}
-    return said  # type: ignore[no-any-return]
+    """Returns the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}  # type: ignore[return-value]
 
 
 def check_sigterm(status: Status | str) -> None:
-    """ValueError now for what else would be found wrong when the process ends."""
+    """Raises ValueError for a wrong status, which would otherwise show only when the process ends."""
     try:
         choice_number(Status, status)
     except ValueError as error:
@@ -205,21 +200,21 @@ def check_sigterm(status: Status | str) -> None:
 
 
 def report_loss(error: BaseException) -> None:
-    """Says that the final save failed, as long as there is somebody to say it. To stderr, unless logging is set up."""
+    """Logs that the final save failed. The message goes to stderr unless logging is set up."""
     what = f"{type(error).__name__}: {error}"
     logging.getLogger("stateward").error("the final save after SIGTERM failed: %s", what)
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same save may succeed later. A VersionMismatch never does: somebody else has gone on."""
+    """Whether the same save may succeed later. It never does after a VersionMismatch: another agent has saved."""
     return isinstance(error, StatewardError) and error.retryable
 
 
-def _hands(state: State) -> Callable[[], None]:
-    """Remembers which values the agent may hold in its hands, to be watched again after a save that it did not ask for.
+def _held_objects(state: State) -> Callable[[], None]:
+    """Returns a function that watches again the objects that the agent has read from the state.
 
-    A save ends the life of objects that were read from a state: later edits of them are not seen. An agent that did not
-    save cannot know that.
+    After a save, a state no longer sees edits of objects that were read before. An agent cannot know that of a save
+    that it did not make.
     """
     slots = dict(state.slots._watched)
     logs = {name: dict(log._watched) for name, log in state.logs._logs.items()}

@@ -1,4 +1,4 @@
-"""Operations on effects: a tool's call under a claim."""
+"""Operations on effects: calls of tools under a claim."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from stateward._operations.steps import Call, Operation, Pause, ThreadRef, check
 from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.durations import Duration, seconds
 from stateward.effects import NOT_HAPPENED, Effect, EffectState, Happened, RecordedEffect
-from stateward.errors import (
-    ClaimLost,
-    EffectFailed,
-    EffectInProgress,
-    EffectUncertain,
-    StatewardError,
-)
+from stateward.errors import ClaimLost, EffectFailed, EffectInProgress, EffectUncertain, StatewardError
 from stateward.models import Durability, choice_number
 from stateward.options import ThreadOptions
 from stateward.v1 import effect_service_pb2 as service
@@ -30,11 +24,11 @@ TERM_S, WAIT_S = 60.0, 30.0
 FIRST_POLL_S, MAX_POLL_S = 0.02, 0.5
 DETAIL_BYTES_MAX = 4096
 FRESH_SHARE = 0.1
-"""For this part of its term a claim is taken to be held without asking."""
+"""For this part of its term a claim counts as held, and is not renewed before the tool is called."""
 GIVE_BACK_S = 5.0
-"""For how long to try to give a claim back before whatever went wrong is raised."""
+"""The most time for giving a claim back before the error is raised."""
 LEFT_MAX = 1000
-UNSEEN = "nobody saw it end. Find out and come again with check=, which returns its result or NOT_HAPPENED"
+UNSEEN = "its end was not recorded; call again with check=, which finds out and returns the result or NOT_HAPPENED"
 
 
 class EffectOptions(TypedDict, total=False):
@@ -64,7 +58,7 @@ class EffectOptions(TypedDict, total=False):
 
 
 class Plan:
-    """What is to be done about one effect, checked before anything is claimed."""
+    """The key, the call and the options of one effect, checked before anything is claimed."""
 
     def __init__(self, key: str, call: Callable[[str], ToolCall], options: EffectOptions) -> None:
         check_options(options, EffectOptions, "an effect")
@@ -80,67 +74,63 @@ class Plan:
         self.anchor, self.name = options.get("anchor", ""), options.get("name", "")
         self.retry_failed = options.get("retry_failed", False)
 
-    def request(self, ref: ThreadRef, holder: Holder, max_age: timedelta | None = None) -> service.BeginEffectRequest:
-        """The request, but for its id."""
-        return ref.about(
-            service.BeginEffectRequest,
-            anchor=self.anchor,
-            key=self.key,
-            name=self.name,
-            holder=holder,
-            term=timedelta(seconds=self.term_s),
-            max_age=max_age,
-            retry_failed=self.retry_failed,
-            lease_token=ref.held.for_call(),
-            durability=self.durability,
-        )
-
 
 class Claim:
-    """One effect, from its begin to its end: walks what `stateward.effects` draws, for every way to perform one."""
+    """One effect from its begin to its end: takes it through the states that `stateward.effects` shows."""
 
     def __init__(self, ref: ThreadRef, holder: Holder, plan: Plan, target: str = "") -> None:
         self.token = 0
         self.idempotency_key = ""
         self.what = f"effect {plan.key!r} of thread {ref.thread!r}"
-        """What errors call it."""
+        """The name of the effect in errors."""
         self._ref, self._holder, self._plan = ref, holder, plan
         self._place = (target, ref.namespace, ref.thread, plan.anchor, plan.key)
         self._asked_at = 0.0
 
     def begin(self, max_age: timedelta | None = None) -> Operation[EffectState]:
-        """Claims it, or finds out how far it has come. Waits while somebody else is at it, as the plan says."""
-        request = self._plan.request(self._ref, self._holder, max_age)
+        """Claims the effect, or returns its state. Waits as the plan says while another caller holds the claim."""
+        plan = self._plan
+        request = self._ref.about(
+            service.BeginEffectRequest,
+            anchor=plan.anchor,
+            key=plan.key,
+            name=plan.name,
+            holder=self._holder,
+            term=timedelta(seconds=plan.term_s),
+            max_age=max_age,
+            retry_failed=plan.retry_failed,
+            lease_token=self._ref.held.for_call(),
+            durability=plan.durability,
+        )
         state = yield from self._ask(request)
-        left = _left.pop(self._place, None) if state is EffectState.IN_PROGRESS else None
-        if left is not None:
+        if state is EffectState.IN_PROGRESS and (left := _left.pop(self._place, None)) is not None:
             claim, became = left
             # Another key belongs to a thread that was deleted and made again, where another claim may have this token.
             if claim.idempotency_key == self.idempotency_key:
                 yield from claim.give_back(became)
                 state = yield from self._ask(request)
-        polls = Backoff(FIRST_POLL_S, MAX_POLL_S, self._plan.wait_s)
+        polls = Backoff(FIRST_POLL_S, MAX_POLL_S, plan.wait_s)
         while state is EffectState.IN_PROGRESS and (pause_s := polls.next_s()) is not None:
             yield Pause(max(min(pause_s, self.begun.retry_after.ToMicroseconds() / 1e6), 0.001))
             state = yield from self._ask(request)
         return state
 
     def take(self) -> Operation[EffectState]:
-        """The same for what is done at most once. DONE: `value` is its result. NEW, UNCERTAIN: it is claimed.
+        """Begins an effect that must happen at most once, and returns its state: it is DONE, or claimed otherwise.
 
-        Raises EffectFailed if it failed before, EffectInProgress if somebody else is at it.
+        Raises EffectFailed if the effect failed before, and EffectInProgress if another caller holds the claim.
         """
         state = yield from self.begin()
         if state is EffectState.FAILED:
             raise EffectFailed(f"{self.what} failed before: {self.recorded.detail}", metadata=self.facts)
         if state is not EffectState.DONE:
             if not self.token:
-                raise EffectInProgress(f"{self.what} has been begun by {self.recorded.holder!r}", metadata=self.facts)
+                raise EffectInProgress(f"{self.recorded.holder!r} has begun {self.what}", metadata=self.facts)
             yield from await_archived(self, self.begun)
         return state
 
     def _ask(self, request: service.BeginEffectRequest) -> Operation[EffectState]:
-        """Each attempt has an id of its own."""
+        # Each time under a new id: a repeated id would get the earlier answer again.
         request.request_id, self._asked_at = new_request_id(), time.monotonic()
         self.begun: service.BeginEffectResponse = yield Call("BeginEffect", request)
         self.token, self.idempotency_key = self.begun.claim_token, self.begun.idempotency_key
@@ -148,43 +138,40 @@ class Claim:
 
     @property
     def recorded(self) -> RecordedEffect:
-        """What is recorded of it."""
         return RecordedEffect.from_proto(self.begun.effect)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What an error about it tells."""
+        """The metadata of errors about the effect."""
         return {**self.recorded.facts, "idempotency_key": self.idempotency_key}
 
     def judge(self, found: Any) -> Operation[Happened | None]:
-        """What a check found: None = it has not happened. Raises EffectUncertain if the check could not tell."""
+        """Reads the result of a check; None = nothing happened. Raises EffectUncertain if the check cannot tell."""
         if found is NOT_HAPPENED:
             return None
         if found is None:
-            yield from self.leave_uncertain("its check cannot tell: it returned None, where NOT_HAPPENED says no")
+            yield from self.leave_uncertain("its check returned None, which means unknown; NOT_HAPPENED says no")
         return found if isinstance(found, Happened) else Happened(found)
 
     def leave_uncertain(self, why: str) -> Operation[NoReturn]:
-        """Whoever comes next has to find out what happened."""
+        """Gives the claim back as uncertain and raises EffectUncertain: the next caller must find out what happened."""
         yield from self.give_back(EffectState.UNCERTAIN)
         raise EffectUncertain(f"{self.what} may have happened: {why}", metadata=self.facts)
 
     def record(self, value: Any, otherwise: EffectState = EffectState.UNCERTAIN) -> Operation[None]:
-        """Ends it with a result. What cannot be recorded leaves it as `otherwise` says."""
+        """Ends the effect with a result. If the result cannot be recorded, gives the claim back as `otherwise`."""
         try:
             encoded = values.encode(value, f"the result of {self._plan.key}")
             yield Call("CompleteEffect", self.request(state=EffectState.DONE, value=encoded))
-        except ClaimLost:
+        except Exception as error:
+            if not isinstance(error, ClaimLost):
+                yield from self.give_back(otherwise)
             raise
-        except Exception:
-            yield from self.give_back(otherwise)
-            raise
-        except GeneratorExit:  # interrupted: nothing can be asked here any more
+        except GeneratorExit:  # interrupted: no more calls are possible
             self._leave_behind(otherwise)
             raise
 
     def request(self, **fields: Any) -> service.CompleteEffectRequest:
-        """The request that ends it, or says that it goes on."""
         return self._ref.about(
             service.CompleteEffectRequest,
             anchor=self._plan.anchor,
@@ -194,23 +181,22 @@ class Claim:
         )
 
     def renew(self) -> Operation[None]:
-        """Begins its term anew."""
         yield Call("CompleteEffect", self.request(renew=True), waits_for_owner=False)
 
     def hold_on(self) -> Operation[None]:
-        """Renews a claim that may have run out since it was made: ClaimLost before the tool is called, not after."""
+        """Renews a claim that may have expired, so that ClaimLost is raised before the tool is called, not after."""
         if time.monotonic() - self._asked_at <= self._plan.term_s * FRESH_SHARE:
             return
         try:
             yield from self.renew()
-        except ClaimLost:
-            raise
-        except StatewardError:
-            yield from self.give_back(EffectState(self.begun.state))
+        except StatewardError as error:
+            if not isinstance(error, ClaimLost):
+                yield from self.give_back(EffectState(self.begun.state))
             raise
 
     def give_back(self, state: EffectState) -> Operation[None]:
-        """Ends it without a result; if the daemon is away, whoever comes next here does it, or the claim runs out."""
+        """Gives the claim back without a result. If the daemon is away, the next caller in this process gives it back,
+        or it expires."""
         self._leave_behind(state)
         try:
             yield Call("CompleteEffect", self.request(state=state), deadline_s=GIVE_BACK_S)
@@ -226,17 +212,16 @@ class Claim:
         _left[self._place] = self, state
 
     def call(self, tools: Tools, tool: ToolCall) -> Operation[Outcome]:
-        """Calls a function while it lives."""
         return tools.call(tool, self.renew, self._plan.term_s / RENEWALS_PER_TERM)
 
 
 _left: dict[tuple[str, ...], tuple[Claim, EffectState]] = {}
-"""Claims of this process that nobody is at any more and that could not be given back, since the daemon was away. By the
-daemon, thread and key; whoever comes to such an effect next gives its claim back first. At most LEFT_MAX."""
+"""Abandoned claims of this process that could not be given back because the daemon was away, at most LEFT_MAX. The
+next caller of such an effect gives the claim back first. By target, namespace, thread, anchor and key."""
 
 
 def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
-    """Waits until a claim is as durable as it has to be; else gives it back and raises NotArchivedYet."""
+    """Waits until a claim is as durable as the daemon wants it. On failure, gives it back and raises the error."""
     if begun.durability >= begun.wanted:
         return
     try:
@@ -247,19 +232,19 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
 
 
 def plan(key: str, fn: Callable[..., Any], options: EffectOptions) -> Plan:
-    """The effect `key` is what `fn` does."""
+    """Returns the plan of the effect of `fn`."""
     return Plan(key, keyed(fn, "fn"), options)
 
 
 def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs: Any, options: EffectOptions) -> Plan:
-    """The effect of a decorated function."""
+    """Returns the plan of the effect of a decorated function's call."""
     require_callable(key, "key")
     named: EffectOptions = {"name": getattr(fn, "__name__", ""), **options}
     return Plan(key(*args, **kwargs), ToolCall(fn, args, kwargs).with_key, named)
 
 
 def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools, target: str = "") -> Operation[Any]:
-    """The result of a tool that is called at most once."""
+    """Returns the result of a tool. Calls the tool at most once."""
     claim = Claim(ref, holder, plan, target)
     state = yield from claim.take()
     if state is EffectState.DONE:
@@ -279,7 +264,7 @@ def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools, target: str
 
 
 def _complete(claim: Claim, outcome: Outcome) -> Operation[Any]:
-    """Records what became of a tool's call; returns its result or raises its error."""
+    """Records the outcome of a tool's call. Returns its result or raises its error."""
     failure = outcome.error
     if failure is None:
         try:
@@ -288,32 +273,29 @@ def _complete(claim: Claim, outcome: Outcome) -> Operation[Any]:
             lost.result, lost.has_result = outcome.value, True
             raise
         except Exception as error:
-            error.add_note(f"the tool was called, and its result is not recorded: {outcome.value!r:.500}")
+            error.add_note(f"the tool was called, but its result is not recorded: {outcome.value!r:.500}")
             raise
         return outcome.value
     try:
         yield Call("CompleteEffect", claim.request(state=outcome.state, detail=describe(failure)))
     except ClaimLost:
-        failure.add_note("the claim on the effect was lost meanwhile, so this is not recorded")
+        failure.add_note("this error is not recorded: the claim on the effect was lost in the meantime")
     except StatewardError as error:
         if not isinstance(failure, StatewardError):
-            failure.add_note(f"this is not recorded: {error}")
+            failure.add_note(f"this error is not recorded: {error}")
     raise failure
 
 
 def describe(error: Exception) -> str:
-    """Type and text of an error, as it is recorded."""
+    """Returns type and text of an error, as effects record it."""
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
     return text[:DETAIL_BYTES_MAX].decode(errors="ignore")
 
 
 def put_effects(
-    ref: ThreadRef,
-    effects: Iterable[Effect],
-    durability: Durability | str | None,
-    create: ThreadOptions | None,
+    ref: ThreadRef, effects: Iterable[Effect], durability: Durability | str | None, create: ThreadOptions | None
 ) -> Operation[int]:
-    """Records results; how many were not there before."""
+    """Records results. Returns how many were not recorded before."""
     request = ref.about(
         service.PutEffectsRequest,
         effects=[each.to_proto() for each in effects],
@@ -331,7 +313,7 @@ def put_effects(
 def list_effects(
     ref: ThreadRef, anchor: str | None, names: Iterable[str], key: str, with_values: bool
 ) -> service.ListEffectsRequest:
-    """The request for the first page."""
+    """Returns the request for the first page."""
     if isinstance(names, str):
         raise TypeError("names takes a list of names, not one name")
     return ref.about(
@@ -345,7 +327,7 @@ def list_effects(
 
 
 def read_effects(request: service.ListEffectsRequest) -> Operation[list[RecordedEffect]]:
-    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    """Returns a page, and sets the request's page token for the next one; an empty token = there is none."""
     page: service.ListEffectsResponse = yield Call("ListEffects", request)
     request.page_token = page.next_page_token
     return list(map(RecordedEffect.from_proto, page.effects))

@@ -91,11 +91,8 @@ def hand_over(
 
 
 def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:
-    """Waits until the release of the lease is archived.
-
-    The sidecar gives the thread up when it begins to wait, but takes it again for the release. Until that is archived
-    too, no other machine can take the thread.
-    """
+    """Waits until the release of the lease is archived. The sidecar gave the thread up with the save, and took it again
+    for the release: no other machine can take the thread before that is archived, too."""
     try:
         info = yield from threads.get_thread(ref)
         yield from threads.wait_archived(ref, info.sequence, None)
@@ -116,7 +113,6 @@ class Taking:
 
     @classmethod
     def of(cls, taker: str, wait: Duration, durability: Durability | str | None) -> Taking:
-        """From the caller's options."""
         return cls(taker, seconds(wait, "wait"), choice_number(Durability, durability))
 
 
@@ -209,11 +205,8 @@ def _give_back(
 def take_any(
     refer: Callable[[str], ThreadRef], request: pb.ListThreadsRequest, to: str, taking: Taking
 ) -> Operation[Handoff | None]:
-    """Takes the handoff to `to` that has waited longest; returns None if none is open.
-
-    If others still hold all these threads, it waits for one of them, and raises LeaseHeld or NotOwner if none is free
-    in time.
-    """
+    """Takes the handoff to `to` that has waited longest; returns None if none is open. If all their threads are still
+    held, it waits, and raises LeaseHeld or NotOwner if none is free in time."""
     unwaiting, backoff = replace(taking, wait_s=0), Backoff(FIRST_POLL_S, MAX_POLL_S, taking.wait_s)
     while True:
         infos = yield from read_pages(threads.read_threads, request)

@@ -36,7 +36,6 @@ class Holder:
     """A random id of this process."""
 
     def to_proto(self) -> lease_pb2.Holder:
-        """As the message that requests carry."""
         return lease_pb2.Holder(name=self.name, incarnation=self.incarnation)
 
     @classmethod
@@ -60,5 +59,4 @@ class Identity:
 
     @property
     def holder(self) -> Holder:
-        """The holder for this process."""
         return Holder.named(self.name)

@@ -64,10 +64,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
     polls = owner_polls(claim)
     while True:
         left_s = polls.left_s()
-        if left_s:
-            request.wait.FromTimedelta(timedelta(seconds=left_s))
-        else:
-            request.ClearField("wait")
+        request.wait.FromTimedelta(timedelta(seconds=left_s))
         try:
             deadline_s = left_s + ANSWER_S if left_s else None
             return Lease.from_proto((yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)).lease)

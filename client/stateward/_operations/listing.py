@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from stateward._operations.steps import Operation, read_pages, timestamp
+from stateward._operations.steps import Operation, read_pages
 from stateward._operations.threads import read_threads
 from stateward.fromproto import read_time
 from stateward.models import ThreadInfo
@@ -78,7 +78,7 @@ class ThreadList:
     def _begin_next_pass(self) -> None:
         request, since = self._request, self._newest
         if since is not None and (not request.HasField("updated_after") or since > read_time(request.updated_after)):
-            request.updated_after.CopyFrom(timestamp(since))  # type: ignore[arg-type]
+            request.updated_after.FromDatetime(since)
         request.page_size = PAGE_MAX
         self._passes += 1
         self._newest, self._is_anything_new = None, False

@@ -27,16 +27,14 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
 
 MERGES_MAX = 10
-"""How often an addition is prepared anew because its thread was migrated meanwhile."""
+"""How often edits are prepared again because their thread was migrated in the meantime."""
 
 
 class HeldToken(Protocol):
-    """A lease that is held."""
+    """A lease that is held, by its fencing token."""
 
     @property
-    def token(self) -> int:
-        """Its fencing token."""
-        ...
+    def token(self) -> int: ...
 
 
 class SaveOptions(TypedDict, total=False):
@@ -94,37 +92,35 @@ class PreparedSave:
 
 
 def repeatable(options: SaveOptions) -> SaveOptions:
-    """The same options for several requests: an iterator would give its items to the first request only."""
+    """Returns the options for several requests: an iterator would give its items to the first request only."""
     given: Any = options
     lists: Any = {name: tuple(given[name]) for name in ("effects", "ack") if given.get(name) is not None}
     return {**options, **lists}
 
 
 def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkpoint]:
-    """One version from what changed in `state`, which then continues from it."""
-    saved = yield from save_all([PreparedSave(ref, state, options)], single=True)
-    return saved[0]
+    """Saves the changes of `state` as one version. The state then continues from that version."""
+    return (yield from save_all([PreparedSave(ref, state, options)], single=True))[0]
 
 
 def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operation[list[Checkpoint]]:
-    """One version in each of several threads, all or none."""
+    """Saves one version in each of several threads, all or none. Raises NotArchivedYet for the first version that is
+    less durable than asked."""
     states = [each.state for each in saves]
     if any(state.saving for state in states) or len(set(map(id, states))) < len(states):
         raise RuntimeError("this state is being saved already; wait for that save")
     for state in states:
         state.saving = True
     try:
-        requests, unsaved = [], []
+        parts = []
         for each in saves:
-            unnumbered = each.state.logs_without_numbers()
-            if unnumbered:
-                yield from _learn_numbers(each.ref, each.state, unnumbered)
-            request, part = _save_request(each)
-            if part.blobs and not (yield from learn_support(each.ref)):
-                request, part = _save_request(each)
-            yield from write_blobs(each.ref, part.blobs, _creation(each))
-            requests.append(request)
-            unsaved.append(part)
+            if unnumbered := each.state.logs_without_numbers():
+                yield from learn_numbers(each.ref, each.state, unnumbered)
+            request, unsaved = save_request(each)
+            if unsaved.blobs:
+                request, unsaved = yield from store_blobs(each, request, unsaved)
+            parts.append((request, unsaved))
+        requests = [request for request, _ in parts]
         try:
             if single:
                 responses = [(yield Call("Save", requests[0]))]
@@ -132,43 +128,45 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
                 responses = (yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))).saves
         except VersionMismatch as error:
             raise _advise(error, saves) from None
-        return _accept(saves, unsaved, requests, responses)
+        made = list(map(read_checkpoint, requests, responses))
+        for each, (request, unsaved), checkpoint in zip(saves, parts, made, strict=True):
+            go_on(each.ref, each.state, request, unsaved, checkpoint)
+        _require_durable(requests, made)
+        return made
     finally:
         for state in states:
             state.saving = False
 
 
-def _learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
-    """Asks where logs end whose indexes cannot be known: made where one of that name may have been deleted before."""
+def learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
+    """Asks the daemon for the next indexes of new logs, since a log of the same name may have been deleted before."""
     found = yield from hydrate_stored(ref, state.version, logs={log.name: 1 for log in logs})
     for log in logs:
         log._renumber(found.logs[log.name].next_index)
 
 
-def _accept(
-    saves: Sequence[PreparedSave],
-    unsaved: Sequence[Unsaved],
-    requests: Sequence[checkpoints.SaveRequest],
-    responses: Sequence[checkpoints.SaveResponse],
-) -> list[Checkpoint]:
-    """Rebases every state; then NotArchivedYet for the first save that is less durable than asked."""
-    made: list[Checkpoint] = []
-    short: Checkpoint | None = None
-    for each, part, request, response in zip(saves, unsaved, requests, responses, strict=True):
-        checkpoint = _read_checkpoint(request, response)
-        go_on(each.ref, each.state, request, part, checkpoint)
-        made.append(checkpoint)
-        if response.durability < request.durability:
-            short = short or checkpoint
-    if short:
-        raise NotArchivedYet(short.thread, short.sequence, short, made)
-    return made
+def store_blobs(
+    prepared: PreparedSave, request: checkpoints.SaveRequest, unsaved: Unsaved
+) -> Operation[tuple[checkpoints.SaveRequest, Unsaved]]:
+    """Writes the blobs of a save. Returns the save without blobs if the daemon does not support them."""
+    if not (yield from learn_support(prepared.ref)):
+        return save_request(prepared)
+    is_first = not prepared.state.version or prepared.options.get("overwrite")  # then they may make the thread
+    create = (prepared.options.get("create") or ThreadOptions()) if is_first else None
+    yield from write_blobs(prepared.ref, unsaved.blobs, create)
+    return request, unsaved
+
+
+def _require_durable(requests: Iterable[checkpoints.SaveRequest], made: Sequence[Checkpoint]) -> None:
+    for request, checkpoint in zip(requests, made, strict=True):
+        if (checkpoint.durability or 0) < request.durability:
+            raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, made)
 
 
 def go_on(
     ref: ThreadRef, state: State, request: checkpoints.SaveRequest, unsaved: Unsaved, checkpoint: Checkpoint
 ) -> None:
-    """Moves a state onto the version that was made of it."""
+    """Makes a state continue from the version that was saved from it."""
     origin = Origin(ref.namespace, ref.thread, ref.branch)
     state.rebase(unsaved, checkpoint, origin, whole=request.overwrite)
     state.acknowledge(request.ack_signals)
@@ -176,7 +174,7 @@ def go_on(
     state.keep_blobs(unsaved.blobs)
 
 
-def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsaved]:
+def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsaved]:
     ref, state, options = prepared.ref, prepared.state, prepared.options
     request = bare_request(ref, options)
     if options.get("schema_version") is None:
@@ -185,7 +183,7 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsa
     answer = _used_answer(ref, state, request.wait_id)
     if answer is not None and answer.id not in request.ack_signals:
         request.ack_signals.append(answer.id)
-    if ref.ephemeral:  # a state that was made here, or read by another handle
+    if ref.ephemeral:  # the state may have been made here, or read through another handle
         state.keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
     if request.overwrite:
@@ -204,7 +202,7 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsa
         request.parent.version = state.version
     else:
         raise ValueError(
-            f"this state is version {state.version} of branch {origin.branch!r}; to go on from it on another branch: "
+            f"this state is version {state.version} of branch {origin.branch!r}; to continue on another branch: "
             f'thread.branch("{ref.branch}", at={state.version}).save(state)'
         )
     request.diff.SetInParent()  # a version may change nothing
@@ -212,24 +210,17 @@ def _save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsa
 
 
 def _used_answer(ref: ThreadRef, state: State, wait_id: str) -> Signal | None:
-    """The answer that a save acknowledges by itself, because the save ends the question.
+    """Returns the answer that a save acknowledges by itself, because the save ends the question.
 
     The question and its answer end in one version. If the answer ended later, an agent that crashes in between would
-    use it twice; if it ended earlier, with `hydrate` or with the look at `state.answer`, a crash would lose it. An
-    answer that came after `hydrate` is not in the state, and stays. Another branch neither asks nor ends a question.
+    use it twice. If it ended earlier, with `hydrate` or with a read of `state.answer`, a crash would lose it. An answer
+    that came after `hydrate` is not in the state, and stays. Other branches neither ask nor end a question.
     """
     answer = state._waiting_answer if ref.branch == "main" else None
     return None if answer is None or answer.wait_id == wait_id else answer
 
 
-def _creation(prepared: PreparedSave) -> ThreadOptions | None:
-    """What a thread is made with by the blobs of its first save; None where there must be one already."""
-    if prepared.state.version and not prepared.options.get("overwrite"):
-        return None
-    return prepared.options.get("create") or ThreadOptions()
-
-
-# What the request says in another form than the caller.
+# Options that have another form in the request.
 _WRITERS: dict[str, Callable[[Any], Any]] = {
     "status": partial(choice_number, Status),
     "durability": partial(choice_number, Durability),
@@ -241,7 +232,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 
 
 def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
-    """A SaveRequest without expectation and content."""
+    """Returns a SaveRequest without content and without an expected version."""
     check_options(options, SaveOptions, "save")
     fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, write in _WRITERS.items():
@@ -255,8 +246,8 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     return ref.on_branch(checkpoints.SaveRequest, **fields)
 
 
-def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
-    """What was asked for and what was answered, together."""
+def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
+    """Returns the version that a request and its answer describe together."""
     return Checkpoint(
         namespace=request.namespace,
         thread=request.thread,
@@ -285,12 +276,12 @@ def _read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Sav
 
 
 def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMismatch:
-    """The same error, saying what to do in this client's words."""
+    """Returns the same error, with advice that names the methods of this client."""
     state = next((each.state for each in saves if each.state.pinned), saves[0].state)
     if state.pinned:
         advice = (
-            f"this state was hydrated at version {state.version}, which is not the head; to go on from it on a branch "
-            f'of its own: thread.branch("name", at={state.version}).save(state)'
+            f"this state was hydrated at version {state.version}, which is not the head; to continue from it on a new "
+            f'branch: thread.branch("name", at={state.version}).save(state)'
         )
     else:
         advice = "somebody saved in between: hydrate, redo the change and save again, as thread.update(fn) does"
@@ -298,25 +289,25 @@ def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMis
 
 
 def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOptions) -> Operation[Checkpoint]:
-    """Saves the last version of a run, unless it is there already, then sets the TTL, which runs from that save."""
+    """Saves the last version of a run, unless it is saved already, then sets the TTL. The TTL runs from that save."""
     expiring = None if ttl is None else ThreadOptions(ttl=ttl)
     status = options.get("status") or Status.COMPLETED
     options = {**options, "status": status}
     last = state.checkpoint
-    if last is not None:  # what lists and exports find the run by
+    if last is not None:  # lists and exports find a run by these
         options = {"step": last.step, "metrics": last.metrics, **options}
     is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
     if last is None or not is_there:
         if expiring is not None and not state.version and options.get("create") is None:
             options["create"] = expiring
         last = yield from save(ref, state, options)
-    if ttl is not None:  # afterwards: an agent that dies in between must not find its unfinished thread gone
+    if ttl is not None:  # not before the save: an unfinished thread must not expire if its agent dies in between
         yield from threads.update_options(ref, {"ttl": ttl})
     return last
 
 
 def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOptions) -> Operation[Checkpoint]:
-    """Adds entries on top of whatever is the branch's head, without reading it."""
+    """Appends entries on top of the branch's head, without reading it."""
     if not entries:
         raise ValueError("append needs at least one value")
     request = yield from begin_merge("append", ref, options)
@@ -328,7 +319,7 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
 
 
 def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[checkpoints.SaveRequest]:
-    """A SaveRequest for edits that go on top of whatever is the branch's head, without reading it."""
+    """Returns a SaveRequest for edits on top of the branch's head, whatever it is. Errors call the operation `what`."""
     if options.get("overwrite"):
         raise TypeError(f"{what} has no option overwrite")
     if ref.at is not None:
@@ -344,7 +335,7 @@ def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[ch
 def store_values(
     ref: ThreadRef, encoded: Sequence[state_pb2.Value], options: SaveOptions
 ) -> Operation[Sequence[state_pb2.Value]]:
-    """The values for such edits, those that are too large written as blobs."""
+    """Returns the values for such edits. Writes those above the threshold as blobs."""
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs else 0
     unsaved = Unsaved(diff_pb2.Diff(), blob_threshold=threshold)
     taken = [unsaved.take(value) for value in encoded]
@@ -355,20 +346,20 @@ def store_values(
 
 
 def merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[Checkpoint]:
-    """Saves such edits. Raises NotArchivedYet if they are saved, but less durably than asked."""
+    """Saves such edits. Raises NotArchivedYet if they are saved less durably than asked."""
     return accept_merge(request, (yield from send_merge(ref, request)))
 
 
 def send_merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[checkpoints.SaveResponse]:
-    """The answer to such edits."""
+    """Sends such edits, and returns the answer."""
     patience, attempts = Patience(), 0
     while True:
         try:
             response: checkpoints.SaveResponse = yield Call("Save", request)
             return response
-        except LeaseHeld as error:  # perhaps of a migration, for a moment
+        except LeaseHeld as error:  # it may be the short lease of a migration
             yield from patience.wait(error)
-        except SchemaMismatch:  # migrated to, or saved in, another schema since it was looked at
+        except SchemaMismatch:  # the head got another schema in the meantime
             attempts += 1
             if ref.migrations is None or request.schema_version != ref.migrations.current or attempts == MERGES_MAX:
                 raise
@@ -376,8 +367,7 @@ def send_merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[ch
 
 
 def accept_merge(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
-    """The version that such edits made. Raises NotArchivedYet if it is less durable than asked."""
-    checkpoint = _read_checkpoint(request, response)
-    if response.durability < request.durability:
-        raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])
+    """Returns the version of such edits. Raises NotArchivedYet if it is less durable than asked."""
+    checkpoint = read_checkpoint(request, response)
+    _require_durable([request], [checkpoint])
     return checkpoint

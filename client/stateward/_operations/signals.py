@@ -14,7 +14,7 @@ from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
 from stateward.handoff import handed_to
 from stateward.models import Durability, Status, ThreadInfo, choice_number
-from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, Question, Signal, Wake, answer_in
+from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
 from stateward.v1 import thread_service_pb2 as pb
@@ -105,8 +105,6 @@ def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = Non
 
 def check(question: Question, name: str, payload: Any) -> None:
     """Raises AnswerRefused if the answer does not fit the question. A rejection always fits."""
-    if name == REJECT:
-        return
     if name == ANSWER:
         question.check(payload)
     elif name == APPROVE:

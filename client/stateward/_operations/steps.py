@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward._operations.retry import Retry, UntilFree
 from stateward.blobs import BlobAccess, Content
@@ -68,12 +67,11 @@ class Await:
     awaitable: Awaitable[Any]
 
 
-Operation = Generator[Call | Pause | Await, Any, T]
+Step = Call | Pause | Await
+Operation = Generator[Step, Any, T]
 
 
-def through(
-    operation: Operation[T], perform: Callable[[Call | Pause | Await], Generator[Call | Pause | Await, Any, Any]]
-) -> Operation[T]:
+def through(operation: Operation[T], perform: Callable[[Step], Operation[Any]]) -> Operation[T]:
     """Returns the same operation, with `perform` in place of each step: it may change the step or add others."""
     try:
         step = next(operation)
@@ -94,7 +92,7 @@ def through(
 def at_once(operation: Operation[T]) -> Operation[T]:
     """Returns the same operation, which does not wait for a thread that another sidecar holds."""
 
-    def perform(step: Call | Pause | Await) -> Operation[object]:
+    def perform(step: Step) -> Operation[object]:
         return (yield replace(step, waits_for_owner=False) if isinstance(step, Call) else step)
 
     return through(operation, perform)
@@ -103,13 +101,10 @@ def at_once(operation: Operation[T]) -> Operation[T]:
 def with_retries(
     operation: Operation[T], patience_s: Callable[[], float], owner_patience_s: Callable[[], float] = lambda: 0.0
 ) -> Operation[T]:
-    """Returns the same operation with retries of its calls.
+    """Returns the same operation with retries of its calls: while the daemon is away, for at most `patience_s()`
+    seconds; while another, idle sidecar holds the thread, until it is free, for at most `owner_patience_s()`."""
 
-    A call is retried while the daemon is away, for at most `patience_s()` seconds; and while another, idle sidecar
-    holds the thread, until the thread is free, for at most `owner_patience_s()` seconds.
-    """
-
-    def perform(step: Call | Pause | Await) -> Operation[object]:
+    def perform(step: Step) -> Operation[object]:
         retry = free = None
         while True:
             try:
@@ -134,15 +129,13 @@ def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], fl
     return patience_s if limit_s is None else lambda: min(patience_s(), limit_s)
 
 
+@dataclass(eq=False, slots=True)
 class Held:
     """The tokens of the leases that a handle holds on its thread. A second lease may be taken while one is held."""
 
-    __slots__ = ("_tokens", "calls")
-
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self.calls = 0
-        """The number of calls that may have saved. A change tells a writer that others may have saved meanwhile."""
+    _tokens: list[int] = field(default_factory=list)
+    calls: int = 0
+    """The number of calls that may have saved. A change tells a writer that others may have saved meanwhile."""
 
     @property
     def token(self) -> int:
@@ -182,7 +175,8 @@ class Migrating(Protocol):
 
 @dataclass(frozen=True)
 class ThreadRef:
-    """Names a branch of a thread. A missing branch starts from version `at`; None = from the empty state."""
+    """Names a branch of a thread, and makes requests about either. A missing branch starts from version `at`; None =
+    from the empty state."""
 
     namespace: str
     thread: str
@@ -198,11 +192,9 @@ class ThreadRef:
     """The leases under which the handle writes. Handles on other branches that are made from it share them."""
 
     def about(self, kind: Callable[..., R], **fields: Any) -> R:
-        """Returns a request about the thread."""
         return kind(namespace=self.namespace, thread=self.thread, **fields)
 
     def on_branch(self, kind: Callable[..., R], **fields: Any) -> R:
-        """Returns a request about the branch."""
         return self.about(kind, branch=self.branch, **fields)
 
 
@@ -228,7 +220,7 @@ def read_pages(read: Callable[[Any], Operation[list[T]]], request: Any) -> Opera
 def limited(operation: Operation[T], left_s: Callable[[], float]) -> Operation[T]:
     """Returns the same operation; each of its calls, with its retries, takes at most `left_s()` seconds."""
 
-    def perform(step: Call | Pause | Await) -> Operation[object]:
+    def perform(step: Step) -> Operation[object]:
         if isinstance(step, Call):
             most_s = left_s()
             step = replace(step, deadline_s=most_s if step.deadline_s is None else min(step.deadline_s, most_s))
@@ -266,10 +258,6 @@ def projection(
     return checkpoints.Projection(slots=slots or (), logs=selections)
 
 
-def timestamp(time: datetime | None) -> Timestamp | None:
-    """Returns the message for a time. A time without a time zone is local time, as everywhere in Python."""
-    if time is None:
-        return None
-    stamp = Timestamp()
-    stamp.FromDatetime(time.astimezone(UTC))
-    return stamp
+def timestamp(time: datetime | None) -> datetime | None:
+    """Returns a time for a request, in UTC. A time without a time zone is local time, as everywhere in Python."""
+    return None if time is None else time.astimezone(UTC)

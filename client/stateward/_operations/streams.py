@@ -38,10 +38,9 @@ class Reader(Generic[T]):
         self.method = method
         self._request = request
 
-    def request(self) -> Message:
+    def request(self) -> Any:
         """Returns the request that opens the stream where the reader is."""
-        request: Message = self._request
-        return request
+        return self._request
 
     def take(self, message: Any) -> list[T]:
         """Returns the items of a message."""
@@ -127,7 +126,7 @@ class HistoryReader(Reader[HistoryEntry]):
         self._last = 0  # the version that was returned last
         self._skipping = False
 
-    def request(self) -> Message:
+    def request(self) -> Any:
         self._skipping = self._last > 0
         return super().request()
 

@@ -106,10 +106,7 @@ def since(updated_within: Duration | None, updated_after: datetime | None) -> da
 
 
 def count_threads(
-    namespace: str,
-    updated_within: Duration | None,
-    updated_after: datetime | None,
-    updated_before: datetime | None,
+    namespace: str, updated_within: Duration | None, updated_after: datetime | None, updated_before: datetime | None
 ) -> Operation[dict[Status | int, int]]:
     """Returns the number of threads for each status that a thread has."""
     request = threads.CountThreadsRequest(
@@ -182,11 +179,8 @@ def delete(
     durability: Durability | str | None,
     local_only: bool,
 ) -> Operation[bool]:
-    """Deletes the thread. Returns whether there was one.
-
-    Without `missing_ok` it reads the uid first and deletes only the thread with that uid: if a retry finds the thread
-    missing, that is no error. With `local_only` it does not read: that could ask an archive that is away.
-    """
+    """Deletes the thread, and returns whether there was one. Without `missing_ok` it reads the uid first and deletes
+    that one, so that a retry is safe; not with `local_only`, as the read could ask an archive that is away."""
     request = ref.about(
         threads.DeleteThreadRequest,
         expected_version=expected_version,
@@ -255,11 +249,11 @@ def await_archived(
     ref: ThreadRef,
     request: threads.WaitDurableRequest,
     timeout_s: float | None = None,
-    checkpoint: Checkpoint | None = None,
+    version: Checkpoint | None = None,
 ) -> Operation[DurableResult]:
-    """Waits until the entry that a request names is archived. `checkpoint` is its version, for NotArchivedYet."""
+    """Waits until the entry that a request names is archived. Raises NotArchivedYet, with its `version`, on timeout."""
     request.durability = checkpoint_pb2.DURABILITY_ARCHIVED
-    late = NotArchivedYet(ref.thread, request.sequence, checkpoint, () if checkpoint is None else (checkpoint,))
+    late = NotArchivedYet(ref.thread, request.sequence, version, () if version is None else (version,))
     try:
         result = DurableResult.from_proto((yield Call("WaitDurable", request, timeout_s)))
     except DeadlineExceeded:

@@ -42,12 +42,9 @@ class ToolCall:
 
 
 def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
-    """Returns a function that makes the call of `fn` from an idempotency key.
-
-    `fn` gets the key by name if it has such a parameter, otherwise as its only required argument. A function without
-    required parameters, or with unknown ones, does not get it. Raises TypeError if `fn` requires more, or cannot be
-    called.
-    """
+    """Returns a function that makes the call of `fn` from an idempotency key. `fn` gets the key by name, or else as its
+    only required argument, or not at all if it requires nothing or its parameters are unknown. Raises TypeError if `fn`
+    requires more, or cannot be called."""
     require_callable(fn, what)
     parameters = (_parameters(fn) or {}).values()
     if any(each.name == KEY_PARAMETER for each in parameters):
@@ -118,4 +115,3 @@ class Tools(Protocol):
 
     def call(self, tool: ToolCall, renew: Callable[[], Operation[None]], interval_s: float) -> Operation[Outcome]:
         """Calls the tool and returns its outcome."""
-        ...

@@ -1,4 +1,4 @@
-"""Operations that read a thread's head, change it and save it, however many others write meanwhile."""
+"""Operations that read a thread's head, change it and save it, even if others write in the meantime."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stateward.state import State
 
 
 def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
-    """Hydrate, change, save; again from the start as long as somebody else saves in between, or migrates the thread."""
+    """Hydrates, changes and saves; starts again if somebody saved in between, or if the thread is being migrated."""
     if attempts < 1:
-        raise ValueError("attempts is below 1")
+        raise ValueError(f"attempts must be at least 1, not {attempts}")
     attempt, patience, backoff, options = 1, Patience(), race_backoff(), repeatable(options)
     while True:
         state = yield from hydrate(ref)
@@ -31,18 +31,17 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
             return (yield from save(ref, state, _said(ref, state, options)))
         except LeaseHeld as error:
             yield from patience.wait(error)
-            continue
         except VersionMismatch:
             if attempt == attempts:
                 raise
-        yield Pause(backoff.next_s() or 0)
-        attempt += 1
+            attempt += 1
+            yield Pause(backoff.next_s() or 0)
 
 
 def _said(ref: ThreadRef, state: State, options: SaveOptions) -> SaveOptions:
-    """The options of an update, which leave an open question open unless the caller seems to be the agent that asked.
+    """Returns the options of an update. They leave an open question open unless the caller seems to be its agent.
 
-    Everybody may update a thread that waits. If that ended the question, the answer would be lost: either nobody could
+    Anybody may update a waiting thread. If that ended the question, its answer would be lost: either nobody could
     answer any more, or the save would acknowledge an answer that nobody has read.
     """
     given: Any = {name: value for name, value in options.items() if value is not None}
@@ -54,7 +53,7 @@ def _said(ref: ThreadRef, state: State, options: SaveOptions) -> SaveOptions:
 
 
 def open_question(state: State) -> SaveOptions:
-    """What a save says to leave the question of its state open; nothing if the thread does not wait."""
+    """Returns the options that leave the question of a state open; none if its version does not wait."""
     head = state.checkpoint
     if head is None or head.status != Status.WAITING or not head.wait_id:
         return {}

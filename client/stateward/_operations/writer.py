@@ -1,16 +1,17 @@
-"""A writer's stream, without I/O: what is sent, what the answers mean, and how it goes on when the stream breaks.
+"""A writer's stream, without I/O: the frames, their answers, and the recovery of a broken stream.
 
-Frames leave at once and are kept until they are answered. Each names the version before it, which may not be committed
-yet: a state is moved onto the version that it will become, under a digest that is no version's, until the answer
-brings the real one. So a state that was part of a refused frame fits no version any more, and cannot be saved by
-mistake.
+A frame is one save. The writer sends it at once and keeps it until it is answered. Each frame names the version before
+it, which may not be committed yet: the state continues from the expected version, with a digest that no version has,
+until the answer brings the real digest. So a state that was part of a refused frame fits no version, and cannot be
+saved by mistake.
 
-A stream that broke is opened again with the request id of the first one: that gives the same lease under the same token
-as long as nobody else has taken it, and what was not answered is sent again as it was. Where somebody has taken it,
-each of those frames is asked for once more by itself: it is answered if it was written before, and LeaseHeld if not.
+The writer opens a broken stream again with the request id of the first one. It gets the same lease with the same token
+unless another client has taken the lease, and sends the unanswered frames again. If another client has taken the lease,
+the writer sends each of these frames once more as a single Save: the daemon answers it if the frame was written before,
+and otherwise refuses it with LeaseHeld.
 
-Writing yields steps, as operations do; `Writer` and `AsyncWriter` carry them out. Only a wait for answers mends the
-stream, so sending never waits for more than room.
+`Writing` yields steps, as operations do; `Writer` and `AsyncWriter` carry them out. Only a wait for answers opens a
+broken stream again, so `send` waits only while too many frames are unanswered.
 """
 
 from __future__ import annotations
@@ -21,23 +22,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from stateward._operations import saving
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
 from stateward._operations.leases import Claim, owner_polls, release
 from stateward._operations.numbering import Numbering, Resetting, last_version
 from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
 from stateward._operations.retry import Retry
-from stateward._operations.saving import (
-    PreparedSave,
-    SaveOptions,
-    _creation,
-    _learn_numbers,
-    _read_checkpoint,
-    _save_request,
-    go_on,
-)
+from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
-from stateward._operations.uploads import learn_support, write_blobs
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
@@ -45,38 +38,38 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import writer_service_pb2 as writers
 
 FRAMES_MAX = 128
-"""Frames that were sent and not answered; `send` waits beyond that. The daemon takes twice as many."""
+"""The most unanswered frames; `send` waits beyond that. The daemon accepts twice as many."""
 BYTES_MAX = 16 * 1024 * 1024
-"""What those frames may take together, but for the newest."""
+"""The most bytes of all unanswered frames but the newest."""
 NO_DIGEST = b"\0" * 16
 """Digest of a version that is not answered yet."""
 ANSWER_S = 45.0
-"""How long an answer may take at least: one that waits for the archive takes the daemon up to 30 s."""
+"""The least time for an answer: the daemon takes up to 30 s for one that waits for the archive."""
 
 
 @dataclass(eq=False)
 class Writing:
-    """What a writer knows and does. `patience_s`: for how long to try while the daemon is away; `deadline_s`: how long
-    an answer may take."""
+    """The state of a writer, and its steps. `patience_s` limits the retries while the daemon is away, and `deadline_s`
+    the wait for one answer."""
 
     ref: ThreadRef
     claim: Claim
     patience_s: Callable[[], float]
     deadline_s: float
     takes_over: bool = False
-    """Whether the thread is taken from the sidecar that holds it."""
+    """Whether `open` takes the thread over from the sidecar that holds it."""
     token: int = 0
-    """That of the lease; 0 = it was never held."""
+    """The fencing token of the lease; 0 = it was never held."""
     head: tuple[int, bytes] = (0, b"")
-    """Newest version that was answered, and its digest."""
+    """The newest answered version, and its digest."""
     is_open: bool = False
     failed: StatewardError | None = None
-    """What refused the newest frames, until a reset."""
+    """The error that refused the newest frames, until a reset."""
     lost: StatewardError | None = None
-    """Why the lease is gone for good."""
+    """The error that ended the lease for good."""
     late: NotArchivedYet | None = None
     _was_away: bool = False
-    """Whether a save that stood alone was given up because the daemon was away: the next frame begins anew first."""
+    """Whether a single `save` was given up because the daemon was away: the next frame resets the stream first."""
     _request_id: str = field(default_factory=new_request_id)
     _unanswered: deque[Frame] = field(default_factory=deque)
     _unanswered_bytes: int = 0
@@ -84,8 +77,9 @@ class Writing:
     _number: int = 0
     _numbering: Numbering = field(default_factory=Numbering)
     _tip: Checkpoint | None = None
-    """What the newest frame becomes, where its state was moved on already."""
+    """The expected version of the newest frame, if its state continues from it already."""
     _was_told: bool = False
+    """Whether a call has raised `failed` or `lost`; otherwise `close` does."""
 
     def __post_init__(self) -> None:
         self._retry, self.deadline_s = Retry(self.patience_s), max(self.deadline_s, ANSWER_S)
@@ -93,7 +87,7 @@ class Writing:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     def open(self) -> Steps:
-        """Takes the lease. Raises LeaseHeld, or what else is in the way."""
+        """Takes the lease. Raises LeaseHeld if it is not free in time."""
         may_attach, polls = self.takes_over, owner_polls(self.claim)
         while True:
             left_s = polls.left_s()
@@ -111,7 +105,7 @@ class Writing:
                 yield Pause(delay_s)
             else:
                 self._retry.reset()
-                self.ref.held.take(self.token)  # other calls through the handle are made under the lease too
+                self.ref.held.take(self.token)  # other calls through the handle use the lease, too
                 return
 
     def _dial(self, claim: Claim) -> Steps:
@@ -131,7 +125,7 @@ class Writing:
         if self.token and opened.lease.token != self.token:
             yield Put(None)
             raise LeaseHeld(
-                f"somebody else had the lease of thread {self.ref.thread!r} meanwhile; open a new writer",
+                f"another client had the lease of thread {self.ref.thread!r} in the meantime; open a new writer",
                 reason="LEASE_HELD", metadata={"thread": self.ref.thread, "token": str(opened.lease.token)},
             )  # fmt: skip
         if not self.token:
@@ -149,11 +143,11 @@ class Writing:
     # -- sending ----------------------------------------------------------------------------------------------------
 
     def save(self, state: State, options: SaveOptions) -> Steps:
-        """One version, answered. A refusal leaves the state as it was."""
+        """Saves one version and waits for the answer. A refusal leaves the state as it was."""
         is_alone = not self._unanswered
         frame = yield from self._send(state, options, is_early=False)
         yield from self._until(lambda: frame.is_done)
-        if frame.error is not None and self.lost is None and is_alone:  # nothing else depends on it
+        if frame.error is not None and self.lost is None and is_alone:  # no other frame depends on this one
             if frame.error.retryable:
                 self.failed, self._was_away = None, True
             else:
@@ -163,7 +157,7 @@ class Writing:
         return self._result(frame)
 
     def send(self, state: State, options: SaveOptions) -> Steps:
-        """Sends a version and returns its frame; the state goes on from it at once."""
+        """Sends a version and returns its frame. The state continues from the expected version at once."""
         return (yield from self._send(state, options, is_early=True))
 
     def _send(self, state: State, options: SaveOptions, *, is_early: bool) -> Steps:
@@ -177,7 +171,7 @@ class Writing:
         elif not self._numbering.is_known:
             yield from self.flush()
         if len(self._unanswered) >= FRAMES_MAX or self._unanswered_bytes > BYTES_MAX:
-            most = FRAMES_MAX // 2  # reading many answers in a row takes less than one before each frame
+            most = FRAMES_MAX // 2  # reading many answers in a row is cheaper than reading one before each frame
             yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
         request, unsaved = yield from self._prepare(PreparedSave(self.ref, state, {**options, "lease": self}))
@@ -187,8 +181,8 @@ class Writing:
             answer = checkpoints.SaveResponse(
                 version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST
             )
-            frame.expected = _read_checkpoint(request, answer)
-            go_on(self.ref, state, request, unsaved, frame.expected)
+            frame.expected = saving.read_checkpoint(request, answer)
+            saving.go_on(self.ref, state, request, unsaved, frame.expected)
         else:
             frame.unsaved, state.saving = unsaved, True
         self._tip = frame.expected
@@ -205,28 +199,25 @@ class Writing:
     def _prepare(self, prepared: PreparedSave) -> Steps:
         state = prepared.state
         if unnumbered := state.logs_without_numbers():
-            yield from self.flush()  # the version that is asked about must be there
-            yield Run(_learn_numbers(self.ref, state, unnumbered))
-        request, unsaved = _save_request(prepared)
-        if unsaved.blobs and not (yield Run(learn_support(self.ref))):
-            request, unsaved = _save_request(prepared)
+            yield from self.flush()  # the daemon can only be asked about a saved version
+            yield Run(saving.learn_numbers(self.ref, state, unnumbered))
+        request, unsaved = saving.save_request(prepared)
         if unsaved.blobs:
-            yield Run(write_blobs(self.ref, unsaved.blobs, _creation(prepared)))
+            request, unsaved = yield Run(saving.store_blobs(prepared, request, unsaved))
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
-            request.ClearField("expected_digest")  # not answered yet: the stream sees to it that nothing comes between
+            request.ClearField("expected_digest")  # not known yet; the stream ensures that no version comes between
         return request, unsaved
 
     def check(self) -> None:
-        """Raises what stands in the way of more frames."""
-        error = self.lost or self.failed
-        if error is not None:
+        """Raises the error that keeps the writer from sending more frames."""
+        if error := self.lost or self.failed:
             self._was_told = True
             raise error
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> Steps:
-        """Waits until all frames are answered. Raises what refused one of them, or NotArchivedYet."""
+        """Waits until all frames are answered. Raises the error that refused one of them, or NotArchivedYet."""
         yield from self._until(lambda: not self._unanswered)
         self.check()
         if self.late is not None:
@@ -234,7 +225,7 @@ class Writing:
             raise late
 
     def wait(self, frame: Frame) -> Steps:
-        """Waits until a frame is answered, and returns what was written."""
+        """Waits until a frame is answered, and returns its version."""
         yield from self._until(lambda: frame.is_done)
         if frame.error is not None:
             self._was_told = True
@@ -261,21 +252,22 @@ class Writing:
                     yield Pause(delay_s)
 
     def _return(self) -> Steps:
-        """Opens the stream again and sends what was not answered."""
+        """Opens the stream again and sends the unanswered frames."""
         opened = yield from self._dial(replace(self.claim, wait_s=0.0, take_over=False))
-        if self._reset is not None:  # nothing was refused on this one
-            self._reset.end(opened)
-            self._reset = None
+        self._end_reset(opened)  # the new stream has refused nothing
         for frame in list(self._unanswered):
             yield Put(message_of(frame))
 
     def _give_up(self, error: StatewardError) -> Steps:
-        """After an error that does not pass: every frame learns what became of it."""
+        """Ends every frame after a permanent error."""
         if isinstance(error, LeaseHeld):
             self.lost = error
             for frame in list(self._unanswered):
-                if not frame.is_done:
-                    yield from self._settle_alone(frame)
+                if not frame.is_done:  # it may have been written before the lease was lost: then it is answered
+                    try:
+                        self._accept(frame, (yield Run(_save_once(frame.request))))
+                    except StatewardError as refused:
+                        self._refuse(frame, refused)
         for frame in self._unanswered:
             self._refuse(frame, error)
         self._unanswered.clear()
@@ -284,31 +276,21 @@ class Writing:
         self._reset = None
         self._retry.reset()
 
-    def _settle_alone(self, frame: Frame) -> Steps:
-        """Asks for a frame whose lease is gone: it may have been written before that, and is answered then."""
-        try:
-            self._accept(frame, (yield Run(_save_once(frame.request))))
-        except StatewardError as error:
-            self._refuse(frame, error)
-
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def _take_in(self, message: writers.WriteResponse) -> None:
-        kind = message.WhichOneof("frame")
-        if kind == "reset":
-            if self._reset is not None:
-                self._reset.end(message.reset)
-                self._reset = None
+        if message.HasField("reset"):
+            self._end_reset(message.reset)
             return
-        frame = self._unanswered[0]
-        answer = message.saved if kind == "saved" else message.refused
+        frame, is_saved = self._unanswered[0], message.HasField("saved")
+        answer = message.saved if is_saved else message.refused
         if answer.frame != frame.number:
-            raise StatewardError(f"the daemon answered frame {answer.frame} where {frame.number} was next")
-        error = None
-        if kind == "refused":
-            error = error_of(message.refused)
-            if error.retryable:  # it passes: the frame is sent again, with those after it
-                raise error
+            raise StatewardError(f"the daemon answered frame {answer.frame}; expected an answer to {frame.number}")
+        error = None if is_saved else error_of(message.refused)
+        if (
+            error is not None and error.retryable
+        ):  # the stream is opened again, and all unanswered frames are sent again
+            raise error
         self._unanswered.popleft()
         self._unanswered_bytes -= frame.size_bytes
         if error is None:
@@ -317,12 +299,17 @@ class Writing:
         else:
             self._refuse(frame, error)
 
+    def _end_reset(self, answer: writers.WriterOpened | writers.WriterReset) -> None:
+        if self._reset is not None:
+            self._reset.end(answer)
+            self._reset = None
+
     def _accept(self, frame: Frame, response: checkpoints.SaveResponse) -> None:
-        checkpoint = _read_checkpoint(frame.request, response)
+        checkpoint = saving.read_checkpoint(frame.request, response)
         frame.checkpoint, frame.is_done = checkpoint, True
         if frame.unsaved is not None:
             frame.state.saving = False
-            go_on(self.ref, frame.state, frame.request, frame.unsaved, checkpoint)
+            saving.go_on(self.ref, frame.state, frame.request, frame.unsaved, checkpoint)
         elif frame.state.checkpoint is frame.expected:
             frame.state.checkpoint = checkpoint
         self.head = checkpoint.version, checkpoint.digest
@@ -343,10 +330,10 @@ class Writing:
             self.failed, self._was_told = error, False
         self._numbering.is_known = False
 
-    # -- going on, and ending ---------------------------------------------------------------------------------------
+    # -- reset and close --------------------------------------------------------------------------------------------
 
     def reset(self) -> Steps:
-        """After a refusal: takes frames again, and returns the state at the head."""
+        """Resets the writer after a refusal, and returns the state at the head."""
         if self.lost is not None:
             self.check()
         yield from self._until(lambda: not self._unanswered)
@@ -364,13 +351,14 @@ class Writing:
         if self.failed is not None:
             error = self.failed
             if self._was_away and self.lost is None:
-                self.failed = None  # away still
+                self.failed = None  # still away
             raise error
         self._was_told, self._tip, self._was_away = False, None, False
         self._numbering.start(reset.last_version)
 
     def close(self, *, is_quiet: bool = False) -> Steps:
-        """Waits for what was sent, gives the lease back and ends the stream. Raises what nobody was told yet."""
+        """Waits for all answers, gives the lease back and ends the stream. Raises an error that no call has raised yet,
+        unless `is_quiet`."""
         try:
             yield from self._until(lambda: not self._unanswered)
             if self.lost is None and not (self.is_open and (yield from self._hang_up())):
@@ -383,7 +371,7 @@ class Writing:
             raise error or self.late  # type: ignore[misc]
 
     def _hang_up(self) -> Steps:
-        """Whether the daemon saw the end of the stream, and so took the lease back."""
+        """Ends the stream. Returns whether the daemon saw its end, and so took the lease back."""
         try:
             yield Put(None)
             while (yield Take(self.deadline_s)) is not END:
@@ -393,6 +381,5 @@ class Writing:
         return True
 
 
-def _save_once(request: checkpoints.SaveRequest) -> Operation[checkpoints.SaveResponse]:
-    response: checkpoints.SaveResponse = yield Call("Save", request)
-    return response
+def _save_once(request: checkpoints.SaveRequest) -> Operation[Any]:
+    return (yield Call("Save", request))
