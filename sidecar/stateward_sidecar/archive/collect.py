@@ -1,16 +1,18 @@
-"""Removing what nobody can need any more from the bucket.
+"""Removes from the bucket what nobody can need any more.
 
-Names of objects carry the epoch of the process that put them, and a process whose epoch is over can never write HEAD
-again. So what a thread's HEAD does not lead to may go when its epoch lies before HEAD's; what has HEAD's epoch may be
-on its way into the next HEAD, and stays. In this order, for each thread: its objects are listed, HEAD is read, and HEAD
-is read again right before anything is removed.
+The name of an object has the epoch of the process that put it. A process whose epoch is over can never write HEAD
+again. So an object that HEAD does not lead to may go if its epoch is older than HEAD's. An object of HEAD's own epoch
+stays, because the next HEAD may name it. For each thread the collection lists the objects, reads HEAD, and reads HEAD
+again right before it removes anything.
 
-    tombstones      everything of epochs up to its own, blobs too, and keys up to the epoch in which the thread was made
-    live threads    older epochs' objects that HEAD, its indexes and its garbage do not name; garbage after ``grace``;
-                    keys of threads that had the name before; once their owner gave them up, blobs that no row names
-    expired ones    deleted as by a caller, where their owner gave them up or is this process: an hour after their time,
-                    as the sweep of any sidecar that has a copy of one does it on time
-    no HEAD, or one that cannot be read or was written by a newer version: nothing is touched
+    tombstones         all objects of epochs up to the tombstone's, blobs too; keys up to the epoch of the thread's
+                       creation
+    live threads       objects of older epochs that HEAD, its indexes and its garbage do not name; garbage after
+                       ``grace``; keys of earlier threads of the name; and, if the owner gave the thread up, blobs that
+                       no row names
+    expired threads    deleted as by a caller, if the owner gave them up or is this process. It happens an hour after
+                       the expiry, because a sidecar that has a copy deletes the thread on time
+    no readable HEAD, or a HEAD of a newer version: nothing is removed
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from stateward_sidecar.telemetry import log
 
 GRACE_S = 3600.0
 EXPIRED_S = 3600
-# A wall clock that moved by more against the monotonic one deletes no thread, as in the store's own sweep.
+# If the wall clock moved by more than this against the monotonic clock, no thread expires, as in the store's sweep.
 CLOCK_JUMP_S = 3600.0
 KEYS_A_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """What is done to a thread whose time is over."""
+    """What is done to an expired thread."""
 
     own: Callable[[Name], None]
     delete: Callable[[DeleteThreadRequest], object]
@@ -54,7 +56,7 @@ class Verbs:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What is collected, and what for."""
+    """What one collection may remove."""
 
     dry_run: bool
     unlinked_before_us: int
@@ -70,28 +72,31 @@ class Collector:
         self._clock_offset_s = _offset(desk.context.clock)
 
     def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
-        """Yields what goes, and progress; the last one says ``done``. Raises ArchiveUnavailable, FeatureUnavailable."""
+        """Yields the removed keys and progress; the last message has ``done``.
+
+        Raises ArchiveUnavailable, FeatureUnavailable.
+        """
         self._check_format()
         clock = self._desk.context.clock
         grace_us = request.grace.ToMicroseconds() if request.HasField("grace") else int(GRACE_S * 1e6)
         is_sane = abs(_offset(clock) - self._clock_offset_s) <= CLOCK_JUMP_S
         if not is_sane:
-            log.error("the clock jumped by more than an hour: no thread expires in the archive until the next start")
+            log.error("the clock jumped by more than an hour; no thread in the archive expires until the next start")
         rule = _Rule(
             request.dry_run, clock.now_us() - grace_us, clock.now_us() // 1_000_000 - EXPIRED_S if is_sane else 0
         )
         yield from _Run(self._desk, self._verbs, rule).collect(request.namespace)
 
     def _check_format(self) -> None:
-        """A newer version may name objects in ways that this one does not know."""
+        """Raises FeatureUnavailable if a newer version wrote the archive: it may name objects in ways unknown here."""
         try:
             form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
         except DecodeError:
-            raise Corrupt("the archive's _format object cannot be read: nothing is removed") from None
+            raise Corrupt("the archive's _format object cannot be read, so nothing is removed") from None
         if max(form.min_reader, form.min_writer) > FORMAT:
             raise FeatureUnavailable(
-                f"the archive needs a version that knows format {max(form.min_reader, form.min_writer)}, and this one "
-                f"knows {FORMAT}: nothing is removed"
+                f"the archive has format {max(form.min_reader, form.min_writer)} and this version knows formats up to "
+                f"{FORMAT}, so nothing is removed"
             )
 
 
@@ -105,7 +110,7 @@ class _Run:
         self._fleet = Fleet(desk)
         self._fetcher = CountedFetcher(desk.wire)
         self._progress = CollectGarbageResponse()
-        # Where keys may be left: namespace, then name, then the newest epoch whose key may go.
+        # Where old keys may be left: by namespace and by name, the newest epoch whose key may go.
         self._old_keys: dict[bytes, dict[bytes, int]] = defaultdict(dict)
 
     def collect(self, namespace: str) -> Iterator[CollectGarbageResponse]:
@@ -122,7 +127,9 @@ class _Run:
                 except StatewardError as error:
                     if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s:
                         raise
-                    log.warning("garbage of a thread is left", place=found.place.prefix, error=error.message)
+                    log.warning(
+                        "the garbage of a thread was not removed", place=found.place.prefix, error=error.message
+                    )
             yield self._tell()
         for place in survey.headless:
             self._progress.objects += len(self._list(place))
@@ -162,13 +169,13 @@ class _Run:
         if not self._rule.dry_run:
             again = self._fleet.heads([found.place])[0]
             if again.seen is None or again.seen.head.epoch != head.epoch or again.seen.head.deleted != head.deleted:
-                return  # somebody took or deleted it meanwhile: the next collection sees how it is then
+                return  # somebody took or deleted it meanwhile; the next collection looks again
             if again.seen.head.write_id != head.write_id:
                 doomed = [key for key in doomed if key in self._choose(again, listing)]
         yield from self._remove(doomed, listing)
 
     def _choose(self, found: Found, listing: dict[str, int]) -> list[str]:
-        """What may go of the objects that were listed before HEAD was read. Raises Corrupt."""
+        """Returns which of the objects, listed before HEAD was read, may go. Raises Corrupt."""
         assert found.seen is not None
         place, head = found.place, found.seen.head
         if head.deleted:
@@ -183,7 +190,7 @@ class _Run:
         ]  # fmt: skip
 
     def _unnamed_blobs(self, found: Found, listing: dict[str, int]) -> set[str]:
-        """Blobs that no row of a thread names which its owner gave up; whoever holds one may be putting a blob now."""
+        """Returns the blobs that no row names, if the owner gave the thread up. An owner may be putting a blob now."""
         assert found.seen is not None
         place, head = found.place, found.seen.head
         blobs = {key for key in listing if key.endswith(".blob")}
@@ -214,7 +221,7 @@ class _Run:
     # -- keys -----------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterator[CollectGarbageResponse]:
-        """Keys that a deletion was cut off before it destroyed them: what is left of their threads is not readable."""
+        """Removes keys that are left because a deletion was interrupted."""
         for namespace_id, names in self._old_keys.items():
             for number, (key, size) in enumerate(self._desk.wire.walk(f"{THREAD_KEYS}{namespace_id.hex()}/"), 1):
                 if number % KEYS_A_STEP == 0:
@@ -226,7 +233,7 @@ class _Run:
                     yield from self._remove([key], {key: size})
 
     def _is_old_key(self, namespace_id: bytes, name_hash: bytes, epoch: str) -> bool:
-        """Asks HEAD once more. In a dry run, threads that would be deleted are still there."""
+        """Reads HEAD once more. In a dry run, the threads that would be deleted still exist."""
         seen = self._fleet.heads([Place(namespace_id, name_hash)])[0].seen
         if seen is None:
             return False
@@ -235,14 +242,14 @@ class _Run:
             int(epoch) == head.created_epoch and (head.deleted or (self._rule.dry_run and self._is_expired(head)))
         )
 
-    # -- threads whose time is over -------------------------------------------------------------------------------
+    # -- expired threads ------------------------------------------------------------------------------------------
 
     def _is_expired(self, head: ArchiveHead) -> bool:
         is_free = head.detached or head.boot_id == self._desk.boot_id
         return is_free and not head.deleted and 0 < head.expire_second <= self._rule.expired_before_second
 
     def _expire(self, found: Found) -> Found:
-        """Deletes a thread, as by a caller. Returns its HEAD afterwards. Raises NotOwner, Corrupt and others."""
+        """Deletes a thread as by a caller, and returns its HEAD afterwards. Raises NotOwner, Corrupt and others."""
         desk, place = self._desk, found.place
         read = self._fleet.read([place])[0]
         if read.error is not None:
@@ -262,19 +269,19 @@ class _Run:
             namespace=head.namespace, thread=head.thread, expected_uid=uid.hex(), allow_missing=True
         )
         with desk.locks.of(name):
-            self._verbs.own(name)  # nobody moves its time from now on
+            self._verbs.own(name)  # from now on nobody else can change its TTL
             here = self._fleet.thread_here(name)
             if here is None or not 0 < expire_second(here.head) <= self._rule.expired_before_second:
                 return self._fleet.heads([place])[0]
             self._verbs.delete(request)
             write = Write(run=desk.store.deleter.delete(request), frees_space=True)
             desk.context.writer.submit(write, wait=True).wait()
-        log.info("deleted a thread whose time was over", uid=uid.hex())
+        log.info("deleted an expired thread", uid=uid.hex())
         return self._fleet.heads([place])[0]
 
 
 def _is_old(key: str, epoch: int) -> bool:
-    """Whether an object was put in an epoch before this one. False for HEAD, blobs, and what is no object of ours."""
+    """Whether an object was put in an epoch before this one. False for HEAD, blobs, and foreign objects."""
     found = None if key.endswith(f"/{HEAD}") else epoch_of(key)
     return found is not None and found < epoch
 

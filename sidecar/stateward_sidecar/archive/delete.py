@@ -1,8 +1,8 @@
 """Deleting a thread everywhere: a tombstone, then the key, then the rest.
 
-The tombstone comes first, so that nobody can take the thread any more; it stays, so that a sidecar that was away finds
-it and deletes its copy. Without the key nothing that is left can be read. A crash in between is finished by whoever
-meets the tombstone, or by ``stateward archive gc``.
+The tombstone comes first, so that nobody can take the thread any more. It stays, so that a sidecar that was away finds
+it and deletes its copy. Without the key nobody can read what is left. After a crash in between, the next sidecar that
+finds the tombstone finishes the deletion, or ``stateward archive gc`` does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gone(Exception):
 
 
 class Remover:
-    """Runs on the archive's threads. The copy on this disk is deleted by the store, afterwards."""
+    """Runs on the archive's threads. The store deletes the copy on this disk afterwards."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, shipper: Shipper) -> None:
         self._settler = settler
@@ -49,15 +49,15 @@ class Remover:
     def remove(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
 
-        Returns the uid of that thread: the store deletes this thread on the disk, and no other. Empty: the archive has
-        nothing to delete, because there is no such thread, or an orphan, or a thread with another uid than expected.
+        Returns the uid of that thread: the store deletes this thread on the disk, and no other. Empty = the archive has
+        nothing to delete, because the thread does not exist, is an orphan, or has another uid than expected.
         """
         name: Name = request.namespace, request.thread
         with self._desk.locks.of(name):
             for _ in range(ROUNDS):
                 with suppress(Gone):
                     return self._remove(name, request)
-        raise ArchiveUnavailable(f"thread {name[1]!r} is deleted on this disk all the time; try again")
+        raise ArchiveUnavailable(f"thread {name[1]!r} was deleted on this disk at each attempt; try again")
 
     def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:
         thread = self._local(name)
@@ -74,10 +74,10 @@ class Remover:
         return thread.identity.uid
 
     def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
-        """Does it to a thread that is ours, under the lock of its name, unless ``check`` raises. Raises NotOwner, Gone.
+        """Deletes a thread that this process owns, unless ``check`` raises. Raises NotOwner, Gone.
 
-        ``check`` gets the thread as it is, and once more when no write passes any more: what was saved in between is
-        not deleted unseen.
+        The caller holds the lock of the name. ``check`` gets the thread as it is, and again when no write can pass any
+        more, so that nothing that was saved in between is deleted unchecked.
         """
         self._close(thread, check)
         try:
@@ -85,23 +85,23 @@ class Remover:
         except Exception:
             hold = self._desk.holds.get(thread.number)
             if hold is not None and not hold.is_rolled_back:
-                # The tombstone may have landed, or land late: no write passes before HEAD was asked, for what is saved
-                # now would go with the thread.
+                # The tombstone may have been written, or may still be. No write passes before HEAD has been read,
+                # because the deletion would remove what is saved now.
                 del self._desk.holds[thread.number]
             raise
 
     def _close(self, thread: Thread, check: Callable[[Thread], None]) -> None:
-        """Lets no more writes pass, also after a crash."""
+        """Stops all writes to the thread, also after a crash."""
         desk = self._desk
         while (hold := desk.holds.get(thread.number)) is not None:
             live = desk.store.threads.in_memory(thread.number) or thread
             check(live)
             if hold.is_rolled_back:
-                return  # nothing can be archived of it; what is saved meanwhile goes with it
-            # A copy must not be ahead of HEAD, should this end here.
+                return  # nothing of it can be archived; the deletion removes what is saved meanwhile
+            # If this process ends here, the copy must not be ahead of HEAD.
             self._shipper.ship(hold, keeps=True)
             live = desk.store.threads.in_memory(thread.number) or live
-            if live.is_deleted:  # on this disk, meanwhile: nothing is left here to ship or to close
+            if live.is_deleted:  # it was deleted on this disk meanwhile: nothing is left to ship or to close
                 desk.holds.pop(thread.number, None)
                 raise Gone
             hold = desk.holds.get(thread.number)
@@ -142,31 +142,31 @@ class Remover:
             blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
         if seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
             self.clear(hold.place, seen.head, blob_ids)
-        else:  # deleted by others; HEAD may be of the next thread of that name, whose key and objects stay
+        else:  # others deleted it; HEAD may belong to the next thread of that name, whose key and objects stay
             desk.keys.destroy_thread(hold.place, hold.head.created_epoch)
         desk.holds.pop(thread.number, None)
         self.delete_orphans(thread)
 
     def _look(self, thread: Thread, place: Place) -> Seen | None:
-        """HEAD. A thread is not gone because its archive is: it would come back with it, and its key too."""
+        """Reads HEAD. Raises ArchiveUnavailable if the whole archive is away: the thread would come back with it."""
         keys = thread.identity.namespace_keys
         seen = self._fetcher.look(keys, place, with_key=False)
         if seen is None:
             self._desk.wire.check_there()
-            seen = self._fetcher.look(keys, place, with_key=False)  # of a directory that is mounted again
+            seen = self._fetcher.look(keys, place, with_key=False)  # the directory may be mounted again
         return seen
 
     @staticmethod
     def _taken(thread: Thread) -> NotOwner:
-        return NotOwner(f"thread {thread.name!r} was taken by another sidecar meanwhile", thread=thread.name)
+        return NotOwner(f"another sidecar took thread {thread.name!r} meanwhile", thread=thread.name)
 
     def clear(self, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes]) -> None:
-        """Destroys the key of a thread that has a tombstone; what its last HEAD named goes while nobody waits."""
+        """Destroys the key of a thread that has a tombstone. Deletes in the background what its last HEAD named."""
         self._desk.keys.destroy_thread(place, head.created_epoch)
         self._desk.wire.later(partial(self._unlink, place, head, blob_ids))
 
     def delete_orphans(self, thread: Thread) -> None:
-        """What was set aside of it goes with it: it has the same key."""
+        """Deletes the orphans of a thread. They have the same key."""
         desk = self._desk
         for number in desk.orphans.siblings(thread.identity.uid, thread.number):
             with desk.context.engine.read() as txn:
@@ -190,7 +190,7 @@ class Remover:
             for ref in refs:
                 self._desk.wire.delete(place.object(ref))
         except (ArchiveUnavailable, Corrupt) as error:
-            log.warning("objects of a deleted thread are left, unreadable", error=error.message)
+            log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)
 
     def _local(self, name: Name) -> Thread | None:
         with self._desk.context.engine.read() as txn:

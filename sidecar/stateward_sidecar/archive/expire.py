@@ -1,12 +1,12 @@
-"""Threads whose time is over go in the archive: asked for by the store's sweep, which deletes what is here afterwards.
+"""Deletes expired threads in the archive. The store's sweep asks for it, and then deletes what is on this disk.
 
-ours to write       closed first, so that no save moves its time any more; then deleted as by a caller
-a copy, detached    nobody's: a tombstone in place of the very HEAD that says so. Who attaches it, or is faster in
-                    deleting it, changes HEAD, and the conditional write fails; so no thread that somebody works on
-                    can go, whatever two clocks say, and two daemons may try at the same time
-a copy, held        its owner sees to it; HEAD is looked at again, in case it is given up with the same time
-a copy, moved       HEAD has another time, because it went on elsewhere: the copy is renewed, and its row with it
-a copy, deleted     what is here goes; a deletion of this disk's that was cut off is finished
+owned here          closed first, so that no save can extend its life; then deleted as by a caller
+a copy, detached    nobody owns it: a tombstone replaces exactly this HEAD. An attach, or a faster deletion, changes
+                    HEAD, and the conditional write fails. So no thread in use is deleted, whatever the clocks say, and
+                    two daemons may try at the same time
+a copy, held        its owner deletes it; a later sweep reads HEAD again, in case the owner gave it up
+a copy, outdated    HEAD has another expiry, because the thread continued elsewhere: the copy is renewed
+a copy, deleted     what is here goes; if this disk's own deletion was interrupted, it is finished
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from stateward_sidecar.telemetry import log
 
 
 class _Moved(Exception):
-    """A save, or a change of its TTL, came before the thread was closed: its time is not over."""
+    """A save or a change of the TTL came before the thread was closed, so it has not expired."""
 
 
 class Expirer:
-    """Runs on the store's sweeping thread; may wait for the bucket."""
+    """Runs on the store's sweeping thread. May wait for the bucket."""
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, remover: Remover) -> None:
         self._desk = desk
@@ -45,10 +45,10 @@ class Expirer:
         self._remover = remover
 
     def expire(self, name: Name, uid: bytes, second: int) -> bool:
-        """Makes a thread unreadable in the archive if it expires at this second. True: what is here of it may go.
+        """Makes a thread unreadable in the archive if it expires at this second.
 
-        False: it is not to be deleted now, or by others. Raises ArchiveUnavailable, Corrupt, KeyUnavailable and others
-        where that could not be told.
+        Returns whether the store may delete what is here. False = it must not be deleted now, or somebody else must do
+        it. Raises ArchiveUnavailable, Corrupt, KeyUnavailable and others if that could not be found out.
         """
         with self._desk.locks.of(name):
             thread = self._local(name)
@@ -58,19 +58,19 @@ class Expirer:
                 return self._expire_copy(thread, second)
             return self._expire_own(name, thread, second)
 
-    # -- what this process may write -------------------------------------------------------------------------------
+    # -- threads that this process owns ---------------------------------------------------------------------------
 
     def _expire_own(self, name: Name, thread: Thread, second: int) -> bool:
         desk = self._desk
         if thread.number not in desk.holds:
-            if thread.access != ACCESS_OWNED:  # from before there was an archive
+            if thread.access != ACCESS_OWNED:  # it was written without an archive
                 self._attacher.own(name)
             elif not self._attacher.resume(thread):
-                return False  # a copy now, or gone: the next sweep sees how HEAD is
+                return False  # it is a copy now, or gone; the next sweep reads HEAD
         hold = desk.holds.get(thread.number)
         if hold is None:
             return False
-        if hold.is_rolled_back:  # who set the bucket back may have let somebody go on from there
+        if hold.is_rolled_back:  # another sidecar may have continued from the older HEAD
             raise set_back(thread.name)
 
         def check(live: Thread) -> None:
@@ -83,13 +83,13 @@ class Expirer:
             return False
         except NotOwner:
             hold = desk.holds.get(thread.number)
-            if hold is not None:  # taken while it was idle here: it is a copy from now on
+            if hold is not None:  # another sidecar took it while it was idle here; it becomes a copy
                 seen = self._fetcher.look(thread.identity.namespace_keys, hold.place, with_key=False)
                 self._settler.settle(hold.thread, hold.head, hold.place, seen)
             return False
         return True
 
-    # -- what is a copy here ---------------------------------------------------------------------------------------
+    # -- copies of threads of others ------------------------------------------------------------------------------
 
     def _expire_copy(self, thread: Thread, second: int) -> bool:
         desk, identity = self._desk, thread.identity
@@ -110,7 +110,7 @@ class Expirer:
                 self._remover.delete_orphans(thread)
                 return True
             if head.epoch < known.epoch:
-                raise Corrupt("its HEAD is older than the copy on this disk: somebody set the bucket back", thread.name)
+                raise Corrupt("its HEAD is older than the copy on this disk: the bucket was set back", thread.name)
             if head.expire_second != second:
                 self._attacher.refresh(identity.namespace_keys, place, seen, thread)
                 return False
@@ -118,10 +118,10 @@ class Expirer:
                 return False
             if self._bury(thread, place, seen):
                 return True
-        raise ArchiveUnavailable(f"thread {thread.name!r} is changed by others all the time; trying again")
+        raise ArchiveUnavailable(f"others changed thread {thread.name!r} at each attempt; the next sweep tries again")
 
     def _bury(self, thread: Thread, place: Place, seen: Seen) -> bool:
-        """Puts a tombstone where this HEAD is. False: it is not there any more."""
+        """Replaces this HEAD by a tombstone. Returns False if HEAD has changed."""
         desk, namespace = self._desk, thread.identity.namespace_keys
         head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
@@ -130,17 +130,17 @@ class Expirer:
             found = self._fetcher.look(namespace, place, with_key=False)
             if found is None or found.head.write_id != head.write_id:
                 return False
-        log.info("deleted a thread whose time was over", uid=thread.identity.uid_text)
+        log.info("deleted an expired thread", uid=thread.identity.uid_text)
         self._clear(thread, place, seen)
         self._remover.delete_orphans(thread)
         return True
 
     def _clear(self, thread: Thread, place: Place, seen: Seen) -> None:
-        """Destroys the key, and deletes what HEAD named."""
+        """Destroys the key and deletes what HEAD named."""
         with self._desk.context.engine.read() as txn:
             blob_ids = {bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)}
-        with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # a collection of garbage finds what is left
-            if seen.head.image or seen.head.HasField("image_object"):  # this copy may be older than HEAD
+        with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # garbage collection finds what is left
+            if seen.head.image or seen.head.HasField("image_object"):  # the copy here may be older than HEAD
                 image = self._fetcher.image(place, seen.head, thread.identity.cipher)
                 blob_ids |= {bytes(row.record.blob_id) for row in image.blobs}
         self._remover.clear(place, seen.head, sorted(blob_ids))

@@ -1,11 +1,11 @@
-"""The archive from above: which threads it holds, and what their HEADs say. For commands only: it lists the bucket.
+"""An overview of the archive: which threads it has, and what their HEADs say. For commands only: it lists the bucket.
 
-    survey      one walk over all names: where HEADs lie, and where objects lie without one
-    heads       HEADs of many threads, in one round trip
-    read        the same with their keys and images: one round trip, and a second one where a name was used before or
-                an image is too large for HEAD
+    survey      one walk over all names: where there are HEADs, and where there are objects without a HEAD
+    heads       the HEADs of many threads, in one round trip
+    read        the same with keys and images: one round trip, and a second one if a name was used before or an image is
+                too large for HEAD
 
-A thread that cannot be read carries its error, and never keeps the others from being read.
+A thread that cannot be read has its error in the result. The other threads are read all the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.store.views import add_archive, view_head
 
-# A command says that it is alive, and can be cancelled, at least once for so many keys.
+# After this many keys a command reports that it is alive, and can be cancelled.
 KEYS_A_STEP = 500
 
 T = TypeVar("T")
@@ -45,16 +45,16 @@ Answer = Object | ArchiveUnavailable | None
 
 @dataclass(slots=True)
 class Survey:
-    """What a walk over the bucket found."""
+    """The result of a walk over the bucket."""
 
     heads: list[Place] = field(default_factory=list)
-    # Objects lie there, and no HEAD: it was removed behind our back, since HEAD is made first and deleted never.
+    # Places with objects and without HEAD. HEAD is made first and never deleted, so somebody removed it from outside.
     headless: list[Place] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Found:
-    """A thread in the archive as it was read; what is missing is explained by ``error``, or is not needed."""
+    """A thread in the archive as it was read. ``error`` says why a part is missing that is needed."""
 
     place: Place
     namespace: NamespaceKeys | None = None
@@ -64,12 +64,12 @@ class Found:
 
     @property
     def is_live(self) -> bool:
-        """Whether HEAD was read and is a thread's: no tombstone, and no claim without entries."""
+        """Whether HEAD was read and is neither a tombstone nor a claim without entries."""
         return self.seen is not None and not self.seen.head.deleted and not self.seen.is_empty
 
 
 class Fleet:
-    """Looks at many threads. Made for one command; runs on the archive's threads."""
+    """Reads many threads. Made for one command; runs on the archive's threads."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -78,7 +78,7 @@ class Fleet:
     # -- finding --------------------------------------------------------------------------------------------------
 
     def survey(self, namespace: str, into: Survey) -> Iterator[None]:
-        """Walks over the bucket, or over one namespace; yields now and then. Raises ArchiveUnavailable."""
+        """Walks over the bucket or one namespace. Yields from time to time. Raises ArchiveUnavailable."""
         prefix = THREADS
         if namespace:
             prefix += self._desk.context.keystore.namespace_id(namespace).hex() + "/"
@@ -92,7 +92,7 @@ class Fleet:
                 yield
         into.heads = [place for place, found in has_head.items() if found]
         for places in in_chunks([place for place, found in has_head.items() if not found]):
-            self._sort(places, into)  # the listing is no snapshot
+            self._sort(places, into)  # the bucket may have changed during the listing
             yield
 
     def _sort(self, places: Sequence[Place], into: Survey) -> None:
@@ -101,9 +101,9 @@ class Fleet:
             (into.heads if is_there else into.headless).append(found.place)
 
     def add_lost(self, namespace: str, into: Survey) -> Iterator[None]:
-        """Adds threads that this disk knows to be archived, and of which the bucket has nothing; yields now and then.
+        """Adds threads that were archived according to this disk, but of which the bucket has nothing.
 
-        A small thread lies in HEAD as a whole: without it nothing is left to be listed.
+        HEAD contains the whole of a small thread. If HEAD is lost, nothing is left to list. Yields from time to time.
         """
         desk, keystore = self._desk, self._desk.context.keystore
         wanted = keystore.namespace_id(namespace) if namespace else b""
@@ -126,7 +126,7 @@ class Fleet:
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.head(txn, number)
         except StatewardError:
-            return False  # Verify of the disk names it
+            return False  # Verify of the disk reports it
         return (
             thread is not None
             and thread.archive is not None
@@ -135,14 +135,14 @@ class Fleet:
         )
 
     def place(self, namespace: str, name: str) -> Place:
-        """Where a thread lies. Raises ThreadNotFound, KeyUnavailable, ArchiveUnavailable."""
+        """Returns the place of a thread. Raises ThreadNotFound, KeyUnavailable, ArchiveUnavailable."""
         keys = self._desk.keys.find_namespace(namespace)
         if keys is None:
             raise not_found(namespace, name)
         return self._desk.place(keys, name)
 
     def name_here(self, place: Place) -> Name | None:
-        """How this disk calls the thread of a place; None where it has none, or cannot tell."""
+        """Returns this disk's name for the thread of a place; None if it has none or cannot read it."""
         desk = self._desk
         try:
             with desk.context.engine.read() as txn:
@@ -155,21 +155,21 @@ class Fleet:
         return thread.identity.namespace, thread.name
 
     def thread_here(self, name: Name) -> Thread | None:
-        """The thread on this disk. Raises Corrupt, KeyUnavailable."""
+        """Returns the thread on this disk; None = there is none. Raises Corrupt, KeyUnavailable."""
         with self._desk.context.engine.read() as txn:
             return self._desk.store.threads.find(txn, *name)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def heads(self, places: Sequence[Place]) -> list[Found]:
-        """HEADs, opened. Raises ArchiveUnavailable where the bucket answers nothing at all."""
+        """Reads and opens HEADs. Raises ArchiveUnavailable if the bucket answers no request."""
         return [
             self._open_head(place, answer)
             for place, answer in zip(places, self._ask([place.head for place in places]), strict=True)
         ]
 
     def read(self, places: Sequence[Place]) -> list[Found]:
-        """The same with keys and images."""
+        """Reads HEADs with their keys and images. Raises as ``heads`` does."""
         keys = [place.head for place in places] + [place.key(FIRST_EPOCH) for place in places]
         answers = self._ask(keys)
         founds = [self._open_head(place, answer) for place, answer in zip(places, answers, strict=False)]
@@ -199,7 +199,7 @@ class Fleet:
         return answers
 
     def namespace(self, identity: bytes) -> NamespaceKeys:
-        """The keys of a namespace, asked for once. Raises KeyUnavailable, Corrupt."""
+        """Returns the keys of a namespace, and fetches them once. Raises KeyUnavailable, Corrupt."""
         found = self._namespaces.get(identity)
         if found is None:
             try:
@@ -219,7 +219,7 @@ class Fleet:
             found.namespace = self.namespace(place.namespace_id)
             if isinstance(answer, ArchiveUnavailable):
                 raise answer
-            if answer is not None:  # else it went since it was listed
+            if answer is not None:  # else it was removed since the listing
                 found.seen = Seen(open_head(found.namespace, place, answer.data), answer.etag, None)
         except StatewardError as error:
             found.error = error
@@ -233,29 +233,29 @@ class Fleet:
         try:
             key = _open_key(namespace, more.get(place.key(head.created_epoch), guess))
             if key.uid != head.uid:
-                raise Corrupt("HEAD and key object are of two threads")
+                raise Corrupt("HEAD and the key object belong to two threads")
             found.seen = Seen(head, found.seen.etag, key)
             sealed = head.image or _read_image(head.image_object, more[place.object(head.image_object)])
             image = open_image(Cipher(key.data_key), head.uid, head, sealed)
             name_hash = namespace.names.thread(image.head.thread)
             own_id = self._desk.context.keystore.namespace_id(image.head.namespace)
             if (own_id, name_hash) != (place.namespace_id, place.name_hash):
-                raise Corrupt(f"HEAD lies under another name than that of thread {image.head.thread!r}")
+                raise Corrupt(f"HEAD is stored under another name than that of its thread {image.head.thread!r}")
             found.image = image
         except StatewardError as error:
             found.error = error
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- for answers ----------------------------------------------------------------------------------------------
 
     def explain(self, found: Found) -> str:
-        """The error of a thread, with its name where that is known."""
+        """Returns the error of a thread, with the thread's name if it is known."""
         assert found.error is not None
         name = self.name_here(found.place)
         where = f"thread {name[1]!r} of namespace {name[0]!r}" if name else found.place.prefix.rstrip("/")
         return f"{where}: {found.error.message}"
 
     def view(self, found: Found) -> ThreadMessage:
-        """A thread that was read, as lists show it."""
+        """Returns a thread that was read in the form of lists."""
         seen, image = found.seen, found.image
         assert seen is not None
         assert image is not None
@@ -269,21 +269,21 @@ class Fleet:
 
 
 def in_chunks(items: Sequence[T]) -> Iterator[list[T]]:
-    """As many as are read in one round trip."""
+    """Yields the items in chunks that are read in one round trip each."""
     rest = iter(items)
     while chunk := list(islice(rest, PARALLEL)):
         yield chunk
 
 
 def object_refs(head: ArchiveHead) -> list[ObjectRef]:
-    """What HEAD itself names, and still needs."""
+    """Returns the objects that HEAD itself names and needs."""
     refs = list(head.objects)
     refs += [getattr(head, name) for name in ("index", "image_object") if head.HasField(name)]
     return refs
 
 
 def _more(found: Found) -> Iterator[str]:
-    """What a HEAD needs besides itself and the key that was guessed."""
+    """Yields what else must be read: the key, if it is not that of the first epoch, and an image outside of HEAD."""
     if not found.is_live:
         return
     assert found.seen is not None

@@ -1,9 +1,9 @@
-"""Verifying the archive: everything that HEADs name is there, and with a share of the data, can be opened.
+"""Verifies the archive: everything that HEADs name exists, and a chosen share of the data can be opened.
 
-Per thread: HEAD, key and image open; every object of HEAD and of its chain of indexes is there with the right size;
-packs and tail cover the journal without a hole, but for what is pruned; no entry lacks its dictionary; the blobs of the
-image are there. A missing object is one finding, and the rest goes on. Works beside sidecars that write: what seems to
-be missing is asked for again, and is no finding where HEAD has let go of it meanwhile.
+For each thread: HEAD, key and image can be opened. Every object of HEAD and of its chain of indexes exists with the
+right size. Packs and tail cover the journal without a hole, except for pruned entries. No entry lacks its dictionary.
+The blobs of the image exist. A missing object is one finding, and the verification continues. Sidecars may write
+meanwhile: a missing object is looked up again, and is no finding if HEAD no longer names it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OBJECTS_A_STEP = 200
 
 @dataclass(slots=True)
 class Tally:
-    """How far a verification is."""
+    """The progress of a verification."""
 
     threads: int = 0
     objects: int = 0
@@ -51,13 +51,13 @@ class Inspector:
         self._tally = Tally()
 
     def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
-        """Yields findings and progress; the last one says ``done``. Raises ThreadNotFound, ArchiveUnavailable."""
+        """Yields findings and progress; the last message has ``done``. Raises ThreadNotFound, ArchiveUnavailable."""
         survey = Survey()
         if request.thread:
             self._choose(request.namespace, request.thread, survey)
         else:
             for key in missing(self._desk.wire):
-                message = f"{key} is missing in the archive: no sidecar without data can use it"
+                message = f"{key} is missing in the archive; a sidecar without data cannot use the archive"
                 yield self._progress(Finding(reason="CORRUPT", message=message))
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()
@@ -106,7 +106,7 @@ class Inspector:
     # -- one thread -----------------------------------------------------------------------------------------------
 
     def check(self, found: Found, data_percent: float) -> Iterator[Flaw | None]:
-        """What is wrong with a thread that was read; None = only progress. Raises ArchiveUnavailable."""
+        """Yields what is wrong with a thread that was read; None = progress. Raises ArchiveUnavailable."""
         if found.error is not None:
             yield flaw_of(found.error)
         if not found.is_live:
@@ -155,7 +155,7 @@ class Inspector:
                 yield from reread_blob(self._fetcher, place, cipher, seen.head.uid, row)
 
     def _follow_index(self, place: Place, head: ArchiveHead) -> tuple[list[ObjectRef], ObjectRef | None, list[Flaw]]:
-        """What the chain of indexes names, oldest first; the index where it breaks off, and why."""
+        """Returns the objects of the chain of indexes, oldest first; the index at which it breaks off; and why."""
         refs: list[ObjectRef] = []
         at = head.index
         try:
@@ -170,7 +170,7 @@ class Inspector:
     def _check_presence(
         self, found: Found, refs: list[ObjectRef], sizes: Mapping[str, int], bad: list[ObjectRef]
     ) -> Iterator[Flaw | None]:
-        """Looks for packs and snapshots, and adds those that are not as they were put to ``bad``."""
+        """Looks for packs and snapshots. Adds those that are missing or have another size to ``bad``."""
         place = found.place
         for number, ref in enumerate(refs, 1):
             self._tally.objects += 1
@@ -187,12 +187,12 @@ class Inspector:
                     continue
             if size != ref.size_bytes:
                 bad.append(ref)
-                yield _flaw_at(ref, f"the object {key} has {size} bytes in the archive, and {ref.size_bytes} were put")
+                yield _flaw_at(ref, f"the object {key} has {size} bytes in the archive instead of {ref.size_bytes}")
             if number % OBJECTS_A_STEP == 0:
                 yield None
 
     def _is_named(self, found: Found, ref: ObjectRef) -> bool:
-        """Whether HEAD still needs an object. What an index names is needed as long as the index is."""
+        """Whether HEAD still needs an object. An index and the objects that it names are needed together."""
         assert found.namespace is not None
         assert found.seen is not None
         now = self._fleet.heads([found.place])[0].seen
@@ -223,5 +223,5 @@ def _flaw_at(ref: ObjectRef, message: str) -> Flaw:
 
 
 def flaws_of(desk: Desk, found: Found) -> list[Flaw]:
-    """Everything that is wrong with one thread, all its bytes read. Raises ArchiveUnavailable."""
+    """Reads all bytes of a thread, and returns everything that is wrong with it. Raises ArchiveUnavailable."""
     return [flaw for flaw in Inspector(desk).check(found, 100) if flaw is not None]

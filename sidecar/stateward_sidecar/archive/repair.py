@@ -1,12 +1,12 @@
-"""Writing a thread's HEAD anew from this disk: where it was lost, damaged or rolled back, or names what is gone.
+"""Writes a thread's HEAD again from this disk, if HEAD is lost, damaged or rolled back, or names missing objects.
 
-This disk must have all entries, and be the one that wrote the thread last; a whole copy is enough where HEAD is missing
-or cannot be read. Nothing is believed of the old HEAD: the whole journal is packed again under an epoch above all that
-were seen, and HEAD is written by compare-and-swap on the bytes that were looked at. So an owner that is alive after all
-is fenced, and loses nothing: what it has beyond this disk's history is set aside there.
+This disk must have all entries, and must have written the thread last. If HEAD is missing or cannot be read, a complete
+copy is enough. The repair does not trust the old HEAD: it packs the whole journal again under an epoch above all known
+epochs, and replaces exactly the HEAD that it has read, by compare-and-swap. An owner that is alive after all is fenced
+and loses nothing: its sidecar sets aside what it has beyond this disk's history.
 
-    1. what is known here gets the new epoch, so that a crash after 2 finds a HEAD of its own
-    2. objects, then HEAD
+    1. write the new epoch to this disk, so that after a crash in 2 HEAD is recognised as this disk's own
+    2. put the objects, then HEAD
     3. this process holds the thread
 """
 
@@ -56,13 +56,13 @@ from stateward_sidecar.telemetry import log
 
 @dataclass(slots=True)
 class _Diagnosis:
-    """What was found. ``refusal``: why this disk must not repair it; empty = it may."""
+    """What is wrong with a thread. ``refusal``: why this disk must not repair it; empty = it may."""
 
     object: Object | None
-    head: ArchiveHead | None = None  # None: missing, or cannot be read
+    head: ArchiveHead | None = None  # None = it is missing or cannot be read
     findings: list[str] = field(default_factory=list)
     refusal: str = ""
-    # Nothing is to be written but what this disk has written down.
+    # HEAD is in order; only the mark on this disk must go.
     only_marked: bool = False
 
 
@@ -77,16 +77,23 @@ class Repairer:
         self._rewriter = _Rewriter(desk, fetcher, self._settler, self._attacher)
 
     def repair(self, request: RepairThreadRequest) -> RepairThreadResponse:
-        """Says what is wrong, and mends it unless ``dry_run``. Raises ThreadNotFound, NotOwner, ArchiveUnavailable."""
+        """Returns what is wrong, and repairs it unless ``dry_run``.
+
+        Raises ThreadNotFound, NotOwner, ArchiveUnavailable.
+        """
         name: Name = request.namespace, request.thread
         with self._desk.locks.of(name):
             thread = self._local(name)
             if thread.access == ACCESS_ORPHAN:
-                raise NotOwner(f"thread {thread.name!r} is an orphan: it is not in the archive", thread=thread.name)
+                raise NotOwner(
+                    f"thread {thread.name!r} is an orphan, and orphans are not in the archive", thread=thread.name
+                )
             place = self._desk.place(thread.identity.namespace_keys, thread.name)
             found = self._diagnose(thread, place)
             if not request.dry_run and found.refusal:
-                raise NotOwner(f"thread {thread.name!r} is not repaired: {found.refusal}", thread=thread.name)
+                raise NotOwner(
+                    f"thread {thread.name!r} cannot be repaired from here: {found.refusal}", thread=thread.name
+                )
             if found.refusal:
                 found.findings.append(f"it cannot be repaired from here: {found.refusal}")
             elif found.findings and not request.dry_run:
@@ -103,7 +110,7 @@ class Repairer:
         namespace = thread.identity.namespace_keys
         found = _Diagnosis(self._desk.wire.find(place.head))
         if thread.archive is None:
-            found.refusal = "it was never archived from here; the next write does that"
+            found.refusal = "this sidecar has never archived it; the next write will"
             return found
         if found.object is None:
             found.findings.append("HEAD is missing in the archive")
@@ -118,23 +125,23 @@ class Repairer:
             self._compare(thread, place, found)
         elif thread.access == ACCESS_REMOTE:
             found.findings.append(
-                f"this disk has a copy up to entry {thread.head.tip_sequence}; what its last owner has beyond that "
-                "will be set aside there"
+                f"this disk has a copy up to entry {thread.head.tip_sequence}; later entries of its last owner "
+                "become an orphan there"
             )
         if thread.floor_sequence and not found.refusal:
             found.refusal = (
-                f"this disk lacks older entries, up to {thread.floor_sequence}; a sidecar that has all can repair it"
+                f"this disk lacks the entries up to {thread.floor_sequence}; a sidecar that has all can repair it"
             )
         return found
 
     def _compare(self, thread: Thread, place: Place, found: _Diagnosis) -> None:
-        """HEAD can be read: what it means for this disk, and whether it leads to everything."""
+        """Compares a readable HEAD with this disk, and checks that everything that it names exists."""
         desk, head = self._desk, found.head
         assert head is not None
         assert thread.archive is not None
         hold = desk.holds.get(thread.number)
         known = hold.head if hold is not None else thread.archive.head
-        is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # a copy: the next read takes it away
+        is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
         if thread.access == ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
@@ -155,24 +162,24 @@ class Repairer:
             return
         read = Fleet(desk).read([place])[0]
         if read.error is None and (read.seen is None or read.seen.head.write_id != head.write_id):
-            raise ArchiveUnavailable("HEAD is being changed by somebody else; look again")
+            raise ArchiveUnavailable("another sidecar is changing HEAD; try again")
         found.findings += [flaw.message for flaw in flaws_of(desk, read)]
         is_free = head.detached or desk.is_own(head)
         if found.findings and thread.access == ACCESS_REMOTE and not is_free:
-            found.refusal = f"it is held by {head.owner_id!r}; repair it there, or once it was given up"
+            found.refusal = f"{head.owner_id!r} holds it; repair it there, or after it was given up"
         elif found.findings and head.boot_id in desk.former and not head.detached:
             left_s = desk.options.lease_s - desk.observe(place, head)
             if left_s > 0:
                 found.refusal = f"another copy of these data may hold it; if it stays idle, repair it in {left_s:.1f} s"
         if marked and not found.findings:
             found.only_marked = True
-            found.findings.append("it is marked as rolled back here, and HEAD is in order now")
+            found.findings.append("this disk has marked it as rolled back, but HEAD is in order now")
 
     def _compare_copy(self, thread: Thread, head: ArchiveHead, found: _Diagnosis) -> None:
         if head.deleted or head.uid != thread.identity.uid:
             found.refusal = "the thread was deleted in the archive"
         elif (head.tip_sequence, head.tip_digest) != (thread.head.tip_sequence, thread.head.tip_digest):
-            found.refusal = f"{head.owner_id!r} wrote it last, and this disk has an older copy"
+            found.refusal = f"{head.owner_id!r} wrote it last, and the copy on this disk is older"
 
     # -- mending --------------------------------------------------------------------------------------------------
 
@@ -186,7 +193,7 @@ class Repairer:
             row.rolled_back, row.rolled_back_to = False, 0
             self._settler.write_row(thread, row)
             self._attacher.own((identity.namespace, thread.name))
-            return "the mark is gone, and it is archived again"
+            return "the mark was removed; the thread is archived again"
         self._ensure_keys(thread, place)
         old_row, old_hold = ArchiveRow(), desk.holds.get(thread.number)
         old_row.CopyFrom(thread.archive)
@@ -204,14 +211,14 @@ class Repairer:
             raise
         self._settler.write_row(thread, row_of(hold.head, ACCESS_OWNED))
         head = hold.head
-        log.warning("HEAD was written anew from this disk", uid=identity.uid_text, epoch=head.epoch)
+        log.warning("HEAD was written again from this disk", uid=identity.uid_text, epoch=head.epoch)
         return (
-            f"HEAD was written anew from this disk: epoch {head.epoch}, entries up to {head.tip_sequence}, "
+            f"HEAD was written again from this disk: epoch {head.epoch}, entries up to {head.tip_sequence}, "
             f"{len(head.objects)} objects"
         )
 
     def _ensure_keys(self, thread: Thread, place: Place) -> None:
-        """Puts the thread's key again where it is missing or damaged. Raises NotOwner where it is another thread's."""
+        """Puts the thread's key again if it is missing or damaged. Raises NotOwner if it belongs to another thread."""
         keys, identity = self._desk.keys, thread.identity
         assert thread.archive is not None
         self._ensure_namespace_key(identity.namespace_keys.id)
@@ -226,7 +233,9 @@ class Repairer:
             keys.destroy_thread(place, epoch)
             there = keys.make_thread(namespace, place, epoch, own)
         if there != own:
-            raise NotOwner(f"the key of {thread.name!r} in the archive is another thread's", thread=thread.name)
+            raise NotOwner(
+                f"the key in the archive under the name {thread.name!r} belongs to another thread", thread=thread.name
+            )
 
     def _ensure_namespace_key(self, identity: bytes) -> None:
         slot = self._desk.context.keystore.namespace_slot(identity)
@@ -237,7 +246,7 @@ class Repairer:
                 self._desk.wire.create(key, wraps.SerializeToString())
 
     def _base(self, thread: Thread, known: ArchiveHead, found: ArchiveHead | None) -> ArchiveHead:
-        """A HEAD of this process that names nothing yet."""
+        """Returns a HEAD of this process that names no objects yet."""
         desk = self._desk
         epoch = max(known.epoch, found.epoch if found is not None else 0, thread.epoch) + 1
         last = found if found is not None else known
@@ -250,17 +259,17 @@ class Repairer:
         tip = thread.head
         base.lineage.append(epoch_start(epoch, desk.boot_id, tip.tip_sequence, tip.tip_digest))
         del base.lineage[:-LINEAGE_KEPT]
-        if found is not None:  # whoever follows the old HEAD may still do so for a while
+        if found is not None:  # readers of the old HEAD may still follow it for a while
             refs = [*object_refs(found), *(item.object for item in found.garbage)]
             base.garbage.extend(Garbage(object=ref, time_us=base.update_time_us) for ref in refs[:GARBAGE_MAX])
         return base
 
 
 class _Rewriter(Shipper):
-    """Ships a thread whose HEAD names nothing: everything goes into new objects."""
+    """Ships a thread whose HEAD names no objects, so everything goes into new objects."""
 
     def rewrite(self, hold: Hold) -> None:
-        """Writes objects and HEAD. Raises ArchiveUnavailable where HEAD is not what was looked at any more."""
+        """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""
         moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
         if moment is None:
             raise not_found(*hold.name)
@@ -277,25 +286,25 @@ class _Rewriter(Shipper):
         except (ObjectChanged, ObjectExists, Unclear):
             found = wire.find(hold.place.head)
             if found is None or found.data != data:
-                raise ArchiveUnavailable("HEAD was changed by somebody else meanwhile; look again") from None
+                raise ArchiveUnavailable("another sidecar changed HEAD meanwhile; try again") from None
             hold.etag = found.etag
         return True
 
 
 def _refusal(verdict: Verdict, head: ArchiveHead) -> str:
-    """Why this disk must not write HEAD anew, although it can be read; empty = it may."""
+    """Returns why this disk must not replace a readable HEAD; empty = it may."""
     if verdict is Verdict.OURS:
         return ""
     if verdict is Verdict.DELETED:
         return "the thread was deleted in the archive"
     if verdict is Verdict.BEHIND:
-        return f"HEAD is ahead of this disk, at entry {head.tip_sequence}; attaching the thread brings the rest"
-    history = "with entries of its own" if verdict is Verdict.FENCED else "with all that is here"
+        return f"HEAD is ahead of this disk, at entry {head.tip_sequence}; attach the thread to fetch the rest"
+    history = "with entries that are not here" if verdict is Verdict.FENCED else "with all entries that are here"
     return f"it belongs to {head.owner_id!r}, epoch {head.epoch}, {history}"
 
 
 def _is_newer(namespace: NamespaceKeys, place: Place, data: bytes) -> bool:
-    """Whether HEAD is whole, and was written by a version that this one must not write over."""
+    """Whether HEAD is whole, and a newer version wrote it that this one must not overwrite."""
     try:
         plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
         return bool(ArchiveHead.FromString(plain).min_reader > FORMAT)

@@ -1,7 +1,7 @@
-"""Reading a thread's objects back: every hash, every seal, every digest.
+"""Reads a thread's objects and checks every hash, every seal and every digest.
 
-Entries are opened with the dictionaries that the thread's own snapshot objects hold, so that what is proved is that a
-sidecar with an empty disk could read them. What was pruned is opened as far as it is still there.
+Entries are opened with the dictionaries in the thread's own snapshot objects. This proves that a sidecar with an empty
+disk could read them. Pruned entries are opened if everything that they need still exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.install import is_entry, is_snapshot
 from stateward_sidecar.store.ranges import Ranges
 
-# A chain goes from one dictionary to the next; each may take some megabytes.
+# Entries use one dictionary after another; each may have some megabytes.
 DICTIONARIES_KEPT = 2
 
 
@@ -35,19 +35,19 @@ class Rereader:
         self, fetcher: CountedFetcher, place: Place, head: ArchiveHead, image: ThreadImage, data_key: bytes,
         refs: Sequence[ObjectRef], told: set[int],
     ) -> None:  # fmt: skip
-        """``told``: versions of snapshots that are known to be bad."""
+        """``told``: versions of snapshots that are known to be bad, and were reported."""
         self._fetcher = fetcher
         self._place = place
         self._head = head
         self._cipher = Cipher(data_key)
         self._pruned = Ranges.from_message(image.pruned)
         self._snapshots = {ref.first_version: ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
-        self._dictionaries: dict[int, Dictionary | None] = {}  # None = cannot be had, and that was told
+        self._dictionaries: dict[int, Dictionary | None] = {}  # None = it cannot be read, and that was reported
         self._told = told
         self._last: EntryHeader | None = None
 
     def check(self, ref: ObjectRef) -> Iterator[Flaw]:
-        """Reads one object. Raises ArchiveUnavailable."""
+        """Reads one object and yields its flaws. Raises ArchiveUnavailable."""
         if not is_pack(ref) and ref.first_version in self._told:
             return
         try:
@@ -68,7 +68,7 @@ class Rereader:
         return Flaw(message, ref.first_version, ref.first_sequence)
 
     def check_entries(self, found: Sequence[PackedRow]) -> Iterator[Flaw]:
-        """Opens entries: of a pack, or of HEAD."""
+        """Opens the entries of a pack or of HEAD, and yields their flaws."""
         pieces: dict[int, list[PackedRow]] = {}
         for row in found:
             if row.WhichOneof("place") == "parts_id":
@@ -87,7 +87,7 @@ class Rereader:
                 yield flaw
 
     def _check_entry(self, entry: Entry, pieces: Sequence[PackedRow]) -> Flaw | None:
-        """Raises Corrupt, or returns a flaw that lies elsewhere."""
+        """Checks an entry. Raises Corrupt, or returns a flaw of the dictionary that the entry needs."""
         header, uid = entry.header, self._head.uid
         before, self._last = self._last, header
         metadata = entry.open_metadata_bytes(self._cipher, uid)
@@ -109,17 +109,17 @@ class Rereader:
         else:
             edits = entry.open_edits(self._cipher, uid, dictionary)
         if entry_digest(self._cipher, header, metadata, content_hash(edits)) != header.digest:
-            raise Corrupt(f"entry {header.sequence} does not have the digest it was given")
+            raise Corrupt(f"entry {header.sequence} has another digest than its header says")
         return None
 
     def _can_open(self, entry: Entry, pieces: Sequence[PackedRow]) -> bool:
-        """Whether everything that a pruned entry would need is still named."""
+        """Whether the archive still names everything that a pruned entry needs."""
         wanted = entry.header.dictionary_version
         has_dictionary = not wanted or wanted in self._snapshots or wanted == self._head.snapshot_version
         return has_dictionary and (not entry.header.parts_id or bool(pieces))
 
     def _dictionary(self, version: int) -> tuple[Dictionary | None, Flaw | None]:
-        """A dictionary; or None, with the reason where it was not told yet."""
+        """Returns a dictionary; or None, and the flaw if it was not reported yet."""
         if version in self._dictionaries:
             return self._dictionaries[version], None
         while len(self._dictionaries) >= DICTIONARIES_KEPT:
@@ -132,7 +132,9 @@ class Rereader:
             elif ref is not None:
                 found = open_pack(ref, self._fetcher.object(self._place, ref))
             else:
-                raise Corrupt(f"the snapshot of version {version}, a dictionary of other entries, is in no object")
+                raise Corrupt(
+                    f"no object has the snapshot of version {version}, which is the dictionary of other entries"
+                )
             content, digest = self._open_snapshot(version, found)
             dictionary = Dictionary(version, digest, content)
         except Corrupt as error:

@@ -1,7 +1,7 @@
-"""Copying threads from the archive to this disk, without taking them.
+"""Copies threads from the archive to this disk, without taking ownership.
 
-A thread that is here as HEAD has it costs its HEAD and nothing more, so a restore that was cut short goes on where it
-was. Several threads are copied at the same time; one that cannot be read is told, and the others follow.
+For a thread whose copy is up to date only HEAD is read, so an interrupted restore continues where it stopped. Several
+threads are copied at the same time. A thread that cannot be read is reported, and the restore continues.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from stateward_sidecar.store.install import entries_here
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
-# Threads that are copied at the same time; each has some requests under way.
+# How many threads are copied at the same time; each of them makes several requests at once.
 THREADS_AT_ONCE = 8
-# When the bucket has answered nothing for so long, the rest is not tried.
+# If the bucket has not answered for this long, the restore stops.
 AWAY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a thread."""
+    """The result for one thread."""
 
     name: str = ""
     entries: int = 0
-    size_bytes: int = 0  # of blobs; dry run: what would be read
+    size_bytes: int = 0  # of blobs; in a dry run: of everything that would be read
     problem: str = ""
 
 
@@ -54,9 +54,9 @@ class Restorer:
         self._other_bytes = 0
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
-        """Yields progress; the last one says ``done``. Raises ThreadNotFound, ArchiveUnavailable, DiskFull.
+        """Yields progress; the last message has ``done``. Raises ThreadNotFound, ArchiveUnavailable, DiskFull.
 
-        A dry run counts what would come.
+        A dry run counts what would be copied.
         """
         progress, survey = RestoreArchiveResponse(), Survey()
         if request.thread:
@@ -81,7 +81,7 @@ class Restorer:
         if outcome.name or outcome.problem:
             progress.threads += 1
         else:
-            progress.total_threads -= 1  # deleted; only what says so is left in the archive
+            progress.total_threads -= 1  # it was deleted, and the archive has only a tombstone
         progress.entries += outcome.entries
         self._other_bytes += outcome.size_bytes
         progress.bytes = self._fetcher.read_bytes + self._other_bytes
@@ -112,7 +112,7 @@ class Restorer:
             return _Outcome(name[1], problem=error.message)
 
     def _copy(self, found: Found, name: Name) -> int:
-        """Returns how many entries came."""
+        """Returns how many entries were copied."""
         before = self._fleet.thread_here(name)
         uid, had = (before.identity.uid, entries_here(before)) if before is not None else (b"", 0)
         if not self._is_current(found, before):
@@ -122,14 +122,14 @@ class Restorer:
             raise not_found(*name)
         newer = entries_here(after) - max(had if uid == after.identity.uid else 0, after.floor_sequence)
         floor = after.floor_sequence + 1
-        while 0 < after.floor_sequence < floor:  # once more where it was cut short, to hear why
+        while 0 < after.floor_sequence < floor:  # if one attempt was incomplete, another one raises the reason
             floor = after.floor_sequence
             newer += self._history.complete(name)
             after = self._fleet.thread_here(name) or after
         return newer
 
     def _copy_blobs(self, name: Name) -> int:
-        """Returns how many bytes came."""
+        """Returns how many bytes were copied."""
         thread, files = self._fleet.thread_here(name), self._desk.context.blob_files
         if thread is None:
             return 0
@@ -141,7 +141,7 @@ class Restorer:
         return sum(record.stored_bytes for record in missing)
 
     def _foresee(self, found: Found, name: Name) -> _Outcome:
-        """What a copy would cost, told from HEAD."""
+        """Estimates from HEAD what would be copied."""
         assert found.seen is not None
         head, here = found.seen.head, self._fleet.thread_here(name)
         if here is not None and here.access != ACCESS_REMOTE and not here.floor_sequence:
@@ -156,12 +156,12 @@ class Restorer:
 
     @staticmethod
     def _is_current(found: Found, here: Thread | None) -> bool:
-        """Whether the newest entries are here; older ones may still be missing."""
+        """Whether the newest entries are here. Older entries may still be missing."""
         assert found.seen is not None
         head = found.seen.head
         if here is None or here.archive is None:
             return False
         if here.access != ACCESS_REMOTE:
-            return True  # this sidecar's own, or an orphan
+            return True  # this sidecar owns it, or it is an orphan
         is_same = here.archive.head.write_id == head.write_id and here.identity.uid == head.uid
         return is_same and entries_here(here) == head.tip_sequence

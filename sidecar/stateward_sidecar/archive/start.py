@@ -1,8 +1,8 @@
-"""Before the daemon is ready: whether the bucket can be relied on, and whether archive and store belong together.
+"""Before the daemon is ready: checks that the bucket is fit, and that archive and store belong together.
 
-An archive is made by the first sidecar that finds nothing of one. Two objects tell an archive from nothing: its format
-and its root key. If one of them is missing and anything else is there, or this store has joined the archive before, the
-object was lost, and the start is refused: a second root would begin every thread a second time.
+The first sidecar that finds no archive in the bucket makes one. Two objects mark an archive: its format and its root
+key. If one of them is missing although the bucket has other objects, or although this store has joined the archive
+before, the object was lost. The start is then refused, because a second root key would start every thread again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stateward_sidecar.store.thread import rows
 from stateward_sidecar.telemetry import log
 
 BOOT_ID_BYTES = PLACE_BYTES = 16
-# A process writes down what it shipped within a second or so: only the last few can be missing in a thread's row.
+# A process records what it shipped within about a second, so only the last few can be missing in a thread's row.
 BOOTS_KEPT = 256
 
 
 def expect_archive(wire: Wire, url: str) -> None:
-    """Raises StartError where there is no archive. Nothing is written: a URL with a mistake in it stays as it was."""
+    """Raises StartError if there is no archive. Writes nothing, so a mistake in the URL has no effect there."""
     try:
         lost = missing(wire)
         if FORMAT_KEY in lost and not _has_more(wire):
@@ -45,7 +45,7 @@ def expect_archive(wire: Wire, url: str) -> None:
 
 
 def fetch_root(wire: Wire) -> bytes:
-    """For a store that is about to be made: the archive's root, empty where there is no archive. Raises StartError."""
+    """Returns the archive's root for a new store; empty = there is no archive. Raises StartError."""
     try:
         root = find_root(wire)
         if root is None:
@@ -54,15 +54,15 @@ def fetch_root(wire: Wire) -> bytes:
         return root or b""
     except ArchiveUnavailable as error:
         raise StartError(
-            f"--archive: {error.message}; a sidecar without data must ask the archive before it may start"
+            f"--archive: {error.message}; a sidecar without data cannot start until the archive answers"
         ) from None
 
 
 def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: bool = False) -> str:
-    """Makes store and archive one. Returns the archive's id; empty where it could not be asked. Raises StartError.
+    """Joins store and archive. Returns the archive's id; empty = the archive did not answer. Raises StartError.
 
-    A store that has joined before starts without asking: a bucket that is away stops no commit. ``puts_back``: such a
-    store puts back the archive's format and root key where they were lost.
+    A store that has joined before starts without an answer, so that commits do not depend on the bucket. With
+    ``puts_back`` such a store puts the archive's format and root key back if they were lost.
     """
     with store.context.engine.read() as txn:
         row = txn.get(layout.ARCHIVE_KEY)
@@ -78,7 +78,7 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
         form = agree_on_format(wire, store.context.clock.now_us())
         if known is not None and known.archive_id != form.archive_id:
             raise StartError(
-                "--archive: the data in this directory belong to another archive; give them theirs, or move them away"
+                "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
             )
         agree_on_root(wire, store.context.keystore, key)
     except BucketUnfit as error:
@@ -87,8 +87,10 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
         raise StartError(f"--archive: the bucket cannot be used: {error.message}") from None
     except ArchiveUnavailable as error:
         if known is None:
-            raise StartError(f"--archive: {error.message}; before its first use it must be asked") from None
-        log.warning("the archive does not answer; commits go on", error=error.message)
+            raise StartError(
+                f"--archive: {error.message}; it must answer before it is used for the first time"
+            ) from None
+        log.warning("the archive does not answer; commits continue", error=error.message)
         return ""
     if known is None:
         _remember(store, form)
@@ -96,18 +98,18 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
 
 
 def missing(wire: Wire) -> list[str]:
-    """Which of the two objects without which nothing is an archive are not there."""
+    """Returns which of the two objects that mark an archive are missing."""
     return [key for key in (FORMAT_KEY, ROOT_KEY) if wire.find(key) is None]
 
 
 def _has_more(wire: Wire) -> bool:
-    """Whether anything but these two is there."""
+    """Whether the archive's folder has other objects."""
     return any(key not in (FORMAT_KEY, ROOT_KEY) for key, _ in wire.walk(ROOT))
 
 
 def _check_new(wire: Wire) -> None:
-    """Raises StartError where something of an archive is there, and one of the two objects is not."""
-    # Asked again: another sidecar may make the archive at this moment, and puts these two first.
+    """Raises StartError if there are objects of an archive, but one of the two that mark it is missing."""
+    # Asks twice: another sidecar may be making the archive at this moment, and puts these two first.
     if missing(wire) and _has_more(wire) and (lost := missing(wire)):
         raise _lost(lost)
 
@@ -115,15 +117,15 @@ def _check_new(wire: Wire) -> None:
 def _lost(keys: list[str]) -> StartError:
     return StartError(
         f"--archive: the archive is not new and lacks {' and '.join(keys)}. Is this the right bucket, and is its "
-        "directory mounted? Put back what was lost from a copy of the bucket; or start a sidecar whose --data-dir has "
-        "joined this archive, once with --archive-put-back"
+        "directory mounted? Put back what was lost from a copy of the bucket, or start a sidecar whose --data-dir has "
+        "joined this archive once with --archive-put-back"
     )
 
 
 def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
-    """Writes down, before anything is shipped, that a process of this disk has this boot id. Returns those of all.
+    """Records this process's boot id before anything is shipped. Returns the boot ids of all processes of this disk.
 
-    A HEAD of theirs is this disk's own, also where its process died before it could write down that it wrote it.
+    A HEAD with one of these ids is this disk's own, even if the process died before it could record that it wrote it.
     """
 
     def run(txn: lmdb.Transaction, batch: object) -> bytes:
@@ -137,10 +139,10 @@ def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
 
 
 def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
-    """Which processes of this disk ran while its file lay elsewhere. After ``remember_boot``.
+    """Returns the boot ids of processes that ran while the file was elsewhere. Call it after ``remember_boot``.
 
-    Data that were copied and data that were moved look alike, and a copy may live with the boot ids of both. So what
-    those processes wrote is this disk's own only after a lease.
+    Copied data and moved data look alike. If the data were copied, the original may still be in use with the same boot
+    ids. So what those processes wrote becomes this disk's own only after a lease.
     """
     file = store.context.engine.directory / DATA_FILE
     where = f"{os.statvfs(file).f_fsid}:{file.stat().st_ino}"
@@ -151,7 +153,7 @@ def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
         row = bytes(txn.get(layout.PLACE_KEY) or b"")
         if row[:PLACE_BYTES] != place:
             if row:
-                log.warning("the data were copied or moved: their threads are free for this sidecar after a lease")
+                log.warning("the data were copied or moved; their threads are free for this sidecar after one lease")
             row = place + (boot_id if row else bytes(BOOT_ID_BYTES))
             txn.put(layout.PLACE_KEY, row)
         boots, first = _split(bytes(txn.get(layout.BOOTS_KEY) or b"")), row[PLACE_BYTES:]
@@ -166,7 +168,7 @@ def _split(boots: bytes) -> list[bytes]:
 
 
 def _remember(store: Store, form: ArchiveFormat) -> None:
-    """Writes down that they belong together, and that all threads there are wait to be archived."""
+    """Records that store and archive belong together, and queues all existing threads for the archive."""
 
     def run(txn: object, batch: object) -> None:
         del batch
