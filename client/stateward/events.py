@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateward.changes import Change, changes_from_proto
-from stateward.fromproto import read_fields
+from stateward.fromproto import FromProto, read_fields
 from stateward.models import Checkpoint, Tag
 from stateward.options import ThreadOptions
 from stateward.signals import Signal
@@ -30,10 +30,20 @@ class HistoryEntry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pruned:
+class Pruned(FromProto):
     """Versions were removed."""
 
     versions: tuple[int, ...]
+
+
+_DETAILS: dict[str, type[FromProto]] = {
+    "checkpoint": Checkpoint,
+    "tag_set": Tag,
+    "tag_deleted": Tag,
+    "options_changed": ThreadOptions,
+    "pruned": Pruned,
+    "signal": Signal,
+}
 
 
 @dataclass(frozen=True)
@@ -65,23 +75,10 @@ class Event:
     def from_proto(cls, message: thread_service_pb2.Event) -> Event:
         """Reads the message."""
         kind = message.WhichOneof("what") or ""
-        what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None = None
-        match kind:
-            case "checkpoint":
-                what = Checkpoint.from_proto(message.checkpoint)
-            case "tag_set" | "tag_deleted":
-                what = Tag.from_proto(getattr(message, kind))
-            case "options_changed":
-                what = ThreadOptions.from_proto(message.options_changed)
-            case "pruned":
-                what = Pruned(tuple(message.pruned.versions))
-            case "deleted":
-                what = message.deleted.cause
-            case "signal":
-                what = Signal.from_proto(message.signal)
-            case "effect":
-                what = message.effect
-            case "lease":
-                what = message.lease
+        what: Any = getattr(message, kind) if kind else None
+        if kind == "deleted":
+            what = what.cause
+        elif kind in _DETAILS:
+            what = _DETAILS[kind].from_proto(what)
         changes = changes_from_proto(message.diff) if message.HasField("diff") else None
         return read_fields(cls, message, kind=kind, what=what, changes=changes)

@@ -59,16 +59,11 @@ class Handoff:
             return None
         taken_time = stored.get("taken_time")
         return cls(
+            **{name: stored[name] for name in ("id", "to", "sender", "summary", "data", "taken_by")},
             thread=thread,
-            id=stored["id"],
-            to=stored["to"],
-            sender=stored["sender"],
-            summary=stored["summary"],
             pending_steps=tuple(stored["pending_steps"]),
             dependencies=tuple(stored["dependencies"]),
-            data=stored["data"],
             time=datetime.fromisoformat(stored["time"]),
-            taken_by=stored["taken_by"],
             taken_time=None if taken_time is None else datetime.fromisoformat(taken_time),
         )
 

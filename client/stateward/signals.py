@@ -64,26 +64,20 @@ class Question:
             from jsonschema_specifications import (  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
                 REGISTRY,
             )
-        except ModuleNotFoundError:
-            warnings.warn(
-                "the answer was not checked against the question's schema, as the package jsonschema is not installed; "
-                "run: pip install 'stateward[schema]'",
-                SchemaNotChecked,
-                stacklevel=2,
-            )
-            return
-        try:
+
             validator = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
             # This registry fetches nothing: the agent wrote the schema, and must not choose URLs for this machine.
             error = jsonschema.exceptions.best_match(validator(self.schema, registry=REGISTRY).iter_errors(answer))
+        except ModuleNotFoundError:
+            why = "the package jsonschema is not installed; run: pip install 'stateward[schema]'"
         except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters
-            warnings.warn(
-                f"the answer was not checked, as the question's schema is wrong: {failure}", SchemaNotChecked, 2
-            )
-            return
-        if error is not None:
+            why = f"the question's schema is wrong: {failure}"
+        else:
+            if error is None:
+                return
             where = "".join(f"[{each!r}]" for each in error.absolute_path)
             raise AnswerRefused(f"the question wants another answer{' at ' + where if where else ''}: {error.message}")
+        warnings.warn(f"the answer was not checked against the question's schema: {why}", SchemaNotChecked, 2)
 
 
 def _read_schema(text: str) -> Any:

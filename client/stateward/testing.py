@@ -47,7 +47,8 @@ class Daemon:
         self._directory = directory
         self.data_dir = data_dir or directory / "data"
         self.socket = directory / "s.sock"
-        self._key_file = key_file or self.data_dir.with_name(self.data_dir.name + ".key")
+        self.key_file = key_file or self.data_dir.with_name(self.data_dir.name + ".key")
+        """The daemon's key file. Daemons that share an archive share the key."""
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
         self._stderr = directory / "stderr.log"
@@ -56,11 +57,6 @@ class Daemon:
     def target(self) -> str:
         """The daemon's target, for `Client`."""
         return f"unix://{self.socket}"
-
-    @property
-    def key_file(self) -> Path:
-        """The daemon's key file, for another daemon that shares its archive."""
-        return self._key_file
 
     @property
     def pid(self) -> int:
@@ -93,12 +89,12 @@ class Daemon:
         """
         if self._process is not None:
             raise RuntimeError("the daemon runs already")
-        if not self._key_file.exists():
-            self._key_file.parent.mkdir(parents=True, exist_ok=True)
-            self._key_file.touch(mode=0o600)
-            self._key_file.write_text(secrets.token_hex(KEY_BYTES))
+        if not self.key_file.exists():
+            self.key_file.parent.mkdir(parents=True, exist_ok=True)
+            self.key_file.touch(mode=0o600)
+            self.key_file.write_text(secrets.token_hex(KEY_BYTES))
         command = [sys.executable, "-m", "stateward_sidecar"]
-        command += ["--data-dir", str(self.data_dir), "--listen", self.target, "--key-file", str(self._key_file)]
+        command += ["--data-dir", str(self.data_dir), "--listen", self.target, "--key-file", str(self.key_file)]
         for name, value in self._flags.items():
             command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
         # The daemon can import everything that this process can, installed or not.

@@ -1,7 +1,7 @@
-"""Python objects to stored values and back.
+"""Conversion of Python objects to stored values, and back.
 
-A stored value is a media type and bytes; the daemon never looks inside. `encode` picks the media type from the Python
-type, `decode` the Python type from the media type, and `decode(encode(x)) == x` for everything JSON can say.
+A stored value is a media type and bytes; the daemon never reads the bytes. `encode` chooses the media type by the
+Python type, `decode` the Python type by the media type. `decode(encode(x)) == x` for every x that JSON can represent.
 
     Python                                   media type
     dict, list, str, int, float, bool, None  application/json          (tuples become lists)
@@ -10,11 +10,11 @@ type, `decode` the Python type from the media type, and `decode(encode(x)) == x`
     Text("…")                                text/plain
     protobuf messages                        application/x-protobuf; type=<full name>
     MsgPack(value)                           application/msgpack       (needs the package msgpack)
-    RawValue(media_type, data)               as it says; also what an unknown media type comes back as
-    Blob                                     names bytes that `thread.write_blob` wrote
-    Number(3)                                none; in a slot, where it can be incremented (anywhere else JSON, as int)
+    RawValue(media_type, data)               the given one (values of unknown media types are read as RawValue)
+    Blob                                     the blob's (the value names bytes that `thread.write_blob` wrote)
+    Number(3)                                none: a number, in a slot; anywhere else application/json, as int
 
-`register_codec` adds further types. Nothing is ever pickled: reading a state must not run code.
+`register_codec` adds further types. Nothing is pickled: reading a state must not run code.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MSGPACK = "application/msgpack"
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
-# Objects of these types hold no others, and so no keys to be checked.
+# Objects of these types contain no others, so they have no keys to check.
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})
-# What nearly every value is. Subclasses go the long way: Text is a str, too.
+# The types of nearly all values. Subclasses take the longer way: Text is a str, too.
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
@@ -54,10 +54,10 @@ class Text(str):
 
 
 class Number(int):
-    """An integer that a slot holds as a number, so that increments of any writers add up: `thread.increment(slot)`.
+    """An integer that a slot stores as a number: the increments of all writers add up (`thread.increment(slot)`).
 
-    What is computed with it is a plain int. A slot that holds a number goes on holding one when an int is put into it
-    (`state.slots["hits"] += 1`, `= 0`); into any other slot an int is put as JSON, which cannot be incremented.
+    Arithmetic with it returns a plain int. A slot that has a number keeps storing a number when it is set to an int
+    (`state.slots["hits"] += 1`, `= 0`). Any other slot stores an int as JSON, which cannot be incremented.
     """
 
     __slots__ = ()
@@ -70,14 +70,14 @@ class Number(int):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RawValue:
-    """A value as it is stored: its media type and its bytes, not interpreted; of a number its digits."""
+    """A value as it is stored: its media type and its bytes, not decoded. The bytes of a number are its digits."""
 
     media_type: str
     data: bytes
 
 
 class MsgPack:
-    """Marks `value` to be stored as msgpack; what was stored so comes back in this wrapper too."""
+    """Stores `value` as msgpack. A value that was stored so is read as a MsgPack, too."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -85,7 +85,7 @@ class MsgPack:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MsgPack) and self.value == other.value
 
-    __hash__ = None  # type: ignore[assignment]  # equal by content that may change
+    __hash__ = None  # type: ignore[assignment]  # it equals by content, which may change
 
     def __repr__(self) -> str:
         return f"MsgPack({self.value!r})"
@@ -98,17 +98,17 @@ _decoders: dict[str, Callable[[bytes], Any]] = {}
 def register_codec(
     media_type: str, python_type: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> None:
-    """Stores objects of `python_type` (and its subclasses) under `media_type`, given without parameters.
+    """Stores objects of `python_type` (and its subclasses) as `media_type`, which has no parameters.
 
-    Register before states are read or saved. A later registration replaces an earlier one, and the built-in choice.
+    Call this before states are read or saved. It replaces earlier registrations and the built-in choice.
     """
     _encoders[python_type] = (media_type, encode)
     _decoders[media_type.lower()] = decode
 
 
 def encode(value: Any, path: str) -> state_pb2.Value:
-    """Stored form of `value`. `path` names its place, such as `slots.goal`, in the TypeError or ValueError that is
-    raised for what cannot be stored."""
+    """Returns the stored form of `value`. Raises TypeError or ValueError if it cannot be stored; the message contains
+    its place, `path`, such as `slots.goal`."""
     for python_type in type(value).__mro__ if _encoders else ():
         if python_type in _encoders:
             media_type, encode_registered = _encoders[python_type]
@@ -135,7 +135,7 @@ def encode(value: Any, path: str) -> state_pb2.Value:
 
 
 def encode_slot(value: Any, path: str, stored: state_pb2.Value | None = None) -> state_pb2.Value:
-    """As `encode`, for a slot that holds `stored`: the one place where a number may stand."""
+    """Does what `encode` does, for a slot that has the value `stored`. Only slots may have numbers."""
     is_number = type(value) is int and stored is not None and stored.WhichOneof("content") == "number"
     if not is_number and not isinstance(value, Number):
         return encode(value, path)
@@ -145,11 +145,12 @@ def encode_slot(value: Any, path: str, stored: state_pb2.Value | None = None) ->
 
 
 def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -> Any:
-    """Python form of a stored value. ValueError naming `path` if the bytes are not what the media type says; they can
-    still be had with `raw`. `blobs` reads what the client made a blob of; without, that stays a Blob."""
+    """Returns the Python form of a stored value. Raises ValueError, with `path`, if the bytes do not fit the media
+    type; `raw` still returns them. `blobs` reads values that the client turned into blobs; without it, `decode` returns
+    a Blob for them."""
     if value.media_type == JSON and JSON not in _decoders:
-        # Nearly every value, and half the time that json.loads takes for a short one. What is not UTF-8, or has space
-        # or garbage around it, is seen to below.
+        # For nearly all values, in half the time of json.loads for a short one. Text that is not UTF-8, or has spaces
+        # or garbage around it, is decoded (or refused) below.
         try:
             text = value.data.decode()
             found, end = _parse_json(text)
@@ -182,8 +183,8 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
 
 
 def decode_leniently(value: state_pb2.Value) -> Any:
-    """As `decode`, but bytes that do not fit their media type come back as RawValue: for listings, which must not fail
-    because of one value."""
+    """Does what `decode` does, but returns a RawValue for bytes that do not fit their media type: one such value must
+    not break a list."""
     try:
         return decode(value, "")
     except ValueError:
@@ -191,10 +192,10 @@ def decode_leniently(value: state_pb2.Value) -> Any:
 
 
 def is_unchanged(encoded: state_pb2.Value, stored: state_pb2.Value) -> bool:
-    """Whether a value that is now encoded as `encoded` still says what `stored` says.
+    """Returns whether `encoded` and `stored` are the same value.
 
-    Another client may have written the same JSON with other spaces or key escapes, so that equal bytes are the quick
-    answer and not the only one: what differs is decoded and encoded once more.
+    Another client may have written the same JSON with other spaces or escapes. So if the bytes differ, the stored value
+    is decoded and encoded again.
     """
     if encoded == stored or is_blob_of(stored, encoded):
         return True
@@ -216,7 +217,7 @@ def _decode_blob(value: state_pb2.Value, path: str, blobs: StateBlobs | None) ->
 
 
 def raw(value: state_pb2.Value, blobs: StateBlobs | None) -> RawValue:
-    """A stored value without being decoded; of a blob its bytes, where they can be read."""
+    """Returns a stored value without decoding it. For a blob it has the blob's bytes, if they can be read here."""
     if value.WhichOneof("content") == "blob" and blobs is not None:
         data = blobs.fetch(value.blob)
         if data is not None:
@@ -225,7 +226,7 @@ def raw(value: state_pb2.Value, blobs: StateBlobs | None) -> RawValue:
 
 
 def content_bytes(value: state_pb2.Value) -> bytes:
-    """The bytes of which a writer can say that it expects them: the data, or the digits of a number."""
+    """Returns the bytes that a writer can expect of a slot: the data, or the digits of a number."""
     return str(value.number).encode() if value.WhichOneof("content") == "number" else value.data
 
 
@@ -237,15 +238,15 @@ def _encode_json(value: Any, path: str) -> bytes:
         raise _explain(value, path, error) from error
     try:
         return text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot say but a JSON escape can
+    except UnicodeEncodeError:  # a lone surrogate: UTF-8 cannot represent it, a JSON escape can
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_reduce).encode()
 
 
 def _check_keys(value: Any) -> None:
-    """TypeError for a dict key that is no string: json would turn 1 into "1" without a word."""
+    """Raises TypeError for a dict key that is no string: json would turn 1 into "1" silently."""
     kind = type(value)
     if kind is dict:
-        "".join(value)  # the quickest way to look at all keys
+        "".join(value)  # the quickest check of all keys
         for child in value.values():
             if type(child) not in _ATOMS:
                 _check_keys(child)
@@ -258,7 +259,7 @@ def _check_keys(value: Any) -> None:
 
 
 def _reduce(value: Any) -> Any:
-    """What json is to write in place of an object it does not know."""
+    """Returns what json writes in place of an object of a type that it does not know."""
     if hasattr(value, "model_dump"):
         reduced = value.model_dump(mode="json")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -274,15 +275,14 @@ _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators
 
 
 def _explain(value: Any, path: str, error: Exception) -> TypeError | ValueError:
-    """The error to raise for `value`, naming the innermost place that is at fault."""
-    for place, problem in _find_faults(value, path, frozenset()):
-        return TypeError(f"{place}: {problem}") if isinstance(problem, TypeError) else ValueError(f"{place}: {problem}")
-    kind = TypeError if isinstance(error, TypeError) else ValueError
-    return kind(f"{path}: {error}")
+    """Returns the error to raise for `value`, with the innermost place that is at fault."""
+    place, problem = next(_find_faults(value, path, frozenset()), (path, error))
+    return (TypeError if isinstance(problem, TypeError) else ValueError)(f"{place}: {problem}")
 
 
-def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: C901, PLR0912  a branch for each kind
-    """Yields (place, error) for whatever JSON cannot say; `above` holds the ids of the containers around `value`."""
+def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: C901  a branch for each kind
+    """Yields (place, error) for everything that JSON cannot represent. `above` has the ids of the containers around
+    `value`."""
     if id(value) in above:
         yield path, ValueError("the value contains itself")
     elif len(above) > 200:
@@ -290,18 +290,16 @@ def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: 
     elif isinstance(value, dict):
         for key, child in value.items():
             if not isinstance(key, str):
-                yield path, TypeError(f"the key {key!r} is no string, and JSON knows no other keys")
+                yield path, TypeError(f"the key {key!r} is no string; JSON has no other keys")
             yield from _find_faults(child, f"{path}.{key}", above | {id(value)})
     elif isinstance(value, (list, tuple)):
         for index, child in enumerate(value):
             yield from _find_faults(child, f"{path}[{index}]", above | {id(value)})
     elif isinstance(value, float) and not math.isfinite(value):
         yield path, ValueError(f"{value} has no form in JSON")
-    elif isinstance(value, int) or value is None or isinstance(value, (str, float)):
-        return
     elif isinstance(value, (bytes, bytearray)):
         yield path, TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
-    else:
+    elif not (value is None or isinstance(value, (str, int, float))):
         try:
             reduced = _reduce(value)
         except TypeError as error:
@@ -312,11 +310,11 @@ def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: 
 
 def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:
     name = parameters.strip().removeprefix("type=")
-    if name.startswith("stateward.agent.v1."):  # our own, which nobody should have to import for a look
+    if name.startswith("stateward.agent.v1."):  # Stateward's own: users need not import it
         importlib.import_module("stateward.agent.v1.agent_pb2")
     try:
         descriptor = descriptor_pool.Default().FindMessageTypeByName(name)
-    except KeyError:  # the program that reads has not imported this type
+    except KeyError:  # this program has not imported the type
         return RawValue(media_type, data)
     return message_factory.GetMessageClass(descriptor).FromString(data)
 

@@ -64,7 +64,7 @@ class Disasters:
     def use_wrong_key(self) -> None:
         """A daemon with another key must refuse, and leave the data as they are."""
         (self.stage.daemon.kill if self.stage.dice.random() < 0.5 else self.stage.daemon.stop)()
-        key, before = self.stage.daemon._key_file.with_name("another.key"), self._fingerprint()
+        key, before = self.stage.daemon.key_file.with_name("another.key"), self._fingerprint()
         key.write_text(secrets.token_hex(32))
         command = [sys.executable, "-m", "stateward_sidecar", "--data-dir", str(self.stage.daemon.data_dir)]
         command += ["--listen", self.stage.daemon.target, "--key-file", str(key)]

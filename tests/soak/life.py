@@ -53,7 +53,7 @@ def make_daemon(
     )
     key_file = root / "config" / "key"
     daemon = FaultyDaemon(short, root / "state" / data, log_level="error", key_file=key_file, **archive)
-    daemon._key_file = directory / "unused.key"
+    daemon.key_file = directory / "unused.key"
     return daemon
 
 

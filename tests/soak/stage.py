@@ -35,7 +35,7 @@ class Stage:
         self.disk = SmallDisk(directory / "disk")
         data = self.disk.directory / "data"
         self.daemon = Daemon(short, data, log_level="warning", sweep_interval=SWEEP_S, **self.disk.flags)
-        self.daemon._key_file = directory / "key"  # the disk may be full
+        self.daemon.key_file = directory / "key"  # the disk may be full
         self.memory = Memory()
         self.agents = make_agents(directory, self.daemon.target, agents, seed, THREADS_MAX)
         self.watchers = [Watcher(self.daemon.target, self.find, reopens) for reopens in (0, REOPEN_AFTER)]

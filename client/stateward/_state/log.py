@@ -260,11 +260,9 @@ class Log:
                 edit.value.CopyFrom(encoded)
                 replaced[index] = encoded
         if self._cut < self._stored_next:
-            trim = edits.add().trim_log
-            trim.log, trim.from_index = name, self._cut
+            edits.add(trim_log=diff_pb2.TrimLog(log=name, from_index=self._cut))
         if self._trim_before:
-            trim = edits.add().trim_log
-            trim.log, trim.before_index = name, self._trim_before
+            edits.add(trim_log=diff_pb2.TrimLog(log=name, before_index=self._trim_before))
         start = len(self._stored)
         added = [take(values.encode(value, f"logs.{name}[{start + at}]")) for at, value in enumerate(self._added)]
         if added:
