@@ -115,3 +115,25 @@ def test_a_generator_saves_while_its_loop_ends(client):
 
     asyncio.run(main())
     assert len(asyncio.run(client.thread("t").hydrate()).logs["log"]) == 3
+
+
+def test_close_while_a_writer_waits_on_an_idle_loop(real_daemon, name):
+    """A wait for an answer was cancelled, and its event loop is idle since: `close` on another loop does not wait."""
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    client = AsyncClient(real_daemon.target, namespace=name)
+    idle = asyncio.new_event_loop()
+
+    async def leave():
+        writer = await client.thread("t").writer().__aenter__()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer._call.take(None), 0.05)
+        return writer
+
+    async def close():
+        await asyncio.wait_for(client.close(), 8)
+
+    writer = idle.run_until_complete(leave())
+    asyncio.run(close())
+    idle.run_until_complete(asyncio.wait([writer._call._reading]))
+    idle.close()

@@ -6,6 +6,7 @@ import pytest
 
 from stateward import Durability, Effect, HandoffTaken, NoHandoff, NotArchivedYet, Status, ThreadNotFound
 from stateward.errors import LeaseHeld, NoArchive, NotOwner
+from stateward.migrations import Migrations
 
 TAKERS = 20
 
@@ -196,6 +197,17 @@ def test_one_that_is_held_does_not_block_others(thread, start, real_daemon, name
 
 
 # -- on two machines ---------------------------------------------------------------------------------------------------
+
+
+def test_a_taken_thread_of_an_older_schema(thread, target, open_client, name):
+    """The thread that a client takes has the client's migrations, as every other thread of it."""
+    migrations = Migrations(current=2)
+    migrations.step(1, 2)(lambda state: state.slots.update(new=True))
+    thread.save(thread.hydrate(), schema_version=1)
+    thread.hand_over("booker", "it is yours")
+    taken = open_client(target, namespace=name, holder="booker", migrations=migrations).take_handoff("report")
+    state = taken.hydrate()
+    assert (state.slots["new"], state.schema_version) == (True, 2)
 
 
 @pytest.fixture

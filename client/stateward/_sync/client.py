@@ -330,7 +330,9 @@ class Client:
             assert to is not None
             request = handoff.waiting(self.namespace, taken_too=known is not None)
             found = self._session.run(handoff.take_any(self._session.refer, request, to, taking))
-        return None if found is None else TakenThread(self._session, self._session.refer(found.thread), found)
+        if found is None:
+            return None
+        return TakenThread(self._session, self._session.refer(found.thread, migrations=None), found)
 
     def handoffs(self, to: str | None = None) -> Iterator[Handoff]:
         """Lists the open handoffs to one agent, or to all, newest first.

@@ -57,7 +57,8 @@ class WriterCall:
     async def close(self) -> None:
         """Ends the stream."""
         self._stream.cancel()
-        if self._reading is not None:
+        # The event loop of an unfinished read may be idle, and would never end it for a `close` on another loop.
+        if self._reading is not None and self._reading.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._reading])
             if not self._reading.cancelled():
                 self._reading.exception()  # else asyncio logs that it was never retrieved
