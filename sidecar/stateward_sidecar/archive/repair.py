@@ -130,7 +130,7 @@ class Repairer:
             )
         if thread.floor_sequence and not found.refusal:
             found.refusal = (
-                f"this disk lacks the entries up to {thread.floor_sequence}; a sidecar that has all can repair it"
+                f"this disk lacks older entries, up to {thread.floor_sequence}; a sidecar that has all can repair it"
             )
         return found
 
