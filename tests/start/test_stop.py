@@ -140,15 +140,15 @@ def work():
     while is_there:
         try:
             stub.GetServerInfo(admin.GetServerInfoRequest())
-            if workers:
-                print("at work", flush=True)
-                workers.clear()
+            at_work.set()
         except grpc.RpcError as error:
             is_there = "the daemon is stopping" in error.details()
 
-workers = [threading.Thread(target=work) for _ in range(8)]
-for each in list(workers):
-    each.start()
+at_work = threading.Event()
+for _ in range(8):
+    threading.Thread(target=work).start()
+at_work.wait()
+print("at work", flush=True)
 """
 
 
