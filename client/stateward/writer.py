@@ -44,6 +44,10 @@ class WriterShell:
         """The fencing token of the writer's lease. Others can refuse what an older holder still sends."""
         return self._writing.token
 
+    def _note_call(self) -> None:
+        """Notes a save of another handle under the writer's lease: it may have taken the number of the next version."""
+        self._writing.ref.held.for_call()
+
     @property
     def version(self) -> int:
         """The newest version that was answered; 0 = none yet."""

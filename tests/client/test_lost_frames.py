@@ -82,6 +82,22 @@ def test_versions_of_other_branches_are_counted(thread: Any) -> None:
         assert [handle.result().version for handle in handles] == [5, 6, 7, 8, 9]
 
 
+def test_versions_of_another_handle_are_counted(thread: Any, daemon: Daemon, open_client: Opener) -> None:
+    """A save of another handle under the writer's lease takes a number, and no frame after it is refused for that."""
+    state = thread.hydrate()
+    thread.save(state)
+    aside = open_client(daemon.target).thread(thread.name, branch="aside")
+    thread.branch("aside", at=1).save(thread.hydrate(version=1))
+    side = aside.hydrate()
+    with thread.writer() as writer:
+        send(writer, state, range(2))
+        writer.flush()
+        assert aside.save(side, lease=writer).version == 5
+        handles = send(writer, state, range(3))
+        writer.flush()
+        assert [handle.result().version for handle in handles] == [6, 7, 8]
+
+
 def test_versions_are_told_before_the_first_answer(thread: Any) -> None:
     """A state that was sent has the number that its version will have, from the first frame on and after a reset."""
     state = thread.hydrate()

@@ -136,9 +136,9 @@ class AsyncAutosave:
             return
         self._is_open = False
         self._wake.set()
-        if self._timer is not None:
-            await self._timer.ended()
         try:
+            if self._timer is not None:
+                await self._timer.ended()
             if error is not None:
                 await self._finish_after(error)
             elif self._sigterm.is_pending:

@@ -243,6 +243,9 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     fields["lease_token"] = ref.held.for_call() if lease is None else lease.token
+    note_call = getattr(lease, "_note_call", None)
+    if note_call is not None:  # an open writer, which tells the versions of its frames in advance
+        note_call()
     return ref.on_branch(checkpoints.SaveRequest, **fields)
 
 

@@ -137,9 +137,9 @@ class Autosave:
             return
         self._is_open = False
         self._wake.set()
-        if self._timer is not None:
-            self._timer.ended()
         try:
+            if self._timer is not None:
+                self._timer.ended()
             if error is not None:
                 self._finish_after(error)
             elif self._sigterm.is_pending:

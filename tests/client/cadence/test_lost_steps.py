@@ -257,6 +257,26 @@ def test_the_former_handler_is_back_after_the_block(blocking: Any) -> None:
     assert len(failures) == 1
 
 
+async def test_the_former_handler_is_back_after_an_interrupted_end(target: str, name: str) -> None:
+    """A task that is cancelled while the end of its block waits for the timer leaves no handler behind."""
+    from stateward import AsyncClient
+
+    former = signal.getsignal(signal.SIGTERM)
+    async with AsyncClient(target) as client:
+        thread = client.thread(name)
+        state = await thread.hydrate()
+        auto = await thread.autosave(state, on_sigterm=True, every=60).open()
+        async with auto.changing():  # starts the timer, which cannot end as long as the state changes
+            auto._cadence._tried_at = -1e9
+            auto._wake.set()
+            closing = asyncio.create_task(auto.close())
+            await asyncio.sleep(0.05)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
 # -- risky steps -----------------------------------------------------------------------------------------------------
 
 
