@@ -88,8 +88,7 @@ class AsyncAutosave:
                 raise RuntimeError("this autosave is not open: use it with `async with`")
             if self._sigterm.is_pending:
                 return await self._end(options)
-            checkpoint: Checkpoint | None = await self._session.run(self._cadence.step(options))
-            return checkpoint
+            return await self._session.run(self._cadence.step(options))
 
     def before(
         self,

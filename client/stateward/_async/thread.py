@@ -46,7 +46,7 @@ from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.tools import Tools, bind_arguments
+from stateward._operations.tools import Tools, bind_arguments, keyed
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
@@ -181,8 +181,7 @@ class AsyncThread:
     async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
         request = uploads.read_request(self._ref, uploads.digest_of(blob), offset, length)
-        data: bytes = await self._run(uploads.read_blob(request))
-        return data
+        return await self._run(uploads.read_blob(request))
 
     def branch(self, name: str, at: int | None = None) -> AsyncThread:
         """Returns a handle on another branch.
@@ -403,7 +402,7 @@ class AsyncThread:
         After KeyboardInterrupt and SystemExit nobody knows what `fn` did. The claim then stays until its term ends, or
         until this agent starts again with the same `holder`.
         """
-        plan = effects.plan(key, fn, options)
+        plan = Plan(key, keyed(fn, "fn"), options)
         result: R = await self._run(self._effect(plan, tools_of(self._session)))
         return result
 
@@ -454,8 +453,7 @@ class AsyncThread:
         `names` and `key` select effects. `values=False` leaves the results out.
         """
         request = effects.list_effects(self._ref, anchor, names, key, values)
-        found: AsyncIterator[RecordedEffect] = self._session.read_list(effects.read_effects, request)
-        return found
+        return self._session.read_list(effects.read_effects, request)
 
     async def put_effects(
         self,
@@ -498,8 +496,7 @@ class AsyncThread:
         `durability="archived"` other machines find the question when this call returns. Once the answer is there,
         `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
         """
-        asked: str = await self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
-        return asked
+        return await self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
 
     async def answer(self, value: Any, **options: Unpack[SignalOptions]) -> Signal:
         """Answers the question that the thread asks now, or the one with this `wait_id`.
@@ -530,8 +527,7 @@ class AsyncThread:
 
     async def signals(self) -> list[Signal]:
         """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`."""
-        found: list[Signal] = await self._run(signals.list_signals(self._ref))
-        return found
+        return await self._run(signals.list_signals(self._ref))
 
     async def wait_for_answer(
         self,
@@ -755,8 +751,7 @@ class AsyncThread:
         LeaseHeld if another holder has the lease. Raises NoMigrationPath or MigrationFailed, and leaves the thread
         unchanged, if the state cannot be migrated.
         """
-        made: Checkpoint | None = await self._run(migrating.migrate_here(self._ref))
-        return made
+        return await self._run(migrating.migrate_here(self._ref))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -767,8 +762,7 @@ class AsyncThread:
         after this save; None leaves the TTL unchanged. If nothing changed since, calling `finish` again, for example
         after a crash, saves no second version.
         """
-        checkpoint: Checkpoint = await self._run(saving.finish(self._ref, state, ttl, options))
-        return checkpoint
+        return await self._run(saving.finish(self._ref, state, ttl, options))
 
     async def _run(self, operation: Operation[T]) -> T:
         return await self._session.run(operation)

@@ -231,11 +231,6 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
         raise
 
 
-def plan(key: str, fn: Callable[..., Any], options: EffectOptions) -> Plan:
-    """Returns the plan of the effect of `fn`."""
-    return Plan(key, keyed(fn, "fn"), options)
-
-
 def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs: Any, options: EffectOptions) -> Plan:
     """Returns the plan of the effect of a decorated function's call."""
     require_callable(key, "key")

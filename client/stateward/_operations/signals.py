@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
 from stateward import values
@@ -174,10 +175,8 @@ class AnswerReader(Reader[Signal]):
             if saved is not None and saved.branch == "main" and saved.wait_id != self._wait_id:
                 raise _withdrawn(self._ref, self._wait_id)
             if event.kind == "deleted":
-                deleted = self._ref.thread
-                raise thread_error(
-                    ThreadNotFound, deleted, f"thread {deleted!r} was deleted", reason="THREAD_NOT_FOUND"
-                )
+                what = f"thread {self._ref.thread!r} was deleted"
+                raise thread_error(ThreadNotFound, self._ref.thread, what, reason="THREAD_NOT_FOUND")
         return []
 
 
@@ -205,11 +204,8 @@ class SignalReader(Reader[Wake]):
         names = [each.name for each in (yield from listing.read_all(request)) if each.pending_signals]
         wakes: list[Wake] = []
         for name in names:
-            try:
-                found = yield from list_signals(ThreadRef(self._namespace, name, ""))
-            except ThreadNotFound:
-                continue  # deleted in the meantime
-            if found:
-                wakes.append(Wake(name, tuple(found)))
-                self._seen.update(each.id for each in found)
+            with suppress(ThreadNotFound):  # deleted in the meantime
+                if found := (yield from list_signals(ThreadRef(self._namespace, name, ""))):
+                    wakes.append(Wake(name, tuple(found)))
+                    self._seen.update(each.id for each in found)
         return wakes

@@ -30,7 +30,7 @@ from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
 from stateward._operations.retry import Retry
 from stateward._operations.saving import PreparedSave, SaveOptions
-from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
+from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id, thread_error
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
@@ -84,8 +84,6 @@ class Writing:
     def __post_init__(self) -> None:
         self._retry, self.deadline_s = Retry(self.patience_s), max(self.deadline_s, ANSWER_S)
 
-    # -- opening ----------------------------------------------------------------------------------------------------
-
     def open(self) -> Steps:
         """Takes the lease. Raises LeaseHeld if it is not free in time."""
         may_attach, polls = self.takes_over, owner_polls(self.claim)
@@ -114,7 +112,7 @@ class Writing:
             writers.OpenWriter,
             holder=claim.holder.to_proto(),
             term=timedelta(seconds=claim.term_s),
-            wait=timedelta(seconds=claim.wait_s) if claim.wait_s else None,
+            wait=timedelta(seconds=claim.wait_s),
             take_over=claim.take_over,
             request_id=self._request_id,
             create=claim.create.to_proto() if claim.create else None,
@@ -124,10 +122,9 @@ class Writing:
         opened = self._not_ended((yield Take(self.deadline_s + claim.wait_s))).opened
         if self.token and opened.lease.token != self.token:
             yield Put(None)
-            raise LeaseHeld(
-                f"another client had the lease of thread {self.ref.thread!r} in the meantime; open a new writer",
-                reason="LEASE_HELD", metadata={"thread": self.ref.thread, "token": str(opened.lease.token)},
-            )  # fmt: skip
+            what = f"another client had the lease of thread {self.ref.thread!r} in the meantime; open a new writer"
+            token = str(opened.lease.token)
+            raise thread_error(LeaseHeld, self.ref.thread, what, reason="LEASE_HELD", token=token)
         if not self.token:
             self.token, self.head = opened.lease.token, (opened.version, opened.digest)
             self._numbering.start(last_version(opened))
@@ -139,8 +136,6 @@ class Writing:
         if message is END:
             raise ServerUnavailable("the daemon ended the writer's stream", code="UNAVAILABLE")
         return message
-
-    # -- sending ----------------------------------------------------------------------------------------------------
 
     def save(self, state: State, options: SaveOptions) -> Steps:
         """Saves one version and waits for the answer. A refusal leaves the state as it was."""
@@ -214,8 +209,6 @@ class Writing:
             self._was_told = True
             raise error
 
-    # -- waiting ----------------------------------------------------------------------------------------------------
-
     def flush(self) -> Steps:
         """Waits until all frames are answered. Raises the error that refused one of them, or NotArchivedYet."""
         yield from self._until(lambda: not self._unanswered)
@@ -276,8 +269,6 @@ class Writing:
         self._reset = None
         self._retry.reset()
 
-    # -- answers ----------------------------------------------------------------------------------------------------
-
     def _take_in(self, message: writers.WriteResponse) -> None:
         if message.HasField("reset"):
             self._end_reset(message.reset)
@@ -329,8 +320,6 @@ class Writing:
         if self.failed is None:
             self.failed, self._was_told = error, False
         self._numbering.is_known = False
-
-    # -- reset and close --------------------------------------------------------------------------------------------
 
     def reset(self) -> Steps:
         """Resets the writer after a refusal, and returns the state at the head."""

@@ -89,8 +89,7 @@ class Autosave:
                 raise RuntimeError("this autosave is not open: use it with `with`")
             if self._sigterm.is_pending:
                 return self._end(options)
-            checkpoint: Checkpoint | None = self._session.run(self._cadence.step(options))
-            return checkpoint
+            return self._session.run(self._cadence.step(options))
 
     def before(
         self,

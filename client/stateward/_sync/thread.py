@@ -43,7 +43,7 @@ from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.tools import Tools, bind_arguments
+from stateward._operations.tools import Tools, bind_arguments, keyed
 from stateward._sync.autosave import Autosave, BeforeStep
 from stateward._sync.leases import HeldLease
 from stateward._sync.logs import ThreadLog
@@ -180,8 +180,7 @@ class Thread:
     def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
         request = uploads.read_request(self._ref, uploads.digest_of(blob), offset, length)
-        data: bytes = self._run(uploads.read_blob(request))
-        return data
+        return self._run(uploads.read_blob(request))
 
     def branch(self, name: str, at: int | None = None) -> Thread:
         """Returns a handle on another branch.
@@ -396,7 +395,7 @@ class Thread:
         After KeyboardInterrupt and SystemExit nobody knows what `fn` did. The claim then stays until its term ends, or
         until this agent starts again with the same `holder`.
         """
-        plan = effects.plan(key, fn, options)
+        plan = Plan(key, keyed(fn, "fn"), options)
         result: R = self._run(self._effect(plan, tools_of(self._session)))
         return result
 
@@ -441,8 +440,7 @@ class Thread:
         `names` and `key` select effects. `values=False` leaves the results out.
         """
         request = effects.list_effects(self._ref, anchor, names, key, values)
-        found: Iterator[RecordedEffect] = self._session.read_list(effects.read_effects, request)
-        return found
+        return self._session.read_list(effects.read_effects, request)
 
     def put_effects(
         self,
@@ -485,8 +483,7 @@ class Thread:
         `durability="archived"` other machines find the question when this call returns. Once the answer is there,
         `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
         """
-        asked: str = self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
-        return asked
+        return self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
 
     def answer(self, value: Any, **options: Unpack[SignalOptions]) -> Signal:
         """Answers the question that the thread asks now, or the one with this `wait_id`.
@@ -517,8 +514,7 @@ class Thread:
 
     def signals(self) -> list[Signal]:
         """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`."""
-        found: list[Signal] = self._run(signals.list_signals(self._ref))
-        return found
+        return self._run(signals.list_signals(self._ref))
 
     def wait_for_answer(
         self,
@@ -740,8 +736,7 @@ class Thread:
         LeaseHeld if another holder has the lease. Raises NoMigrationPath or MigrationFailed, and leaves the thread
         unchanged, if the state cannot be migrated.
         """
-        made: Checkpoint | None = self._run(migrating.migrate_here(self._ref))
-        return made
+        return self._run(migrating.migrate_here(self._ref))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -752,8 +747,7 @@ class Thread:
         after this save; None leaves the TTL unchanged. If nothing changed since, calling `finish` again, for example
         after a crash, saves no second version.
         """
-        checkpoint: Checkpoint = self._run(saving.finish(self._ref, state, ttl, options))
-        return checkpoint
+        return self._run(saving.finish(self._ref, state, ttl, options))
 
     def _run(self, operation: Operation[T]) -> T:
         return self._session.run(operation)

@@ -22,8 +22,9 @@ from stateward import (
 from stateward._io.blocking.tools import BlockingTools
 from stateward._operations import effects
 from stateward._operations import holder as holders
-from stateward._operations.effects import plan
+from stateward._operations.effects import Plan
 from stateward._operations.steps import Call, Pause, ThreadRef, with_retries
+from stateward._operations.tools import keyed
 from stateward.effects import NotHappened
 from stateward.errors import ServerUnavailable
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW
@@ -300,7 +301,7 @@ def test_a_lost_answer(bank):
     identity = holders.Identity().holder.to_proto()
     tools = BlockingTools(lambda operation: None)
     steps = with_retries(
-        effects.effect(ThreadRef("n", "t", "main"), identity, plan("k", bank.pay, {}), tools), lambda: 60.0
+        effects.effect(ThreadRef("n", "t", "main"), identity, Plan("k", keyed(bank.pay, "fn"), {}), tools), lambda: 60.0
     )
     first = next(steps).request.request_id
     assert isinstance(steps.throw(ServerUnavailable("away")), Pause)
