@@ -28,8 +28,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from stateward._operations import migrating
-from stateward._operations.migration_limits import check_edits
-from stateward._operations.migration_paths import Paths
+from stateward._operations.migration_rules import Paths, check_edits
 from stateward._operations.migration_run import Failure as Failure  # noqa: PLC0414  part of a report
 from stateward._operations.migration_run import Report as Report  # noqa: PLC0414  returned by `run`
 from stateward.errors import StatewardError

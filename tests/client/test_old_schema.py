@@ -215,7 +215,7 @@ def test_names_that_the_daemon_refuses_are_found_before_the_save(client, kind, b
 
 def test_more_edits_than_a_version_may_have(client, monkeypatch):
     """A step that changes more than fits into one version says so before it is sent."""
-    monkeypatch.setattr("stateward._operations.migration_limits.EDITS_MAX", 10)
+    monkeypatch.setattr("stateward._operations.migration_rules.EDITS_MAX", 10)
     migrations = Migrations(2)
     migrations.step(1, 2)(lambda state: state.slots.update({f"s{number}": 1 for number in range(11)}))
     save_first(client, "t")

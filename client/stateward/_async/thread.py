@@ -46,7 +46,7 @@ from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.tools import Tools, bind_arguments, keyed
+from stateward._operations.tools import Tools, bind_arguments, keyed, spread
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
@@ -419,7 +419,7 @@ class AsyncThread:
         any JSON value: `fn` gets a mapping as keyword arguments, a list as positional arguments, and anything else as
         its only argument. A `fn` without parameters gets nothing.
         """
-        plan = caching.plan_read(tool, args, fn, options)
+        plan = CachePlan(tool, args, spread(fn, args), options)
         result: R = await self._run(self._cached(plan, tools_of(self._session)))
         return result
 

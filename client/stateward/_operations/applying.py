@@ -1,4 +1,4 @@
-"""The operation that saves edits of the caller's, instead of what changed in a state."""
+"""The operation that saves edits given by the caller, instead of the changes of a state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stateward.v1 import diff_pb2, state_pb2
 def apply(
     ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
 ) -> Operation[Checkpoint]:
-    """One version that edits make of `parent`, or of whatever is the branch's head."""
+    """Saves one version: the edits applied to `parent`; None = to the branch's head, whatever it is."""
     given = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
     for index, edit in enumerate(given):
         require_kept(ref, _slot_of(edit), f"edits[{index}].slot: ")
@@ -68,7 +68,7 @@ def _values_of(edit: diff_pb2.Edit) -> list[state_pb2.Value]:
 
 
 def _complete_splices(ref: ThreadRef, edits: list[diff_pb2.Edit], version: int) -> Operation[None]:
-    """Names the bytes that splices replace parts of, where `diff` left that out: the daemon requires it."""
+    """Adds the SHA-256 of the base to splices that lack it, as those of `diff` do: the daemon requires it."""
     bare = {
         edit.splice_slot.slot for edit in edits if edit.HasField("splice_slot") and not edit.splice_slot.base_sha256
     }

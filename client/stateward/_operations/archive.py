@@ -15,43 +15,43 @@ from stateward.archive import (
 from stateward.durations import Duration, span
 from stateward.v1 import archive_service_pb2 as service
 
-# A thread with a long history is read from the disk and written anew.
+# The daemon reads the thread's whole history from disk and writes it again.
 REPAIR_TIMEOUT_S = 600.0
 
 
 def status() -> Operation[ArchiveStatus]:
-    """Where the archive is and how it does."""
+    """Reads the location and the status of the archive."""
     return ArchiveStatus.from_proto((yield Call("GetArchive", service.GetArchiveRequest())))
 
 
 def list_threads(namespace: str, *, index: bool) -> ProgressReader[ArchivedThread]:
-    """All threads in the archive."""
+    """Lists all threads in the archive."""
     request = service.ListArchiveRequest(namespace=namespace, index=index)
     return ProgressReader("ListArchive", request, ArchivedThread.from_proto)
 
 
 def verify(namespace: str, thread: str | None, data_percent: float) -> ProgressReader[ArchiveVerifyProgress]:
-    """What is wrong with the archive."""
+    """Checks the archive and reports its faults."""
     if not 0 <= data_percent <= 100:
-        raise ValueError(f"data_percent is {data_percent}, and a share lies between 0 and 100")
+        raise ValueError(f"data_percent is {data_percent}, but must be between 0 and 100")
     request = service.VerifyArchiveRequest(namespace=namespace, thread=thread or "", data_percent=data_percent)
     return ProgressReader("VerifyArchive", request, ArchiveVerifyProgress.from_proto)
 
 
 def restore(namespace: str, thread: str | None, *, dry_run: bool) -> ProgressReader[RestoreProgress]:
-    """Threads of the archive onto this disk."""
+    """Restores threads of the archive to this disk."""
     request = service.RestoreArchiveRequest(namespace=namespace, thread=thread or "", dry_run=dry_run)
     return ProgressReader("RestoreArchive", request, RestoreProgress.from_proto)
 
 
 def collect(namespace: str, *, dry_run: bool, older_than: Duration | None) -> ProgressReader[GarbageProgress]:
-    """Objects that nobody needs, out of the bucket."""
+    """Deletes unneeded objects from the bucket."""
     grace = None if older_than is None else span(older_than, "older_than")
     request = service.CollectGarbageRequest(namespace=namespace, dry_run=dry_run, grace=grace)
     return ProgressReader("CollectGarbage", request, GarbageProgress.from_proto)
 
 
 def repair(namespace: str, thread: str, *, dry_run: bool) -> Operation[Repair]:
-    """A thread's HEAD anew, from this disk."""
+    """Writes a thread's HEAD again, from this disk."""
     request = service.RepairThreadRequest(namespace=namespace, thread=thread, dry_run=dry_run)
     return Repair.from_proto((yield Call("RepairThread", request, deadline_s=REPAIR_TIMEOUT_S)))

@@ -1,4 +1,4 @@
-"""Boards without I/O: where the names of an area lie in the state, and reading them."""
+"""Boards without I/O: maps names of an area to slots and logs of the state, and reads them."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ PRIVATE = "agents/"
 class Area:
     """The names of a board that all agents share (`owner` empty), or those of one agent: below "agents/<owner>/".
 
-    It keeps names apart, so that two agents never take the same one unawares; it protects nothing from anybody.
+    An area prevents that two agents use the same name by mistake. It does not restrict access.
     """
 
     owner: str = ""
 
     @classmethod
     def of(cls, agent: str) -> Area:
-        """The area of one agent."""
+        """Returns the area of one agent."""
         if not agent:
             raise ValueError('this board was opened without an agent: client.board(name, agent="…") has a private area')
         if "/" in agent:
-            raise ValueError(f'agent {agent!r}: a "/" would make its names those of another agent')
+            raise ValueError(
+                f'agent {agent!r}: the name of an agent must not contain "/", which separates it from its own names'
+            )
         return cls(agent)
 
     @property
     def prefix(self) -> str:
-        """What its names begin with."""
+        """The prefix of its names in the state."""
         return f"{PRIVATE}{self.owner}/" if self.owner else ""
 
     def place(self, name: str) -> str:
-        """The slot or log of the state that a name stands for."""
+        """Returns the slot or log of the state for a name."""
         if not self.owner and name.startswith(PRIVATE):
-            raise ValueError(f"{name!r} lies in the area of one agent; that agent reaches it through board.private")
+            raise ValueError(f"{name!r} is in the private area of an agent; that agent uses it through board.private")
         return self.prefix + name
 
     def places(self, names: Iterable[str]) -> list[str]:
-        """The same for several."""
+        """Returns the slots or logs of the state for several names."""
         if isinstance(names, str):
             raise TypeError("slots and logs take a list of names, not one name")
         return [self.place(name) for name in names]
@@ -52,15 +54,15 @@ class Area:
         return place.startswith(self.prefix) if self.owner else not place.startswith(PRIVATE)
 
     def watched(self, slots: Iterable[str], logs: Iterable[str]) -> tuple[list[str], list[str]]:
-        """The slots and logs of the state that are watched; without any, a watch tells of all of them."""
+        """Returns the slots and logs of the state to watch. Both empty = all of the shared area."""
         found = self.places(slots), self.places(logs)
         if self.owner and not any(found):
-            raise ValueError("name slots or logs of the private area that are watched")
+            raise ValueError("a watch of the private area needs the names of slots or logs")
         return found
 
 
 def read(ref: ThreadRef, area: Area, names: Iterable[str]) -> Operation[dict[str, Any]]:
-    """Values of slots at one version, in the order of their names as given; without any those of the whole area."""
+    """Returns the values of the named slots, read at one version, in this order; without names, of the whole area."""
     chosen = area.places(names)
     state = yield from hydrate(ref, slots=chosen or None)
     found = [place for place in chosen or sorted(state.slots) if place in state.slots and area.holds(place)]

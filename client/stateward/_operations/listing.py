@@ -1,11 +1,11 @@
-"""Reads the list of threads so that none is left out because it is saved to meanwhile.
+"""Reads the list of threads without missing those that are saved to during the reading.
 
-The list is sorted by the last change, and read page by page: a thread that is saved to moves to the first page, and so
-away from the pages that are still to come. What changed since the list was begun is therefore read once more after its
-last page, in passes, until one takes a single page or brings nothing that was not given yet.
+The list is sorted by the last change and read page by page. A thread that is saved to moves to the first page, away
+from the pages that are still to come. After the last page, the client therefore reads the threads that changed since
+the start, in passes, until a pass takes a single page or brings no new thread.
 
-Times count by the second, as in the daemon's order: within one it is by number, so that the newest change may stand on
-a later page.
+Times count in whole seconds, as in the daemon's order. Within a second the daemon sorts by number, so the newest change
+may be on a later page.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
 
 PAGE_MAX = 1000
-# Each pass reads what changed during the one before, which is soon a page; but a namespace may be busy without end.
+# Each pass reads the changes of the pass before, soon a single page; but a namespace may never become quiet.
 PASSES_MAX = 10
 AGAIN = "again"
 SECOND = timedelta(seconds=1)
 
 
 class ThreadList:
-    """A list in the course of being read."""
+    """A list that is being read."""
 
     def __init__(self, request: threads.ListThreadsRequest) -> None:
         self._request = request
         self._given: set[str] = set()  # uids
         self._passes = 1
-        self._newest: datetime | None = None  # second of the newest change when this pass began
-        self._end: datetime | None = None  # what was made from here on was not there when the list was begun
+        self._newest: datetime | None = None  # second of the newest change at the start of this pass
+        self._end: datetime | None = None  # threads created from then on are not part of the list
         self._is_anything_new = False  # in this pass
         self._is_over = False
 
     @property
     def page_token(self) -> str:
-        """Empty = the list is over."""
+        """Empty = the list has ended."""
         return "" if self._is_over else self._request.page_token or AGAIN
 
     def next_page(self) -> Operation[list[ThreadInfo]]:
-        """The next threads that were not given yet; may be none though more follow."""
+        """Returns the next threads that were not returned yet; may be empty although more follow."""
         is_first = not self._request.page_token
         found = yield from read_threads(self._request)
         if is_first and self._passes == 1:
             if not found and self._request.page_token:
-                # Filters pass over the newest threads, so that this page does not tell when the list was begun.
+                # Filters skip the newest threads, so this page does not show when the reading started.
                 found = yield from self._begin_after_a_look()
             self._newest = self._newest or _newest(found)
             self._end = self._newest + SECOND if self._newest else None
@@ -57,14 +57,14 @@ class ThreadList:
         self._given.update(info.uid for info in new)
         self._is_anything_new |= bool(new)
         if not self._request.page_token:
-            # One page alone is read in one moment, and nothing moves within it.
+            # A list of a single page is read at one moment, so no thread moves.
             is_done = self._passes > 1 and not self._is_anything_new
             self._is_over = is_first or is_done or self._passes == PASSES_MAX
             self._begin_next_pass()
         return new
 
     def _begin_after_a_look(self) -> Operation[list[ThreadInfo]]:
-        """The first page anew, after a look at the newest change of the whole namespace."""
+        """Reads the newest change of the whole namespace, then the first page again."""
         look = threads.ListThreadsRequest(namespace=self._request.namespace, page_size=1)
         self._newest = _newest((yield from read_threads(look)))
         self._request.page_token = ""
@@ -85,7 +85,7 @@ class ThreadList:
 
 
 def read_all(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
-    """The whole list."""
+    """Reads the whole list."""
     return (yield from read_pages(ThreadList.next_page, ThreadList(request)))
 
 

@@ -1,4 +1,4 @@
-"""Operations that read a log as a stream of events: a page at a time, from an index on, and waiting at its end."""
+"""Operations that read a log as a stream of events: page by page, from an index on, with or without waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOW_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An entry of a log, and its index, which stays with it for ever."""
+    """An entry of a log, and its index, which never changes."""
 
     index: int
     value: Any
@@ -35,7 +35,7 @@ class LogPages:
         self._version, self._is_begun = version, False
 
     def next_page(self) -> Operation[list[LogEntry]]:
-        """The next entries. The first page decides which version is read; without one there is nothing."""
+        """Returns the next entries. All pages are read at the version of the first; ends if there is no version."""
         try:
             if not self._is_begun:
                 yield from prepare_reading(self._ref, self._version)
@@ -51,7 +51,7 @@ class LogPages:
 
 
 class LogFollower:
-    """Reads a log from an index on, and waits at its end for more; a `start` of None is where it ends now."""
+    """Reads a log from an index on, and waits at its end for more. `start` None = the current end."""
 
     def __init__(self, ref: ThreadRef, log: str, start: int | None, wait_s: float) -> None:
         self._ref = ref
@@ -59,10 +59,10 @@ class LogFollower:
         self._wait_s = wait_s
         self._starts_at_end = start is None
         self._is_begun = False
-        self._version: int | None = None  # that was shown last
+        self._version: int | None = None  # of the last page
 
     def next_page(self) -> Operation[list[LogEntry]]:
-        """The next entries; none = there were none for a while."""
+        """Returns the next entries; empty = there were none within `wait_s`."""
         request = self._request
         if not self._is_begun:
             yield from prepare_reading(self._ref, None)
@@ -76,26 +76,27 @@ class LogFollower:
         page = yield from read_page(self._ref, request)
         is_rewritten = self._version is not None and page.rewritten_version > self._version
         request.from_index, self._version = page.next_index, page.version
-        if is_rewritten:  # the end may have been cut off: what is appended now gets those indexes again
+        if is_rewritten:  # the end may have been cut off: new entries get those indexes again
             request.from_index = min(page.next_index, page.end_index)
-            yield from prepare_reading(self._ref, None)  # it may have been migrated: by a newer program, too far
+            yield from prepare_reading(self._ref, None)  # a newer program may have migrated it too far
         return (yield from decode_entries(self._ref, request.log, page))
 
 
 def prepare_reading(ref: ThreadRef, version: int | None) -> Operation[None]:
-    """Before the first page: sees to it that the entries are of the schema that the handle's migrations lead to, if it
-    has any. Migrates the head (`version` None). SchemaMismatch for a version of another schema."""
+    """Ensures, before the first page, that the entries have the current schema, if the handle has migrations.
+
+    Migrates the head (`version` None). Raises SchemaMismatch for a version of another schema."""
     if ref.migrations is not None:
         yield from ref.migrations._prepare_reading(ref, version)
 
 
 def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:
-    """The request for the entries from `start` on."""
+    """Builds the request for the entries from `start` on."""
     return ref.on_branch(checkpoints.ReadLogRequest, log=log, from_index=start, version=version_ref(version))
 
 
 def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:
-    """A page; of a branch that is not there yet what it will start from."""
+    """Reads a page. If the branch does not exist yet, reads the version from which it will start."""
     page: checkpoints.ReadLogResponse
     try:
         page = yield Call("ReadLog", request)
@@ -112,7 +113,7 @@ def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[
 
 
 def decode_entries(ref: ThreadRef, log: str, page: checkpoints.ReadLogResponse) -> Operation[list[LogEntry]]:
-    """The entries of a page as Python values; those that a save made blobs of are fetched."""
+    """Returns the entries of a page as Python values. Fetches those that a save stored as blobs."""
     blobs = StateBlobs(ref.blobs) if ref.blobs is not None else None
     found = []
     for index, stored in enumerate(page.entries, page.first_index):

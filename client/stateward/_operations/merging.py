@@ -1,4 +1,4 @@
-"""Operations that merge: writes on top of whatever is the head, of which none is lost and none refused for another."""
+"""Operations that merge: they write on top of any head, so that concurrent writes neither fail nor get lost."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from stateward.models import Checkpoint
 
 
 class Expected(Enum):
-    """What is expected of a slot, where it is not a value."""
+    """Expectations about a slot other than a value."""
 
     ANY = "any"
-    """Nothing: whatever it holds is replaced."""
+    """No expectation: the write replaces any value."""
     ABSENT = "absent"
-    """That it does not exist."""
+    """The slot must not exist."""
 
 
 ANY, ABSENT = Expected.ANY, Expected.ABSENT
 
 
 def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[int]:
-    """Adds to the number in a slot, which is made with 0 if missing. Returns the sum in the version that this made."""
+    """Adds to the number in a slot; a missing slot counts as 0. Returns the sum in the version that this call saved."""
     require_kept(ref, slot)
     try:
         delta = operator.index(delta)
     except TypeError:
         raise TypeError(f"delta: {delta!r} is no whole number") from None
     if not values.INT64_MIN <= delta <= values.INT64_MAX:
-        raise ValueError(f"delta: {delta} is too large for a number, which has 64 bits")
+        raise ValueError(f"delta: {delta} does not fit into 64 bits")
     request = yield from begin_merge("increment", ref, options)
     edit = request.diff.edits.add().add_number
     edit.slot, edit.delta = slot, delta
@@ -43,7 +43,7 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
     accept_merge(request, response)
     if slot in response.numbers:
         return response.numbers[slot]
-    # An older daemon answered, now or at the first attempt. The version has the sum, whatever came after it.
+    # An older daemon answered, now or at the first attempt. Its version has the sum, whatever was saved later.
     state = yield from hydrate_stored(ref, response.version, slots=[slot])
     return int(state.slots[slot])
 
@@ -51,7 +51,7 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
 def set_slot(
     ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions, what: str = "set_slot"
 ) -> Operation[Checkpoint]:
-    """Sets one slot, if it holds what is expected. Errors call the operation `what`."""
+    """Sets one slot, if it has the expected value. Errors call the operation `what`."""
     require_kept(ref, slot)
     request = yield from begin_merge(what, ref, options)
     edit = request.diff.edits.add().set_slot
@@ -64,15 +64,15 @@ def set_slot(
 
 
 def require_kept(ref: ThreadRef, slot: str, where: str = "") -> None:
-    """ValueError for a slot that is declared to stay in this process: here it could only be saved."""
+    """Raises ValueError for an ephemeral slot, because this operation would save it."""
     declared = Slots()
     declared._keep_out(ref.ephemeral)
     if declared._is_ephemeral(slot):
-        raise ValueError(f"{where}slot {slot!r} is ephemeral: this client was told never to save it")
+        raise ValueError(f"{where}slot {slot!r} is ephemeral, so this client never saves it")
 
 
 def _digest(slot: str, expected: Any) -> bytes:
-    """What names the expected value; empty = the slot must not exist."""
+    """Returns the SHA-256 of the expected value; empty = the slot must not exist."""
     if expected is ABSENT:
         return b""
     value = values.encode_slot(expected, f"slots.{slot} (expected)")

@@ -1,7 +1,7 @@
-"""The lease under which a busy thread is migrated, and how those wait for its end who only add to the thread.
+"""The lease for migrating a busy thread, and how others who append to the thread wait for it.
 
-A migration reads the whole state and saves on top of what it read, so on a thread that others add to all the time it
-loses every race. With the lease it loses none, and they wait once.
+A migration reads the whole state and saves on top of it. On a thread to which others append all the time, it would lose
+every race. With the lease it loses none, and the others wait once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stateward.errors import LeaseHeld
 from stateward.models import Lease
 
 HOLDER = "stateward-migration"
-"""What the names of such holders begin with; the rest is random, so that no other migration is taken for its heir."""
+"""Prefix of the holder's name. The rest is random, so that no migration takes over the lease of another."""
 TERM_S = 20.0
-"""Shorter than the patience of those who wait, who so outlast a migration that was killed."""
+"""Shorter than PATIENCE_S, so that others wait long enough if a migration is killed."""
 PATIENCE_S = 30.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.01, 0.25
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 def hold(ref: ThreadRef, work: Callable[[Lease], Operation[T]]) -> Operation[T]:
-    """Does the work under the thread's lease. LeaseHeld where somebody else has it."""
+    """Does the work under the thread's lease. Raises LeaseHeld if somebody else holds the lease."""
     lease = yield from acquire(ref, Claim(Holder.named(f"{HOLDER}-{new_request_id()}"), TERM_S))
     try:
         done = yield from work(lease)
-    except Exception:  # not of a call that was interrupted, after which nothing can be sent: there the term ends
+    except Exception:  # after an interrupt (BaseException) nothing can be sent: the lease ends with its term
         yield from release(ref, lease.token)
         raise
     yield from release(ref, lease.token)
@@ -39,13 +39,13 @@ def hold(ref: ThreadRef, work: Callable[[Lease], Operation[T]]) -> Operation[T]:
 
 
 class Patience:
-    """Waits as long as migrations hold the lease, but not for ever."""
+    """Waits while migrations hold the lease, for at most PATIENCE_S."""
 
     def __init__(self) -> None:
         self._backoff: Backoff | None = None
 
     def wait(self, error: LeaseHeld) -> Operation[None]:
-        """Waits a moment; raises the error if no migration holds the lease, or if that took too long."""
+        """Waits a moment. Raises the error if no migration holds the lease, or if PATIENCE_S are over."""
         self._backoff = self._backoff or Backoff(PAUSE_MIN_S, PAUSE_MAX_S, PATIENCE_S)
         is_migrated = error.metadata.get("holder", "").startswith(HOLDER) and bool(error.remaining)
         pause_s = self._backoff.next_s() if is_migrated else None

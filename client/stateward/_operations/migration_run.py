@@ -1,4 +1,4 @@
-"""All threads of a namespace that one daemon has, brought to another schema, while agents go on saving to them."""
+"""Migrates all threads of a namespace on one daemon, while agents go on saving to them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from stateward.errors import (
 )
 from stateward.models import Access
 
-# What ends the run: the next thread would fail in the same way.
+# These errors end the run, because the next thread would fail in the same way.
 FATAL = (Unavailable, Unauthenticated, PermissionDenied)
 PAGE_SIZE = 1000
 PROJECTIONS = "projections/"
-"""Branches below hold what `replay` folded, in a shape of the client's own."""
+"""Prefix of the branches on which `replay` stores its values; they have no schema of the application."""
 PASSES_MAX = 100
-"""Each pass finds what was made or moved in the list since the one before; agents never make that many in a row."""
+"""Each pass finds the threads that were created or changed during the pass before. The limit ends a run that never
+catches up."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A branch that stays as it was, and why."""
+    """A branch that was not migrated, and the error."""
 
     thread: str
     branch: str
@@ -39,27 +40,27 @@ class Failure:
 
 @dataclass
 class Report:
-    """What became of the threads. Migrated and unchanged are counted by branch: most threads have one."""
+    """The result of a run. `migrated` and `unchanged` count branches; most threads have one."""
 
     current: int
-    """The schema that was wanted."""
+    """The schema to which the run migrates."""
     dry_run: bool
     threads: int = 0
-    """How many were looked at."""
+    """How many threads were read."""
     migrated: dict[tuple[int, int], int] = field(default_factory=dict)
-    """How many, by the schema before and after; of a dry run, how many would be."""
+    """Number of branches by schema before and after. In a dry run: that would be migrated."""
     unchanged: int = 0
-    """How many were current already."""
+    """How many branches had the current schema already."""
     remote: int = 0
-    """Of a dry run: branches of an older schema whose thread another sidecar wrote last. A run migrates those that are
-    free by then, and fails with NotOwner for the others; so whether they would be migrated cannot be said."""
+    """In a dry run: branches of an older schema whose thread another sidecar wrote last. A real run migrates those that
+    are free by then, and fails with NotOwner for the others."""
     orphans: int = 0
-    """Threads that are kept apart from a history that went on elsewhere: they can be read only."""
+    """Threads with Access.ORPHAN, which can only be read: their history continued on another sidecar."""
     failures: list[Failure] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether everything is (or would be) of the current schema now."""
+        """Whether all branches have (in a dry run: would have) the current schema."""
         return not self.failures and not self.remote
 
 
@@ -75,10 +76,10 @@ def run(
     dry_run: bool,
     on_progress: Progress,
 ) -> Operation[Report]:
-    """Migrates these threads, or all."""
+    """Migrates the named threads; None = all of the namespace."""
     report = Report(migrations.current, dry_run)
     for name in names or ():
-        # Whoever names a thread wants to hear that there is none.
+        # A caller who names a thread learns that it does not exist.
         yield from at_once(_migrate_thread(migrations, name, open_ref, report, must_exist=True))
         on_progress(name, report)
     if names is None:
@@ -89,8 +90,8 @@ def run(
 def _migrate_all(
     migrations: Migrating, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
 ) -> Operation[None]:
-    """Every thread once. The list is sorted by the last change, and what changes while it is read is not in its later
-    pages: so it is read again, from the newest change on its first page, until nothing is new."""
+    """Migrates every thread once. The list is sorted by the last change, so a thread that changes during the reading
+    moves away from the later pages. So the list is read again, from the newest change on, until nothing is new."""
     seen: set[str] = set()
     since: datetime | None = None
     for _ in range(PASSES_MAX):
@@ -118,7 +119,7 @@ def _migrate_thread(
     try:
         info = yield from get_thread(open_ref(name, "main"))
     except ThreadNotFound as error:
-        if must_exist:  # else it was removed meanwhile
+        if must_exist:  # else somebody deleted it during the run
             report.failures.append(Failure(name, "", error))
         return
     except FATAL:
@@ -138,7 +139,7 @@ def _migrate_branch(
     try:
         done = yield from migrate(migrations, ref, dry_run=report.dry_run)
     except (ThreadNotFound, VersionNotFound):
-        return  # removed meanwhile
+        return  # somebody deleted it during the run
     except FATAL:
         raise
     except StatewardError as error:

@@ -9,21 +9,21 @@ from stateward.v1 import writer_service_pb2 as writers
 
 @dataclass(slots=True)
 class Numbering:
-    """What is known of the thread's versions. Nobody but the writer saves while it holds the lease."""
+    """What the writer knows about the thread's versions. Only the writer saves while it holds the lease."""
 
     is_known: bool = False
-    """Whether versions can be told in advance. An older daemon shows only with an answer where they are."""
+    """Whether versions can be told in advance. An older daemon reports the version only with an answer."""
     last: int = 0
-    """The highest version, on any branch, as far as the daemon said it."""
+    """The highest version on any branch that the daemon reported."""
     calls: int = 0
-    """How many other calls were made under the lease when versions were last told in advance."""
+    """Number of other calls under the lease when versions were last told in advance."""
 
     def start(self, last_version: int | None) -> None:
-        """Takes what the daemon says when it takes frames; None = nothing."""
+        """Takes the version that the daemon reports when it opens the stream or resets; None = it reports none."""
         self.is_known, self.last = last_version is not None, last_version or 0
 
     def saw(self, version: int) -> None:
-        """Takes the version of a frame that was answered."""
+        """Takes the version of an answered frame."""
         self.is_known, self.last = True, max(self.last, version)
 
     def look(self, calls: int) -> None:
@@ -38,13 +38,13 @@ class Resetting:
 
     is_done: bool = False
     last_version: int | None = None
-    """The thread's, after all frames before it. None = the daemon did not say it."""
+    """The thread's highest version after all earlier frames. None = the daemon did not report it."""
 
     def end(self, message: writers.WriterOpened | writers.WriterReset) -> None:
-        """Takes its answer, or that of a stream that was opened since."""
+        """Takes the answer to the reset, or the opening answer of a later stream."""
         self.is_done, self.last_version = True, last_version(message)
 
 
 def last_version(message: writers.WriterOpened | writers.WriterReset) -> int | None:
-    """The thread's highest version, as the daemon says it. None = it does not."""
+    """Returns the thread's highest version as the daemon reports it. None = it does not."""
     return message.last_version if message.HasField("last_version") else None

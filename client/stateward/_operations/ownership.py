@@ -1,4 +1,4 @@
-"""Which sidecar may write a thread: attaching, giving up, and taking over what a dead machine held."""
+"""Which sidecar may write a thread: attach, detach, and take over the threads of a dead machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateward.errors import NotOwner
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
 
-# What the daemon may need beyond the time that it was told to wait.
+# Time that the daemon may need in addition to the requested wait.
 ATTACH_MARGIN_S = 60.0
 _WRITES = frozenset(
     {"Save", "BatchSave", "PruneThread", "DeleteThread", "UpdateThread", "SetTag", "DeleteTag", "WriteBlob"}
@@ -21,7 +21,7 @@ _WRITES = frozenset(
 
 
 def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float) -> Operation[ThreadInfo]:
-    """Makes the daemon the thread's owner, or reads it."""
+    """Makes the daemon the thread's owner; with `read_only`, only lets it read the thread."""
     if sum((take_over, read_only, wait_s > 0)) > 1:
         raise TypeError("attach takes only one of take_over, read_only and wait: the first two never wait")
     mode = threads.ATTACH_MODE_IF_FREE
@@ -33,14 +33,14 @@ def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float) -
 
 
 def detach(ref: ThreadRef) -> Operation[ThreadInfo]:
-    """Archives what is committed and gives the thread up."""
+    """Archives the committed versions and releases the thread."""
     request = ref.about(threads.DetachRequest)
     return ThreadInfo.from_proto((yield Call("Detach", request)).thread)
 
 
 def with_take_over(operation: Operation[T]) -> Operation[T]:
-    """The same operation; a write that is refused because another sidecar holds its thread takes that thread over and
-    is made once more."""
+    """Wraps an operation: if a write fails because another sidecar owns the thread, takes the thread over and repeats
+    the write."""
     return through(operation, _perform)
 
 
@@ -51,7 +51,7 @@ def _perform(step: Call | Pause | Await) -> Operation[object]:
             return (yield step)
         except NotOwner as error:
             held = _held_thread(step, error)
-            # Taken and lost again: somebody else is alive after all. To fight for it would fence both for ever.
+            # Taken over and lost again: the other sidecar is alive. Another attempt would make both fence each other.
             if held is None or held in taken:
                 raise
         taken.add(held)
@@ -61,7 +61,7 @@ def _perform(step: Call | Pause | Await) -> Operation[object]:
 
 
 def _held_thread(step: Call | Pause | Await, error: NotOwner) -> tuple[str, str] | None:
-    """Namespace and name of the thread for which a write was refused; None for what is no write."""
+    """Returns namespace and name of the thread whose write failed; None if the call is not a write."""
     if not isinstance(step, Call) or step.method not in _WRITES:
         return None
     request: Message | None = step.request

@@ -1,11 +1,10 @@
-"""Folding a log's events into a value, which is kept so that the next time only new events are folded.
+"""Folding a log's events into a value, which is stored so that the next replay folds only new events.
 
-What is kept stands on a branch of the same thread, "projections/<branch>": the value in the slot "projections/<name>",
-and how far it got in "places/<name>". On a branch of its own, because every save moves the head it is made on: kept on
-the writer's branch it would make the writer's next save a VersionMismatch, however it is written. It holds nothing that
-cannot be folded again, so whoever loses a race for it, or may not write the thread, or finds a daemon that is stopping,
-keeps nothing and says nothing. Nor is anything kept where that would change more than this branch: it would take a
-thread from another sidecar, and put off the end of one that is finished.
+The value is stored on a branch of the same thread, "projections/<branch>", in the slot "projections/<name>"; the slot
+"places/<name>" says how far the fold got. It needs a branch of its own: every save moves the head of its branch, so a
+value on the writer's branch would make the writer's next save fail with VersionMismatch. The value can be folded again
+at any time. Therefore a failure to store it is ignored: a lost race, a missing right to write, a stopping daemon.
+Nothing is stored if that would take the thread from another sidecar, or extend the life of a finished thread.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from stateward.models import Access, Status
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 Reducer = Callable[[Any, Any], Any]
-# A log that is rewritten again and again while it is folded is then read at one version.
+# After so many restarts, because the log is rewritten during the fold, the log is read at one version.
 RESTARTS_MAX = 3
-# For each call that keeps a fold, with all that are tried again: its value is there, and somebody waits for it.
+# Limit for storing a fold, with all retries: the caller already waits for the value, which is known.
 KEEP_S = 2.0
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 
 @dataclass
 class Fold:
-    """A value, and what it was folded from: the entries before `index`, as they were at `version` (0 = none yet)."""
+    """A value folded from the entries before `index`, as they were at `version` (0 = none yet)."""
 
     value: Any
     index: int = 0
     version: int = 0
 
     def holds(self, page: checkpoints.ReadLogResponse) -> bool:
-        """Whether the entries that were folded are still those of the log."""
+        """Whether the log still has the folded entries unchanged."""
         return not self.version or (page.rewritten_version <= self.version and self.index <= page.end_index)
 
 
 @dataclass
 class Kept:
-    """What is kept: a fold (None = none of this log), and the SHA-256 of its place (empty = nothing is kept)."""
+    """The stored fold (None = none of this log), and the SHA-256 of its place (empty = nothing is stored)."""
 
     fold: Fold | None
     digest: bytes
 
 
 def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection: str | None) -> Operation[Any]:
-    """The value that the events of a log fold to; `projection` None keeps nothing."""
+    """Folds the events of a log and returns the value. Stores nothing if `projection` is None."""
     store = ThreadRef(ref.namespace, ref.thread, f"projections/{ref.branch}", blobs=ref.blobs)
     kept = Kept(None, b"")
     if projection is not None:
@@ -76,7 +75,7 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
 
 
 def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) -> Operation[Fold]:
-    """Folds what is new; from the start again, as another Fold, where what was folded has changed since."""
+    """Folds the new entries. Starts again, with a new Fold, if folded entries have changed."""
     yield from prepare_reading(ref, None)
     request = page_request(ref, log, fold.index, None)
     restarts = 0

@@ -39,7 +39,7 @@ def hydrate(
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
 ) -> Operation[State]:
-    """A state, brought up to date by the migrations of the thread's handle, if it has any."""
+    """Reads a state, and migrates it in memory if the thread's handle has migrations."""
     read = partial(hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, must_exist=must_exist)
     state = yield from read(slots=slots, logs=logs)
     if ref.migrations is None:
@@ -57,8 +57,7 @@ def hydrate_stored(
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
 ) -> Operation[State]:
-    """A state as it is stored, put together from its pages. Only a branch's head may be missing: that is the empty
-    state."""
+    """Reads a state as it is stored. Returns the empty state if a branch has no head yet, unless `must_exist`."""
     request = ref.on_branch(
         checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id), projection=projection(slots, logs)
     )
@@ -85,58 +84,37 @@ def hydrate_stored(
 
 
 def _read_pages(request: checkpoints.HydrateRequest, pinned: bool) -> Operation[State]:
-    pages = _Pages()
+    """Reads all pages of a state and joins them. A value that is larger than a page arrives in chunks."""
+    slots: dict[str, state_pb2.Value] = {}
+    logs: dict[str, state_pb2.Log] = {}
+    signals: list[Signal] = []
+    pieces: list[bytes] = []
     while True:
         page: checkpoints.HydrateResponse = yield Call("Hydrate", request)
-        pages.add(page)
-        if not page.next_page_token:
-            return pages.join(request, page, pinned)
-        request.page_token = page.next_page_token
-
-
-class _Pages:
-    """Puts the pages of one state together."""
-
-    def __init__(self) -> None:
-        self._slots: dict[str, state_pb2.Value] = {}
-        self._logs: dict[str, state_pb2.Log] = {}
-        self._pieces: list[bytes] = []
-        self._signals: list[Signal] = []
-
-    def add(self, page: checkpoints.HydrateResponse) -> None:
-        self._signals += map(Signal.from_proto, page.signals)
-        self._slots.update(page.state.slots)
+        signals += map(Signal.from_proto, page.signals)
+        slots.update(page.state.slots)
         for name, log in page.state.logs.items():
-            if name in self._logs:
-                self._logs[name].entries.extend(log.entries)
+            if name in logs:
+                logs[name].entries.extend(log.entries)
             else:
-                self._logs[name] = log
+                logs[name] = log
         if page.HasField("chunk"):
-            self._add_piece(page.chunk)
-
-    def _add_piece(self, chunk: checkpoints.ValueChunk) -> None:
-        self._pieces.append(chunk.data)
-        if chunk.offset + len(chunk.data) < chunk.size_bytes:
-            return
-        value = state_pb2.Value(media_type=chunk.media_type, data=b"".join(self._pieces))
-        self._pieces.clear()
-        if chunk.WhichOneof("place") == "slot":
-            self._slots[chunk.slot] = value
-        else:
-            log = self._logs.setdefault(chunk.log, state_pb2.Log(first_index=chunk.index))
-            log.entries.append(value)
-
-    def join(self, request: checkpoints.HydrateRequest, last: checkpoints.HydrateResponse, pinned: bool) -> State:
-        state = read_state(
-            last.checkpoint,
-            self._slots,
-            self._logs,
-            asked=request.projection,
-            partial=last.state.partial,
-            pinned=pinned,
-        )
-        state.owner_id, state.signals = last.owner_id, tuple(self._signals)
-        return state
+            chunk = page.chunk
+            pieces.append(chunk.data)
+            if chunk.offset + len(chunk.data) >= chunk.size_bytes:
+                value = state_pb2.Value(media_type=chunk.media_type, data=b"".join(pieces))
+                pieces.clear()
+                if chunk.WhichOneof("place") == "slot":
+                    slots[chunk.slot] = value
+                else:
+                    logs.setdefault(chunk.log, state_pb2.Log(first_index=chunk.index)).entries.append(value)
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    asked, is_partial = request.projection, page.state.partial
+    state = read_state(page.checkpoint, slots, logs, asked=asked, partial=is_partial, pinned=pinned)
+    state.owner_id, state.signals = page.owner_id, tuple(signals)
+    return state
 
 
 def read_state(
@@ -148,7 +126,7 @@ def read_state(
     partial: bool,
     pinned: bool,
 ) -> State:
-    """A state from what was sent; `asked` says of which logs that is only the end."""
+    """Makes a state of what the daemon sent; `asked` says which logs contain only their last entries."""
     tails = {each.log for each in asked.logs if each.HasField("last")}
     return State(
         slots=dict(slots),
@@ -168,13 +146,13 @@ def read_state(
 def get_checkpoint(
     ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None
 ) -> Operation[Checkpoint]:
-    """What is known about a version."""
+    """Returns the description of a version."""
     request = ref.on_branch(checkpoints.GetCheckpointRequest, version=version_ref(version, tag, checkpoint_id))
     return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
 
 
 def diff(ref: ThreadRef, a: int, b: int | None) -> Operation[list[Change]]:
-    """The edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
+    """Returns the edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
     request = ref.on_branch(checkpoints.DiffCheckpointsRequest, to=version_ref(b))
     getattr(request, "from").version = a
     changes: list[Change] = []
@@ -196,7 +174,7 @@ def list_checkpoints(
     statuses: Iterable[Status | str | int] = (),
     page_size: int = 0,
 ) -> checkpoints.ListCheckpointsRequest:
-    """The request for the first page; thread "-" = all threads."""
+    """Builds the request for the first page; thread "-" = all threads."""
     return checkpoints.ListCheckpointsRequest(
         namespace=namespace,
         thread=thread,
@@ -209,7 +187,7 @@ def list_checkpoints(
 
 
 def read_checkpoints(request: checkpoints.ListCheckpointsRequest) -> Operation[list[Checkpoint]]:
-    """The next page; moves the request's page token on, and leaves it empty at the end."""
+    """Reads the next page. Sets the request's page token to the page after it; empty = there is none."""
     page: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", request)
     request.page_token = page.next_page_token
     return list(map(Checkpoint.from_proto, page.checkpoints))

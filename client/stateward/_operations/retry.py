@@ -11,12 +11,12 @@ from stateward.errors import NotOwner, StatewardError
 FIRST_RETRY_DELAY_S = 0.05
 MAX_RETRY_DELAY_S = 1.0
 ALIVE_MARGIN_S = 2.0
-"""An owner is alive if the time at which its thread is free moves by more than this; less may be a slow answer."""
+"""An owner is alive if the time at which its thread becomes free moves by more than this; less may be a slow answer."""
 
 
 class Backoff:
-    """Pauses that double up to a limit, until a time is over. They are jittered, so that those who wait for the same
-    thing do not all come back at the same instant."""
+    """Pauses that double up to a limit, until the patience is over. They have jitter, so that callers who wait for the
+    same thing do not all return at once."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class Backoff:
         self._end = clock() + patience_s
 
     def left_s(self) -> float:
-        """0 = the time is over."""
+        """Seconds that are left; 0 = the patience is over."""
         return max(self._end - self._clock(), 0)
 
     def next_s(self) -> float | None:
-        """The next pause; None = the time is over."""
+        """Returns the next pause; None = the patience is over."""
         left_s = self.left_s()
         if not left_s:
             return None
@@ -43,7 +43,7 @@ class Backoff:
 
 
 class Retry:
-    """Decides how long to wait before what failed is tried again, for at most `patience_s()` seconds altogether."""
+    """Decides how long to wait before a failed call is repeated, for at most `patience_s()` seconds altogether."""
 
     def __init__(self, patience_s: Callable[[], float]) -> None:
         self._patience_s = patience_s
@@ -64,12 +64,12 @@ class Retry:
 
 
 def race_backoff() -> Backoff:
-    """Pauses for writers that collided: they must not meet again."""
+    """Pauses for writers that collided, so that they do not collide again."""
     return Backoff(0.02, 1.0)
 
 
 class UntilFree:
-    """Decides how long to wait for a thread that another sidecar holds: until it is free, if that sidecar stays idle,
+    """Decides how long to wait for a thread that another sidecar owns: until it is free, if that sidecar stays idle,
     and for at most `patience_s()` seconds altogether."""
 
     def __init__(self, patience_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,11 +79,11 @@ class UntilFree:
         self._free_at = float("inf")
 
     def delay_after(self, error: NotOwner) -> float | None:
-        """Seconds to wait before the next attempt; None = give up, as the owner is alive, or idle for too short."""
+        """Seconds to wait before the next attempt; None = give up: the owner is alive, or the wait is too long."""
         now = self._clock()
         if self._end is None:
             self._end = now + self._patience_s()
-        if error.free_in is None:  # an orphan, or a copy of which nobody can say when it is free
+        if error.free_in is None:  # an orphan, or a copy that never says when it is free
             return None
         free_in_s = error.free_in.total_seconds()
         free_at = now + free_in_s

@@ -20,7 +20,7 @@ FEATURE = "blobs"
 def write_blob(
     ref: ThreadRef, content: Content, media_type: str = "", create: ThreadOptions | None = None
 ) -> Operation[Blob]:
-    """Writes bytes, unless the thread has them; makes the thread with `create` if there is none."""
+    """Writes bytes, unless the thread has them. Creates the thread with the options `create` if it does not exist."""
     begin = ref.about(blobs.BlobBegin, media_type=media_type, sha256=content.sha256)
     if content.size_bytes is not None:
         begin.size_bytes = content.size_bytes
@@ -28,7 +28,7 @@ def write_blob(
         begin.create.CopyFrom(create.to_proto())
         begin.create.SetInParent()
     if content.sha256 and (yield from _is_written(begin)):
-        # Only the announcement: the daemon counts the blob as written now.
+        # Only announces the blob: the daemon then counts it as written now.
         content = Content.nothing(content.size_bytes, content.sha256)
     written = (yield Upload("WriteBlob", begin, content=content)).blob
     return Blob(media_type, written.sha256, written.size_bytes, written.preview, ref.blobs)
@@ -44,13 +44,13 @@ def _is_written(begin: blobs.BlobBegin) -> Operation[bool]:
 
 
 def write_blobs(ref: ThreadRef, found: Mapping[bytes, bytes], create: ThreadOptions | None) -> Operation[None]:
-    """Writes what values became blobs of, before the save that names them."""
+    """Writes the blobs of values, before the save that refers to them."""
     for data in found.values():
         yield from write_blob(ref, Content.of_bytes(data), create=create)
 
 
 def learn_support(ref: ThreadRef) -> Operation[bool]:
-    """Whether the daemon takes blobs; asked once for each client."""
+    """Returns whether the daemon supports blobs. Asks once per client."""
     policy = ref.blobs.policy if ref.blobs is not None else None
     if policy is None:
         return False
@@ -61,7 +61,7 @@ def learn_support(ref: ThreadRef) -> Operation[bool]:
 
 
 def fetch_blobs(ref: ThreadRef, state: State) -> Operation[State]:
-    """The state, with what must be here before its values can be read without waiting."""
+    """Fetches the blobs that the state needs, so that its values can be read without waiting."""
     fetched: dict[bytes, bytes] = {}
     state.read_blobs_through(ref.blobs)
     for blob in state.blobs_to_fetch():
@@ -72,16 +72,16 @@ def fetch_blobs(ref: ThreadRef, state: State) -> Operation[State]:
 
 
 def read_blob(request: blobs.ReadBlobRequest) -> Operation[bytes]:
-    """The bytes of a range."""
+    """Reads the bytes of a range."""
     data: bytes = yield Download("ReadBlob", request)
     return data
 
 
 def read_request(ref: ThreadRef, digest: bytes, offset: int = 0, length: int | None = None) -> blobs.ReadBlobRequest:
-    """The request for a range of a blob."""
+    """Builds the request for a range of a blob."""
     return ref.about(blobs.ReadBlobRequest, blob=state_pb2.BlobRef(sha256=digest), offset=offset, length=length)
 
 
 def digest_of(blob: Any) -> bytes:
-    """What names a blob: a Blob, a BlobRef, or its SHA-256."""
+    """Returns the SHA-256 of a blob, given as a Blob, a BlobRef, or the SHA-256 itself."""
     return bytes(blob) if isinstance(blob, (bytes, bytearray)) else bytes(blob.sha256)

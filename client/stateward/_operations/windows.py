@@ -1,8 +1,8 @@
 """Operations of sliding windows.
 
-A version in which a log was trimmed carries a label that names the log, so that the versions before it are found
-without reading the history. The label follows from what is sent, and not from what this attempt trimmed: a save that
-failed leaves its trim in the state, and the next one sends it.
+A version in which a window trimmed a log has a label with the log's name, so that the client finds it without reading
+the history. The label depends on what the save sends, not on what this attempt trimmed: if a save fails, its trim stays
+in the state, and the next save sends it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ LABEL = "trimmed:"
 
 
 def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveOptions) -> Operation[Checkpoint]:
-    """One version, with the logs trimmed to their windows. What a summariser raises is raised after the save."""
+    """Saves a version with the logs trimmed to their windows. Raises the first error of a summariser after the save."""
     if not windows:
         return (yield from saving.save(ref, state, options))
     failures: list[Exception] = []
     for window in windows:
         try:
             yield from _trim(window, state)
-        except Exception as failure:  # noqa: BLE001  a checkpoint is worth more than a summary
+        except Exception as failure:  # noqa: BLE001  a failed summary must not prevent the save
             failures.append(failure)
-    labels = {LABEL + window.log: "1" for window in windows if _is_trimmed(window, state)}
+    logs = state.logs._logs
+    labels = {LABEL + each.log: "1" for each in windows if each.log in logs and logs[each.log]._trim_before > 0}
     if labels:
         options = {**options, "labels": {**(options.get("labels") or {}), **labels}}
     checkpoint = yield from saving.save(ref, state, options)
@@ -40,16 +41,11 @@ def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveO
     return checkpoint
 
 
-def _is_trimmed(window: Window, state: State) -> bool:
-    log = state.logs._logs.get(window.log)
-    return log is not None and log._trim_before > 0
-
-
 def _trim(window: Window, state: State) -> Operation[None]:
     if window.log not in state.logs:
         return
     log = state.logs[window.log]
-    # What no version has yet could not be read back.
+    # Entries that are in no version yet could not be read again.
     count = min(window.excess(list(log)), len(log._stored))
     if count == 0:
         return
@@ -62,8 +58,11 @@ def _trim(window: Window, state: State) -> Operation[None]:
 
 
 def trimmed(ref: ThreadRef, name: str) -> Operation[list[Any]]:
-    """What the versions so labelled of a branch, and of those that it goes on from, have trimmed of a log, oldest
-    first."""
+    """Returns the entries that windows trimmed from a log, oldest first, also on the branches this one started from.
+
+    Reads only the labelled versions and fails if one is pruned. The command line's `whole_log` walks the whole history
+    instead, because it also returns entries that were trimmed without a window, and counts those that are lost.
+    """
     found = yield from _labelled(ref, LABEL + name)
     entries: list[Any] = []
     known = 0  # index of the next entry that is not in the list
@@ -77,8 +76,7 @@ def trimmed(ref: ThreadRef, name: str) -> Operation[list[Any]]:
 
 
 def _labelled(ref: ThreadRef, label: str) -> Operation[list[Checkpoint]]:
-    """The versions of a branch's line that have a label, newest first: its own, then those of the branch it began from
-    up to there, and so on."""
+    """Returns the labelled versions of a branch and of the branches it started from, newest first."""
     info = yield from threads.get_thread(ref)
     bases = {branch.name: branch.base_version for branch in info.branches}
     found: list[Checkpoint] = []

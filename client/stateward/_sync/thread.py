@@ -43,7 +43,7 @@ from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.tools import Tools, bind_arguments, keyed
+from stateward._operations.tools import Tools, bind_arguments, keyed, spread
 from stateward._sync.autosave import Autosave, BeforeStep
 from stateward._sync.leases import HeldLease
 from stateward._sync.logs import ThreadLog
@@ -406,7 +406,7 @@ class Thread:
         any JSON value: `fn` gets a mapping as keyword arguments, a list as positional arguments, and anything else as
         its only argument. A `fn` without parameters gets nothing.
         """
-        plan = caching.plan_read(tool, args, fn, options)
+        plan = CachePlan(tool, args, spread(fn, args), options)
         result: R = self._run(self._cached(plan, tools_of(self._session)))
         return result
 

@@ -116,7 +116,11 @@ def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 def whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
-    """Returns all entries that the log ever had, each with its newest value, and the number of lost entries."""
+    """Returns all entries that the log ever had, each with its newest value, and the number of lost entries.
+
+    `thread.log(name).trimmed()` does not suffice: it returns only entries that a window trimmed, as they were then, and
+    fails if one of its versions is pruned.
+    """
     if name not in state.logs:
         return [], 0
     log, entries = state.logs[name], entries_of(state, name)
