@@ -3,9 +3,9 @@
     python client/generate.py           writes the files, and removes generated files that no longer have a source
     python client/generate.py --check   names the files that are stale, missing or extra, and exits 1 if there are any
 
-All of `stateward/_sync` is generated from `stateward/_async`. The two clients differ only in how they wait. What they
-wait with has a pair of modules with equal names in `stateward/_io/aio` and `stateward/_io/blocking`; the modules of
-these folders that do not differ either (IO_SHARED) are generated, too.
+All of `stateward/_sync` is generated from `stateward/_async`. The two clients differ only in how they wait. The code
+that waits is in pairs of modules with equal names in `stateward/_io/aio` and `stateward/_io/blocking`. Most of these
+are written by hand; those in IO_SHARED are generated, too.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SOURCE, TARGET = PACKAGE / "_async", PACKAGE / "_sync"
 IO_SOURCE, IO_TARGET = PACKAGE / "_io/aio", PACKAGE / "_io/blocking"
 IO_SHARED = ("driving.py", "session.py")
 RULES = (
-    (r"    @overload  # asyncio\n(?:.*\n)*?.*\.\.\.\n", ""),  # a coroutine function is no tool of the blocking client
+    (r"    @overload  # asyncio\n(?:.*\n)*?.*\.\.\.\n", ""),  # the blocking client takes no coroutine functions
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"  # noqa: ASYNC.*$", ""),
@@ -38,9 +38,9 @@ HEADER = "# Generated from {source} by client/generate.py. Do not edit.\n"
 
 
 def main() -> int:
-    """Runs the command; returns its exit code."""
+    """Runs the command. Returns its exit code."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    arguments.add_argument("--check", action="store_true", help="compare with what is there and write nothing")
+    arguments.add_argument("--check", action="store_true", help="compare with the files on disk and write nothing")
     check = arguments.parse_args().check
     sources = {TARGET / path.name: path for path in SOURCE.glob("*.py")}
     sources |= {IO_TARGET / name: IO_SOURCE / name for name in IO_SHARED}
@@ -70,7 +70,7 @@ def generate(source: Path, target: Path) -> str:
 
 
 def report_differences(wanted: dict[Path, str], present: dict[Path, str]) -> int:
-    """Names the files that differ from what would be written. Returns 1 if there are any, else 0."""
+    """Prints the files that differ from the generated ones. Returns 1 if there are any, else 0."""
     stale = sorted(path for path in wanted.keys() | present.keys() if wanted.get(path) != present.get(path))
     for path in stale:
         what = "missing" if path not in present else "extra" if path not in wanted else "stale"

@@ -1,11 +1,11 @@
-"""A writer that was replaced while it slept: it wakes up, goes on writing, and nothing of it lands.
+"""A writer that was replaced while it was stopped: it resumes and keeps writing, but no write is accepted.
 
     python examples/02_writer.py
 
-An agent saves over a writer, which holds the lease of its thread. Its process is stopped in mid-flight (a paused
-container, a machine that swaps), and a supervisor starts another agent, which takes the thread over and goes on from
-the last version. Then the first one wakes up and believes that it still is the writer. Every frame carries the token of
-its lease, and that is not the newest one any more: LeaseHeld.
+An agent saves through a writer, which holds the lease of its thread. The agent's process stops in the middle of its
+work, like a paused container or a machine that swaps. A supervisor starts a second agent, which takes the thread over
+and continues from the last version. Then the first agent resumes and still believes that it is the writer. Each of its
+saves has the token of its lease. The token is no longer the newest one, so the daemon answers LeaseHeld.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THREAD = "booking-42"
 
 
 def first(target: str) -> int:
-    """The agent that sleeps: writes until it is told that it lost the thread."""
+    """The agent that is stopped: writes until it gets LeaseHeld."""
     with Client(target, holder="first") as client:
         thread = client.thread(THREAD)
         state = thread.hydrate()
@@ -29,7 +29,7 @@ def first(target: str) -> int:
             with thread.writer(term=30) as writer:
                 while True:
                     state.logs["messages"].append({"by": "first", "token": writer.token})
-                    writer.send(state)  # returns at once: the next step is on its way before this one is answered
+                    writer.send(state)  # returns at once: does not wait until the daemon has answered
                     if state.version % 10 == 0:
                         writer.flush()
                         print("flushed", flush=True)
@@ -39,11 +39,11 @@ def first(target: str) -> int:
 
 
 def second(client: Client) -> list[str]:
-    """The agent that takes over: 20 steps, answered one by one. Returns who wrote, by version, when it is done."""
+    """The agent that takes over: saves 20 steps and waits for each answer. Returns the writer of each message."""
     thread = client.thread(THREAD)
     with thread.writer(take_over=True) as writer:
         state = thread.hydrate()
-        print(f"the second one takes over at version {state.version}, with a token that is larger")
+        print(f"the second agent takes over at version {state.version}, with a larger token")
         for _ in range(20):
             state.logs["messages"].append({"by": "second", "token": writer.token})
             writer.save(state)
@@ -51,14 +51,14 @@ def second(client: Client) -> list[str]:
 
 
 def main() -> int:
-    """Runs both agents; 0 = nothing of the first landed after it was replaced."""
+    """Runs both agents. Returns 0 if no save of the first agent was accepted after it was replaced."""
     with run_daemon() as daemon, Client(daemon.target, holder="second") as client:
         command = [sys.executable, __file__, daemon.target]
         sleeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert sleeper.stdout is not None
         try:
             for _ in range(3):
-                sleeper.stdout.readline()  # it is well on its way
+                sleeper.stdout.readline()  # the first agent has begun to write
             sleeper.send_signal(signal.SIGSTOP)
             wrote = second(client)
             sleeper.send_signal(signal.SIGCONT)
@@ -66,7 +66,7 @@ def main() -> int:
         finally:
             sleeper.kill()
             sleeper.wait()
-        print(f"the first one wakes up: {said}")
+        print(f"the first agent wakes up: {said}")
 
         messages = list(client.thread(THREAD).hydrate().logs["messages"])
         begun = wrote.index("second")

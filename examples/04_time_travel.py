@@ -2,11 +2,11 @@
 
     python examples/04_time_travel.py
 
-An agent plans a trip in 20 steps and ends above its budget. We walk back, branch from step 14 with another budget, and
-let the same agent go on from there; then the two branches are compared. The first run is untouched: both lines share
-steps 1 to 14, and every version of both can be read at any time. The same from a shell, while a daemon runs:
+An agent plans a trip in 20 steps and ends above its budget. The example goes back, branches from step 14 with a lower
+budget, lets the same agent continue from there, and compares the two branches. The first run does not change: both
+branches share steps 1 to 14, and every version of both can still be read. The same from a shell, while a daemon runs:
 
-    stateward replay trip                                       every step, what it changed
+    stateward replay trip                                       shows the changes of every step
     stateward branch trip cheaper --at step:14 --set budget=300
     stateward diff trip main..cheaper
 """
@@ -25,7 +25,7 @@ OFFERS = {15: (180, 90), 16: (140, 60), 17: (90, 35), 18: (60, 25), 19: (40, 10)
 
 
 def run_agent(thread: Thread, state: State) -> None:
-    """Goes on from wherever the state is. A real agent asks a model here."""
+    """Runs the steps that follow the last saved one. A real agent asks a model here."""
     for step in range((state.checkpoint.step or 0) + 1 if state.checkpoint else 1, STEPS + 1):
         if step in OFFERS:
             good, cheap = OFFERS[step]
@@ -39,12 +39,12 @@ def run_agent(thread: Thread, state: State) -> None:
 
 
 def version_of_step(thread: Thread, step: int) -> int:
-    """Versions count all saves of a thread, steps are the agent's own: here they happen to be the same."""
+    """Returns the version of a step. The daemon counts versions, the agent counts steps; on main they are equal."""
     return next(each.version for each in thread.checkpoints(branch="main") if each.step == step)
 
 
 def walk(thread: Thread) -> list[str]:
-    """One line for each slot that a step changed after the first."""
+    """Returns one line for each slot that a step after the first version changed."""
     with thread.history() as line:
         return [
             f"  step {checkpoint.step:>2}: {change.slot} = {change.value}"
@@ -55,13 +55,13 @@ def walk(thread: Thread) -> list[str]:
 
 
 def main() -> int:
-    """Runs, goes back, runs again; 0 = everything held."""
+    """Runs the agent on both branches. Returns 0 if everything is as expected."""
     with run_daemon() as daemon, Client(daemon.target) as client:
         trip = client.thread("trip")
         state = trip.hydrate()
         state.slots.update({"goal": "Rome in May", "budget": 500, "spent": 0})
         run_agent(trip, state)
-        print("the run, as it went on main:", *walk(trip), sep="\n")
+        print("the run on main:", *walk(trip), sep="\n")
 
         at = version_of_step(trip, 14)
         cheaper = trip.branch("cheaper", at=at)
@@ -74,7 +74,7 @@ def main() -> int:
         main_end, cheaper_end = trip.hydrate(), cheaper.hydrate()
         print(f"main ends at version {main_end.version}, having spent {main_end.slots['spent']}")
         print(f"cheaper ends at version {cheaper_end.version}, having spent {cheaper_end.slots['spent']}")
-        print("what leads from one to the other:")
+        print("the changes from main to cheaper:")
         for change in trip.diff(main_end.version, cheaper_end.version):
             print(f"  {change}"[:100])
         shared = [

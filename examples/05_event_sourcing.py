@@ -1,10 +1,10 @@
-"""A log as a stream of events: what is true now is folded from what happened, and folded once.
+"""A log as a stream of events: the current value is a fold over the events, and each event is folded once.
 
     python examples/05_event_sourcing.py
 
-An account is nothing but its events. Its balance is a fold over them, which the daemon keeps beside the log, so that
-the next fold takes only what is new: also after a crash, and in another process. A follower gets every event as it is
-appended, and the past stays readable: the balance at any version is the same fold, over the log as it was.
+An account consists of its events. Its balance is a fold over them. The client stores the result in the thread, so that
+the next fold takes only the new events, also after a crash and in another process. A follower gets each event when it
+is appended. The past stays readable: the balance at an old version is the same fold over the log at that version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stateward.testing import run_daemon
 
 
 class Balance:
-    """The reducer, which counts how often it is called."""
+    """The reducer. It counts its calls."""
 
     def __init__(self) -> None:
         self.folded = 0
@@ -30,7 +30,7 @@ class Balance:
 
 
 def follow(target: str, seen: list[int]) -> None:
-    """Another reader: sees each event once, in order, until the account is closed."""
+    """Another reader: gets each event once, in order, until the account is closed."""
     with Client(target) as client:
         for entry in client.thread("account-7").log("events").follow():
             seen.append(entry.index)
@@ -39,7 +39,7 @@ def follow(target: str, seen: list[int]) -> None:
 
 
 def main() -> int:
-    """Runs the account; 0 = everything held."""
+    """Runs the example. Returns 0 if everything is as expected."""
     seen: list[int] = []
     with run_daemon() as daemon, Client(daemon.target) as client:
         account = client.thread("account-7")
@@ -51,7 +51,7 @@ def main() -> int:
         balance = account.log("events").replay(first, 0, projection="balance")
         print(f"balance {balance}, folded from {first.folded:,} events")
 
-        daemon.kill()  # the kept fold is as durable as the events are
+        daemon.kill()  # the stored fold is as durable as the events
         daemon.start()
 
         then = account.append("events", {"kind": "paid out", "amount": 30}, {"kind": "paid in", "amount": 5})
@@ -62,7 +62,7 @@ def main() -> int:
         state = account.hydrate()
         account.log("events").replay(lambda count, _: count + 1, 0, projection="count")
         state.slots["owner"] = "Ada"
-        account.save(state)  # keeping a fold is no change of the state: no VersionMismatch
+        account.save(state)  # no VersionMismatch: the fold is on a branch of its own
 
         account.append("events", {"kind": "paid out", "amount": 5000}, {"kind": "closed", "amount": 0})
         past = Balance()

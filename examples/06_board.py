@@ -1,11 +1,12 @@
-"""A board: several agents work on one state, and nothing that any of them wrote is lost.
+"""A board: several agents write to one state, and no write is lost.
 
     python examples/06_board.py --processes 8 --each 500
 
-Each agent is a process of its own. It appends its findings to a shared log and counts them in a shared number, one
-write for each, without reading the board first. In the middle of it the daemon is killed with SIGKILL and started
-again. Afterwards every finding is there once, and the count is exact: writes that merge are never refused for each
-other, and one that is repeated after a crash is applied once, because it carries a request id.
+Each agent is a process of its own. It appends its findings to a shared log and counts them in a shared number, with
+one write for each, and does not read the board first. In the middle, the example kills the daemon with SIGKILL and
+starts it again. At the end every finding is in the log once, and the count is exact. The daemon merges these writes, so
+none is refused because of another. A write that is repeated after a crash is applied once, because it has a request
+id.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from stateward.testing import run_daemon
 
 
 def work(target: str, agent: str, each: int) -> None:
-    """One agent."""
+    """Runs one agent."""
     with Client(target) as client:
         board = client.board("survey", agent=agent)
         for number in range(each):
             board.append("findings", {"agent": agent, "number": number})
             board.increment("found")
         board.private.post("done", each)  # in this agent's own area: agents/<agent>/done
-        with contextlib.suppress(EditConflict):  # somebody else was
+        with contextlib.suppress(EditConflict):  # another agent was first
             board.post("first to finish", agent, expected=ABSENT)
 
 
 def main() -> int:
-    """Runs the agents; 0 = nothing was lost and nothing is there twice."""
+    """Runs the agents. Returns 0 if no finding is lost and none is there twice."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--each", type=int, default=500)
@@ -55,7 +56,7 @@ def main() -> int:
                 time.sleep(0.01)
                 count = board.read("found").get("found", 0)
             daemon.kill()
-            print(f"the daemon was killed when it had counted {count:,} of {total:,}, and is started again")
+            print(f"the daemon was killed at a count of {count:,} of {total:,}, and starts again")
             daemon.start()
             for worker in workers:
                 worker.join()
@@ -67,7 +68,7 @@ def main() -> int:
     count = shared["found"]
     print(f"{len(found):,} findings, {len(set(found)):,} of them different; counted {count:,} in {seconds:.1f} s")
     in_order = all([n for who, n in found if who == agent] == list(range(options.each)) for agent in agents)
-    print(f"each agent's in its order: {in_order}; first to finish: {shared['first to finish']}")
+    print(f"each agent's findings are in order: {in_order}; first to finish: {shared['first to finish']}")
     held = in_order and len(found) == len(set(found)) == count == total and private == [options.each] * len(agents)
     return 0 if held and all(worker.exitcode == 0 for worker in workers) else 1
 

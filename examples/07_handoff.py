@@ -1,10 +1,10 @@
-"""Handoff: an agent leaves its work to another one, and of twenty that want it exactly one gets it.
+"""Handoff: an agent hands its work over, twenty others ask for it, and exactly one gets it.
 
     python examples/07_handoff.py --takers 20
 
-A researcher finds things out, hands the rest of its plan to "writer" and ends. Twenty writers, each a process of its
-own, ask for work at the same moment. One takes the thread over. It is killed before it did anything, is started again
-under its name, and gets the same handoff; it finishes the pending steps from what that says.
+A researcher collects facts, hands the rest of its plan over to "writer" and ends. Twenty writers, each a process of its
+own, ask for the thread at the same time. One of them takes it over. This writer is killed before it does anything. It
+starts again under the same name, gets the same handoff, and finishes the pending steps of the handoff.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stateward.testing import run_daemon
 
 
 def research(client: Client) -> None:
-    """The first agent."""
+    """Runs the first agent."""
     thread = client.thread("report-7")
     state = thread.hydrate()
     state.slots["facts"] = ["rivers are longer than roads", "roads are straighter"]
@@ -37,7 +37,7 @@ def research(client: Client) -> None:
 
 
 def write(target: str, name: str, start: Barrier | None, answer: Connection) -> None:
-    """One of those that want the work."""
+    """Runs one writer. With `start` the writer takes part in the race, and is killed if it wins."""
     with Client(target, holder=name) as client:
         if start is not None:
             client.server_info()  # connected before the race begins
@@ -49,7 +49,7 @@ def write(target: str, name: str, start: Barrier | None, answer: Connection) -> 
             return
         answer.send("won")
         if start is not None:
-            os.kill(os.getpid(), signal.SIGKILL)  # the machine of the winner has a bad day
+            os.kill(os.getpid(), signal.SIGKILL)  # the winner crashes
         for number, step in enumerate(thread.handoff.pending_steps, 2):
 
             def write(state: State, step: str = step) -> None:
@@ -63,7 +63,7 @@ def write(target: str, name: str, start: Barrier | None, answer: Connection) -> 
 
 
 def race(target: str, takers: int) -> dict[str, str]:
-    """Lets them all ask at once; what each was told."""
+    """Lets all writers ask at once. Returns the answer that each got."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["stateward._sync.client", "stateward.testing", "grpc._channel"])
     start, told = processes.Barrier(takers), {}
@@ -80,7 +80,7 @@ def race(target: str, takers: int) -> dict[str, str]:
 
 
 def main() -> int:
-    """Hands over, races, finishes; 0 = one winner, and its work is done."""
+    """Runs the example. Returns 0 if one writer won and the work is done."""
     parser = argparse.ArgumentParser(description="Hand work to one of many agents.")
     parser.add_argument("--takers", type=int, default=20)
     takers = parser.parse_args().takers
@@ -93,7 +93,7 @@ def main() -> int:
         losers_know = all(told in ("won", f"taken by {winners[0]}") for told in answers.values())
 
         again, there = multiprocessing.Pipe(duplex=False)
-        write(daemon.target, winners[0], None, there)  # started again after its death, under the same name
+        write(daemon.target, winners[0], None, there)  # starts again after its crash, under the same name
         print("started again, it got the same work" if again.recv() == "won" else "it lost the work")
 
         with Client(daemon.target) as client:

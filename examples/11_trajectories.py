@@ -2,8 +2,9 @@
 
     python examples/11_trajectories.py
 
-Two dozen agents run; most finish, some fail. We ask which of them failed and where, which tools were used most, and
-write the good and cheap runs as JSON Lines. Finished runs carry a TTL: they go by themselves. The same from a shell:
+24 agents run; most finish, some fail. The example asks which runs failed and where, and which tools were used most,
+and exports the good and cheap runs as JSON Lines. Finished runs have a TTL: the daemon deletes them when it is over.
+The same from a shell:
 
     stateward threads --count
     stateward failures --since 24h
@@ -30,7 +31,7 @@ TOOLS = ("search", "search", "book")
 
 
 def run_agent(client: Client, number: int) -> None:
-    """One run: three tool calls, then an end. Every eighth fails at its last tool."""
+    """Runs one agent: three tool calls, then the end. Every eighth run fails at its last tool call."""
     thread = client.thread(f"booking-{number}")
     state = thread.hydrate()
     options = ThreadOptions(agent="booking", labels={"model": "small" if number % 2 else "large"})
@@ -49,21 +50,21 @@ def run_agent(client: Client, number: int) -> None:
 
 
 def export(target: str, file: Path) -> list[dict[str, Any]]:
-    """The good and cheap runs, by the command that a training job would call."""
+    """Returns the good and cheap runs, exported by the command that a training job would use."""
     choice = ["--status", "completed", "--max-metric", "cost_usd=0.1", "--output", str(file)]
     subprocess.run([*STATEWARD, "--target", target, "export", "--trajectories", *choice], check=True)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def ask(target: str, *question: str) -> list[dict[str, Any]]:
-    """What a command answers."""
+    """Runs a command with `--json` and returns its output."""
     command = [*STATEWARD, "--target", target, *question, "--json"]
     answer: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return answer
 
 
 def main() -> int:
-    """Runs the agents, asks, exports, and sees a finished run expire; 0 = everything held."""
+    """Runs the agents, asks, exports, and waits until a run expires. Returns 0 if everything is as expected."""
     with run_daemon(sweep_interval=0.2) as daemon, Client(daemon.target) as client:
         for number in range(RUNS):
             run_agent(client, number)
@@ -82,11 +83,11 @@ def main() -> int:
         print(f"{len(runs)} runs for training, {len(runs[0]['messages'])} messages in the first")
 
         client.thread("booking-1").update_options(ttl=timedelta(milliseconds=1))
-        client.thread("booking-3").update_options(ttl=None)  # this one stays for ever
+        client.thread("booking-3").update_options(ttl=None)  # this one is never deleted
         with client.watch(after_cursor="") as events:
             while "booking-1" in {info.name for info in client.threads(status="completed")}:
                 next(events)
-        print("a finished run whose time had come is gone")
+        print("a finished run expired and was deleted")
         held = (
             counts == {Status.COMPLETED: 21, Status.FAILED: 3}
             and sorted(failed) == sorted(f"booking-{number}" for number in range(0, RUNS, 8))

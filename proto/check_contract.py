@@ -1,9 +1,9 @@
-"""Checks the .proto files with buf: their style, and what would break those who generated code from them.
+"""Checks the .proto files with buf: their style, and changes that break code generated from older versions.
 
-    python proto/check_contract.py     exits 0 when all is well, 77 when buf cannot be had here (and says why), else 1
+    python proto/check_contract.py     exits 0 on success, 77 if buf is not available (and prints the reason), else 1
 
-buf comes from PATH, or from the npm package that ships its binary. A break counts once a version is released: against
-the last release tag. Before the first one it is only shown, against what is on main.
+The script uses the buf on PATH, or the npm package that ships its binary. It compares with the last release tag, and
+fails on a breaking change. Before the first release it compares with main, and only prints breaking changes.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 PROTO = Path(__file__).resolve().parent
 BUF_VERSION = "1.75.0"
 SKIPPED = 77
-# Longest time to wait for npm to bring buf, and for a check, in seconds.
+# The timeout for the installation of buf by npm, and for each check, in seconds.
 LIMIT_S = 90
 
 
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def find_buf() -> list[str]:
-    """Returns the command that runs buf; raises LookupError, with the reason, where there is none."""
+    """Returns the command that runs buf. Raises LookupError with the reason if buf is not available."""
     if path := shutil.which("buf"):
         return [path]
     npx = shutil.which("npx")
@@ -39,26 +39,26 @@ def find_buf() -> list[str]:
     try:
         answer = run([*command, "--version"])
     except subprocess.TimeoutExpired:
-        raise LookupError(f"npm did not bring buf {BUF_VERSION} within {LIMIT_S} s") from None
+        raise LookupError(f"npm did not install buf {BUF_VERSION} within {LIMIT_S} s") from None
     if answer.returncode:
         reasons = [line for line in answer.stderr.splitlines() if line.startswith("npm error")]
-        raise LookupError(f"npm cannot bring buf {BUF_VERSION}: {(reasons or ['it gives no reason'])[0]}")
+        raise LookupError(f"npm cannot install buf {BUF_VERSION}: {(reasons or ['npm gives no reason'])[0]}")
     return command
 
 
 def check_style(buf: list[str]) -> int:
-    """Prints every finding of the linter; returns 1 if there is one."""
+    """Prints the findings of the linter. Returns 1 if there are any, else 0."""
     answer = run([*buf, "lint"])
     print((answer.stdout or answer.stderr).rstrip() if answer.returncode else "proto-lint: style is fine")
     return int(answer.returncode != 0)
 
 
 def check_breaks(buf: list[str]) -> int:
-    """Prints what breaks compatibility with what was published; returns 1 if that is a release."""
+    """Prints the breaking changes. Returns 1 if there are any since the last release, else 0."""
     tag = git("describe", "--tags", "--abbrev=0", "--match", "v*")
     base = tag or git("log", "-1", "--format=%H", "main", "--", ".")
     if not base:
-        print("proto-lint: nothing to compare with: no release, and no contract on main yet")
+        print("proto-lint: there is no release and no contract on main to compare with")
         return 0
     answer = run([*buf, "breaking", "--against", f"../.git#ref={base},subdir=proto"])
     name = tag or f"main ({base[:12]}), not released yet"
@@ -69,12 +69,12 @@ def check_breaks(buf: list[str]) -> int:
 
 
 def git(*arguments: str) -> str:
-    """Returns what a git command prints; empty where it fails, or git or the history is missing."""
+    """Returns the output of a git command; empty if the command fails or git is missing."""
     return run(["git", *arguments]).stdout.strip() if shutil.which("git") else ""
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command in proto/ and captures what it prints."""
+    """Runs a command in proto/ and captures its output. Raises subprocess.TimeoutExpired after LIMIT_S."""
     return subprocess.run(command, cwd=PROTO, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 

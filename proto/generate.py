@@ -1,10 +1,10 @@
 """Generates the Python stubs in client/ from the .proto files beside this script.
 
-    python proto/generate.py           writes them, and removes what no longer belongs there
-    python proto/generate.py --check   says which are stale, missing or extra, and exits 1 if any is
+    python proto/generate.py           writes the stubs, and removes files that no longer have a source
+    python proto/generate.py --check   names the files that are stale, missing or extra, and exits 1 if there are any
 
-The stubs are committed, and made with one pinned tool: the oldest that the project supports, because its stubs run on
-every newer runtime, while stubs of the newest tool run on the newest runtime only.
+The stubs are committed. They are made with one pinned tool, the oldest that the project supports: its stubs run on
+every newer runtime, but stubs of the newest tool run on the newest runtime only.
 """
 
 import argparse
@@ -29,13 +29,13 @@ PACKAGES = {
 
 
 def main() -> int:
-    """Runs the command; returns its exit code."""
+    """Runs the command. Returns its exit code."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    arguments.add_argument("--check", action="store_true", help="compare with what is there and write nothing")
+    arguments.add_argument("--check", action="store_true", help="compare with the files on disk and write nothing")
     check = arguments.parse_args().check
     found = importlib.metadata.version("grpcio-tools")
     if found != TOOL_VERSION:
-        print(f"proto: grpcio-tools is {found}, but the stubs are made with {TOOL_VERSION}; see proto/README.md")
+        print(f"proto: grpcio-tools is {found}, but the stubs need {TOOL_VERSION}; install it (see proto/README.md)")
         return 1
     with tempfile.TemporaryDirectory() as folder:
         generate_stubs(Path(folder))
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def generate_stubs(target: Path) -> None:
-    """Runs protoc over every .proto file and writes the `__init__.py` files, all below `target`."""
+    """Runs protoc on every .proto file and writes the `__init__.py` files, all below `target`."""
     files = sorted(PROTO.glob("stateward/**/*.proto"))
     if strays := {str(file.parent.relative_to(PROTO)) for file in files} - PACKAGES.keys():
         sys.exit(f"proto: {', '.join(sorted(strays))}: not in PACKAGES of proto/generate.py")
@@ -61,7 +61,7 @@ def generate_stubs(target: Path) -> None:
 
 
 def run_protoc(files: list[Path], *outputs: str) -> None:
-    """Runs the pinned protoc with the given output options; ends the script with protoc's own words if it fails."""
+    """Runs the pinned protoc with the output options. Exits with protoc's exit code if it fails."""
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", *outputs, *map(str, files)]
     if code := subprocess.run(command, check=False).returncode:
         sys.exit(code)
@@ -74,7 +74,7 @@ def read_stubs(root: Path) -> dict[Path, bytes]:
 
 
 def report_differences(wanted: dict[Path, bytes], present: dict[Path, bytes]) -> int:
-    """Prints one line for each file that is not as generated; returns 1 if there is one, else 0."""
+    """Prints one line for each file that differs from the generated one. Returns 1 if there are any, else 0."""
     differences = {
         **dict.fromkeys(wanted.keys() - present.keys(), "missing"),
         **dict.fromkeys(present.keys() - wanted.keys(), "extra"),
@@ -90,7 +90,7 @@ def report_differences(wanted: dict[Path, bytes], present: dict[Path, bytes]) ->
 
 
 def write_stubs(wanted: dict[Path, bytes], present: dict[Path, bytes]) -> None:
-    """Makes client/ as generated, touching only what differs."""
+    """Writes the stubs that differ to client/, and removes files that no longer have a source."""
     for file in present.keys() - wanted.keys():
         (CLIENT / file).unlink()
     changed = [file for file in wanted if wanted[file] != present.get(file)]

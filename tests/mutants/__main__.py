@@ -1,4 +1,4 @@
-"""Breaks one promise after the other in a copy of the source tree, and tells which test noticed.
+"""Breaks one promise after the other in a copy of the source tree, and prints which test noticed.
 
 python -m tests.mutants [WORD …]
 """
@@ -48,21 +48,21 @@ class Mutant:
         return found
 
     def apply(self, tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        """Changes a tree that is no git repository."""
-        # A repository around the tree would make git leave the files alone.
+        """Applies the patch to a tree that is no git repository."""
+        # If the tree is inside a repository, git would not change the files.
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent), "GIT_DIR": "/dev/null"}
         command = ["git", "apply", "--whitespace=nowarn", *options, str(self.path)]
         return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
 
 
 def load(words: Sequence[str] = ()) -> list[Mutant]:
-    """All mutants, or those whose names contain one of the words."""
+    """Returns all mutants, or those whose names contain one of the words."""
     found = [Mutant(path) for path in sorted(Path(__file__).parent.glob("*.patch"))]
     return [mutant for mutant in found if not words or any(word in mutant.name for word in words)]
 
 
 def copy_tree(target: Path) -> None:
-    """What the tests need, without caches."""
+    """Copies what the tests need, without caches."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -72,7 +72,7 @@ def copy_tree(target: Path) -> None:
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Runs tests on a tree: pytest's exit code and output."""
+    """Runs tests on a tree. Returns pytest's exit code and output."""
     path = os.pathsep.join(str(tree / name) for name in ("client", "sidecar"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "", *tests]
@@ -86,7 +86,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 
 def judge(mutant: Mutant, tree: Path) -> tuple[bool, str]:
-    """Whether a mutant is killed, and by which test, or why not."""
+    """Returns whether a mutant is killed, and by which test, or why not."""
     applied = mutant.apply(tree)
     if applied.returncode:
         return False, f"does not apply: {applied.stderr.strip()}"
@@ -104,7 +104,7 @@ def main(words: Sequence[str]) -> int:
     """Prints a line for each mutant. Returns the exit code."""
     mutants = load(words)
     if not mutants:
-        print(f"no mutant is called {' or '.join(words)}", file=sys.stderr)
+        print(f"no mutant has a name with {' or '.join(words)}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         tree = Path(place)
