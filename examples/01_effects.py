@@ -2,14 +2,14 @@
 
     python examples/01_effects.py --runs 30
 
-Each run is an agent that pays for one order, as a process of its own. It dies by SIGKILL at a random function call:
-before it claims the payment, while the bank works, when the bank was paid and that is not recorded yet. Then it is
-started again under the same name, until it has an answer. The bank is another process, and its ledger says what was
-really paid:
+In each run, an agent in a process of its own pays for one order. SIGKILL ends the agent at a random function call:
+before it claims the payment, while the bank works, or after the payment but before that is recorded. The example
+starts the agent again under the same name until it returns an answer. The bank is another process, and its ledger shows
+the real payments:
 
-    honours the key    the bank takes an idempotency key and pays once for each      paid exactly once
-    can be asked       it does not, but can be asked what became of a reference      paid exactly once
-    neither            nobody can know what a killed agent did: EffectUncertain      paid at most once
+    honours the key    the bank takes an idempotency key and pays once for each key      paid exactly once
+    can be asked       the bank ignores the key, but can look up a payment by it         paid exactly once
+    neither            nobody can know what a killed agent did: EffectUncertain          paid at most once
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from stateward import NOT_HAPPENED, Client, EffectUncertain
 from stateward.testing import run_daemon
 
 KINDS = ("honours the key", "can be asked", "neither")
-KILLS_MAX = 2  # of each agent; the last one may live
-CALLS = 1300  # about so many functions are called while an agent pays: it is killed at one of them
-BANK_S = 0.003  # what the bank takes before it pays, and again before it answers
+KILLS_MAX = 2  # for each agent; after that it may live
+CALLS = 1300  # an agent calls about this many functions while it pays, and is killed at one of them
+BANK_S = 0.003  # how long the bank takes before it pays, and again before it answers
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
 
 
 def work(target: str, bank: str, kind: str, order: str, is_doomed: bool, answer: Connection) -> None:
-    """Pays for an order. Knows nothing of earlier attempts but what the daemon tells."""
+    """Pays for an order. Knows of earlier attempts only from the daemon."""
     with Client(target, holder=f"agent of {order}") as client:
         thread = client.thread(order)
         state = thread.hydrate()
@@ -72,7 +72,7 @@ def work(target: str, bank: str, kind: str, order: str, is_doomed: bool, answer:
 
 
 def die_somewhere() -> None:
-    """Kills this process when it has called some more functions."""
+    """Kills this process after a random number of function calls."""
     left = random.randrange(CALLS)  # noqa: S311
 
     def count(*_: object) -> None:
@@ -88,7 +88,7 @@ def die_somewhere() -> None:
 
 
 def ask(bank: str, what: str, **fields: Any) -> Any:
-    """One request to the bank."""
+    """Sends one request to the bank and returns the answer."""
     with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rw") as lines:
         connection.connect(bank)
         print(json.dumps({"what": what, **fields}), file=lines, flush=True)
@@ -96,14 +96,14 @@ def ask(bank: str, what: str, **fields: Any) -> Any:
 
 
 class Teller(socketserver.StreamRequestHandler):
-    """Serves one request after the other, so that a question is answered after what was on its way before it."""
+    """Serves one request after the other, so that a lookup sees every payment that was requested before it."""
 
     ledger: ClassVar[list[dict[str, Any]]] = []
 
     def handle(self) -> None:
         line = self.rfile.readline()
         if not line:
-            return  # who asked was killed before it said what
+            return  # the agent was killed before it sent its request
         request = json.loads(line)
         key = request.get("key")
         paid: Any = None
@@ -116,12 +116,12 @@ class Teller(socketserver.StreamRequestHandler):
             paid = {"receipt": len(self.ledger) + 1, "order": request["order"], "key": key}
             self.ledger.append(paid)
             time.sleep(BANK_S)
-        with contextlib.suppress(BrokenPipeError):  # who asked was killed meanwhile, and has paid
+        with contextlib.suppress(BrokenPipeError):  # the agent was killed after it had paid
             self.wfile.write(json.dumps(paid).encode() + b"\n")
 
 
 def run_bank(path: str) -> None:
-    """Its process."""
+    """Runs the bank; the target of its process."""
     with socketserver.UnixStreamServer(path, Teller) as server:
         server.serve_forever(poll_interval=0.01)
 
@@ -130,14 +130,14 @@ def run_bank(path: str) -> None:
 
 
 def run_agent(processes: Any, target: str, bank: str, order: str, kind: str) -> tuple[Any, int]:
-    """Starts the agent until it has an answer; the answer, and how often it was killed."""
+    """Starts the agent until it answers. Returns the answer and the number of kills."""
     kills = 0
     while True:
         here, there = processes.Pipe(duplex=False)
         agent = processes.Process(target=work, args=(target, bank, kind, order, kills < KILLS_MAX, there))
         agent.start()
         there.close()
-        with contextlib.suppress(EOFError):  # killed before it could tell, perhaps after it had paid
+        with contextlib.suppress(EOFError):  # killed before it answered, perhaps after it had paid
             return here.recv(), kills
         agent.join()
         assert agent.exitcode == -signal.SIGKILL
@@ -145,18 +145,18 @@ def run_agent(processes: Any, target: str, bank: str, order: str, kind: str) -> 
 
 
 def judge(kind: str, answer: Any, paid: int) -> bool:
-    """Whether the ledger says what was promised."""
+    """Whether the ledger keeps the promise for this kind of bank."""
     if answer == "uncertain":
         return kind == "neither" and paid <= 1
     return paid == 1
 
 
 def main() -> int:
-    """Kills and counts; 0 = nothing was paid twice, and nothing that had to be paid was not."""
+    """Runs and kills the agents. Returns 0 if no order was paid twice, and none is unpaid that must be paid."""
     parser = argparse.ArgumentParser(description="Kill agents around a paid tool call.")
     parser.add_argument("--runs", type=int, default=30)
     runs = parser.parse_args().runs
-    # Agents are forked from a server that has the imports done: a start costs milliseconds, and no gRPC is inherited.
+    # Agents are forked from a server that has done the imports: a start takes milliseconds and inherits no gRPC state.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["stateward._sync.client", "stateward.testing", "grpc._channel"])
     with tempfile.TemporaryDirectory() as directory:
@@ -181,7 +181,7 @@ def main() -> int:
             f"{sum(paid[order] for order in chosen)} payments, {sum(paid[order] > 1 for order in chosen)} paid twice, "
             f"{unsure} uncertain"
         )
-    print(f"WRONG: {', '.join(wrong)}" if wrong else "every order was paid once, but for those where nobody can know")
+    print(f"WRONG: {', '.join(wrong)}" if wrong else "every order was paid once; uncertain ones at most once")
     return 1 if wrong else 0
 
 

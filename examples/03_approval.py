@@ -1,11 +1,11 @@
-"""A person decides: an agent asks on one machine, somebody approves where nothing runs, another machine goes on.
+"""A person decides: an agent asks on one machine, a person approves without a daemon, another machine continues.
 
     python examples/03_approval.py
 
-The agent asks whether it may book, and ends; its daemon stops, and that machine's disk is gone. The thread lies in the
-archive (here a directory, else s3://…), waiting and given up. `stateward waiting` and `approve` work on it with nothing
-but its URL and key. On a new machine, `stateward run` notices the answer and starts the agent, which finds its state
-and the answer, books, and acknowledges the answer in the same save.
+The agent asks whether it may book, and ends. Its daemon gives the thread up and stops, and the machine's disk is lost.
+The waiting thread is in the archive (here a directory, usually s3://…). `stateward waiting` and `stateward approve`
+need only the archive's URL and key. On a new machine, `stateward run` notices the answer and starts the agent. The
+agent finds its state and the answer, books, and acknowledges the answer in the same save.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THREAD = "booking-42"
 
 
 def agent() -> None:
-    """The agent's whole program: it is started twice, and knows nothing but what its thread holds."""
+    """The agent's program. It is started twice, and all that it knows is in its thread."""
     with Client() as client:
         thread = client.thread(os.environ["STATEWARD_THREAD"])
         state = thread.hydrate()
@@ -37,7 +37,7 @@ def agent() -> None:
             )  # fmt: skip
             return
         answer = state.answer
-        if answer is None:  # woken by another signal: goes on waiting
+        if answer is None:  # another signal started the agent: it keeps waiting
             return
         if answer.approved:
             state.slots["booked"] = {**state.slots["offer"], "approved by": answer.sender, "note": answer.payload}
@@ -45,7 +45,7 @@ def agent() -> None:
 
 
 def stateward(*arguments: str) -> str:
-    """Runs the command."""
+    """Runs the `stateward` command and returns its output."""
     command = [sys.executable, "-m", "stateward.cli", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def show(directory: Path) -> int:
-    """The same, with the bucket and its key in this directory."""
+    """Runs the example with the bucket and its key in this directory. Returns as `main` does."""
     key_file, archive = directory / "key", (directory / "bucket").as_uri()
     me = [sys.executable, str(Path(__file__).resolve()), "agent"]
 
@@ -86,7 +86,7 @@ def show(directory: Path) -> int:
     is_completed = state.checkpoint is not None and state.checkpoint.status == Status.COMPLETED
     print(f"machine b: version {state.version} is {'completed' if is_completed else 'not completed'}, booked: {booked}")
     is_right = is_completed and booked.get("approved by") == "ana" and state.version == 2 and not left
-    print("the answer was used once, and is acknowledged" if is_right else "this is not what was to be shown")
+    print("the answer was used once, and is acknowledged" if is_right else "WRONG: the answer was not used once")
     return 0 if is_right else 1
 
 

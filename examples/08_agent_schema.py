@@ -1,12 +1,12 @@
-"""An agent with a plan, facts and decisions is killed in the middle of a paid tool call, and goes on from what it knew.
+"""An agent with a plan, facts and decisions is killed during a paid tool call, and continues from its saved state.
 
     python examples/08_agent_schema.py
 
-The agent keeps what it knows in the typed messages of `stateward.agent.v1`. It is killed with SIGKILL right after a
-booking went through, before it could note the outcome. The second process knows nothing but the state. Of that,
-`build_resume_context` makes a prompt within a budget of tokens; the model (here a function that sees only this text)
-finds in it the call of which the outcome is unknown, looks it up by its idempotency key instead of booking again, and
-takes up the plan where it stood. What was decided before is not decided again.
+The agent saves its knowledge as typed messages of `stateward.agent.v1`. SIGKILL ends it right after a booking, before
+it can save the outcome. The second process has only the state. `build_resume_context` turns the state into a prompt
+within a budget of tokens. The model (here a function that gets only this text) finds the call with an unknown outcome
+in the prompt. The agent looks the booking up by its idempotency key instead of booking again, and continues the plan.
+It does not repeat the decision of the first process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def think(prompt: str) -> tuple[str, str]:
 
 
 def begin(agent: AgentState) -> None:
-    """What the first process starts with."""
+    """Sets the goal, the model and the plan in the first process."""
     agent.goal = "A room in Paris for three nights, below 500 €"
     agent.model = ModelParameters(name="a-model", version="2026-01", temperature=0.2, seed=7)
     agent.plan.add("Find hotels", id="find")
@@ -45,11 +45,11 @@ def begin(agent: AgentState) -> None:
 
 
 def run_agent(target: str, hotel: Path, *, dies: bool) -> None:
-    """The agent: think, act, save. `hotel` is the file in which the hotel keeps its bookings."""
+    """Runs the agent: think, act, save. `hotel` is the file with the hotel's bookings."""
     with Client(target, ephemeral=["scratch/"]) as client:
         thread = client.thread("trip-to-paris")
         agent = AgentState(thread.hydrate())
-        agent.state.slots["scratch/browser"] = object()  # of this process only: never saved
+        agent.state.slots["scratch/browser"] = object()  # belongs to this process only, and is never saved
         if agent.goal is None:
             begin(agent)
         else:
@@ -64,7 +64,7 @@ def run_agent(target: str, hotel: Path, *, dies: bool) -> None:
                     agent.decisions.add("Lutetia", reason="it is below 500 €", alternatives=["Le Bristol"])
                 case "book":
                     call = agent.tool_calls.begin("book", {"hotel": "Lutetia"})
-                    thread.save(agent.state, step=number)  # before it happens, so that a restart knows of it
+                    thread.save(agent.state, step=number)  # before the booking, so that a restart knows of the call
                     with hotel.open("a") as bookings:
                         bookings.write(f"{call.idempotency_key}\n")
                     if dies:
@@ -86,7 +86,7 @@ def run_agent(target: str, hotel: Path, *, dies: bool) -> None:
 
 
 def main() -> int:
-    """Runs an agent that is killed, and a second one; 0 = one booking, one decision, all done."""
+    """Runs an agent that is killed, and a second one. Returns 0 if there is one booking and the plan is done."""
     with tempfile.TemporaryDirectory() as folder, run_daemon() as daemon:
         hotel = Path(folder, "bookings")
         command = [sys.executable, __file__, daemon.target, str(hotel)]

@@ -1,11 +1,11 @@
-"""A new version of a program brings a thousand threads to its schema, while the daemon serves and agents go on saving.
+"""A new version of a program migrates a thousand threads to its schema while agents keep saving.
 
     python examples/09_migrations.py --threads 1000
 
-Version 1 of the program kept a customer's name as one text. Version 2 wants it in two parts, and registers how to get
-there. From then on every state that it hydrates has the new shape. What no agent touches is migrated by one run over
-the store (`stateward migrate MODULE:NAME` does the same), beside another process that keeps saving to some of the
-threads: a thread that changed meanwhile is tried again, so that nothing is lost. The old versions stay readable.
+Version 1 of the program stored a customer's name as one string. Version 2 stores it in two parts, and registers a
+migration step. Every state that version 2 hydrates has the new schema. One run over the store migrates the threads that
+no agent uses (`stateward migrate MODULE:NAME` does the same). Meanwhile another process keeps saving to some threads.
+If a thread changes during its migration, the run tries it again, so that nothing is lost. Old versions stay readable.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from stateward import Client, Migrations, State
 from stateward.testing import run_daemon
 
 migrations = Migrations(current="2")
-BUSY = 20  # so many threads have an agent at work
+BUSY = 20  # the number of threads that an agent saves to during the migration
 
 
 @migrations.step("1", "2")
 def split_the_name(state: State) -> None:
-    """From "Ann Lee" to its parts; the events become objects."""
+    """Splits "Ann Lee" into its parts, and turns the events into objects."""
     first, _, last = state.slots.pop("customer").partition(" ")
     state.slots["customer"] = {"first": first, "last": last}
     state.logs["events"] = [{"text": text} for text in state.logs["events"]]
 
 
 def save_as_version_1(client: Client, names: list[str]) -> None:
-    """What the old program left."""
+    """Saves the threads as the old program did."""
     for at in range(0, len(names), 100):
         saves = []
         for name in names[at : at + 100]:
@@ -44,14 +44,14 @@ def save_as_version_1(client: Client, names: list[str]) -> None:
 
 
 def work(target: str, names: list[str], pipe: Connection) -> None:
-    """An agent of version 2, in a process of its own: saves to its threads in turn until it is told to stop."""
+    """Runs an agent of version 2: it saves to its threads in turn until it gets a message through the pipe."""
     saved = dict.fromkeys(names, 0)
     with Client(target, migrations=migrations) as client:
         while not pipe.poll():
             name = min(saved, key=lambda each: saved[each])
 
             def add(state: State, name: str = name) -> None:
-                assert state.slots["customer"]["first"] == "Ann"  # the new shape, whatever is stored
+                assert state.slots["customer"]["first"] == "Ann"  # the new schema, whichever is stored
                 state.logs["events"].append({"text": f"work {saved[name]}"})
 
             client.thread(name).update(add)
@@ -63,7 +63,7 @@ def work(target: str, names: list[str], pipe: Connection) -> None:
 
 
 def main() -> int:
-    """Migrates beside the agent; 0 = every thread is of the new schema, and nothing is lost."""
+    """Migrates while the agent works. Returns 0 if every thread has the new schema and nothing is lost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1000)
     names = [f"order-{number}" for number in range(parser.parse_args().threads)]
@@ -87,20 +87,20 @@ def main() -> int:
         agent.join()
         migrated = sum(report.migrated.values())
         print(
-            f"{migrated:,} migrated in {seconds:.1f} s, {report.unchanged} were by then, {len(report.failures)} failed"
+            f"{migrated:,} migrated in {seconds:.1f} s, {report.unchanged} already were, {len(report.failures)} failed"
         )
         print(f"meanwhile an agent saved {sum(saved.values()):,} times to {len(saved)} of them")
 
         right = sum(is_right(client, name, saved.get(name, 0)) for name in names)
         again = client.migrate(migrations)
-    print(f"{right:,} of {len(names):,} threads hold what they should, now and at version 1; left to migrate: "
+    print(f"{right:,} of {len(names):,} threads are right, now and at version 1; left to migrate: "
           f"{sum(again.migrated.values())}")  # fmt: skip
     held = dry.ok and report.ok and again.ok and not again.migrated and min(saved.values()) > 0
     return 0 if held and migrated + report.unchanged == right == len(names) else 1
 
 
 def is_right(client: Client, name: str, saved: int) -> bool:
-    """Whether a thread is in the new shape with all that was saved to it, and its first version as it was."""
+    """Whether a thread has the new schema and all saved events, and its first version is unchanged."""
     thread = client.thread(name)
     now, first = thread.hydrate(), thread.hydrate(version=1)
     events = [{"text": text} for text in ("called", "ordered", *(f"work {number}" for number in range(saved)))]

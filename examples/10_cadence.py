@@ -1,11 +1,11 @@
-"""Cadence: when an agent's state is saved, and what happens to it when the machine is told to stop.
+"""Cadence: when an agent's state is saved, and what happens to the state when the process or the machine stops.
 
     python examples/10_cadence.py
 
-First an agent with `autosave` and a sliding window over its messages is sent SIGTERM in the middle of a step. It ends
-the step, makes its final save as PAUSED, and ends by the signal; a second process carries on with the next step. A
-risky step in between is made once, though both processes come to it. Then a machine is drained, as before a node is
-taken away: everything goes to the archive and is given up, and the daemon of another machine goes on at once.
+First, an agent with `autosave` and a sliding window over its messages gets SIGTERM in the middle of a step. The agent
+finishes the step, makes its final save as PAUSED, and ends by the signal. A second process continues with the next
+step. Each risky step is done once. Then a machine is drained, as before a node is removed: its daemon ships all threads
+to the archive and gives them up, and the daemon of another machine continues at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def summarise(old: str | None, entries: list[Any]) -> str:
 
 
 def run_agent(target: str, *, is_first: bool) -> None:
-    """Works through the steps, from wherever the state is."""
+    """Works through the steps, from the first that is not done."""
     with Client(target, holder="agent-1") as client:
         thread = client.thread("trip")
         state = thread.hydrate()
@@ -51,7 +51,7 @@ def run_agent(target: str, *, is_first: bool) -> None:
 
 
 def interrupt_and_carry_on(client: Client) -> bool:
-    """Two processes, one run."""
+    """Runs one agent in two processes: the first gets SIGTERM. Returns whether everything is as expected."""
     command = [sys.executable, __file__, "agent", client.target]
     first = subprocess.Popen([*command, "first"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdin is not None
@@ -82,7 +82,7 @@ def interrupt_and_carry_on(client: Client) -> bool:
 
 
 def drain_a_machine(before: Client, after: Client) -> bool:
-    """Two daemons with one archive; the first one's machine is taken away."""
+    """Drains the first of two daemons with one archive. Returns whether the second one continues the work."""
     names = [f"job-{number}" for number in range(5)]
     for name in names:
         before.thread(name).append("messages", "from the old machine")
@@ -93,12 +93,12 @@ def drain_a_machine(before: Client, after: Client) -> bool:
     except ShuttingDown as error:
         print(f"the old daemon refuses work: {error}")
     versions = [after.thread(name).append("messages", "new").version for name in names]
-    print(f"the new machine wrote versions {versions}, without waiting for the lease of an hour")
+    print(f"the new machine wrote versions {versions}, without waiting for the lease of one hour")
     return (result.dirty_threads, versions, after.thread("trip").hydrate().slots["done"]) == (0, [2] * 5, STEPS)
 
 
 def main() -> int:
-    """Both; 0 = everything held."""
+    """Runs both parts. Returns 0 if everything is as expected."""
     if sys.argv[1:2] == ["agent"]:
         run_agent(sys.argv[2], is_first=sys.argv[3] == "first")
         return 0

@@ -16,10 +16,10 @@ def run(repository: Path, *options: str) -> str:
 
 def test_threads_are_migrated_while_the_daemon_serves(repository: Path) -> None:
     """200 threads, an agent at work on some of them: all in the new schema, nothing lost, version 1 as it was."""
-    assert "200 of 200 threads hold what they should" in run(repository, "--threads", "200")
+    assert "200 of 200 threads are right" in run(repository, "--threads", "200")
 
 
 @pytest.mark.soak
 def test_a_thousand_threads_are_migrated(repository: Path) -> None:
     """The size that was promised."""
-    assert "1,000 of 1,000 threads hold what they should" in run(repository)
+    assert "1,000 of 1,000 threads are right" in run(repository)
