@@ -61,13 +61,12 @@ class Question:
             return
         try:
             import jsonschema  # noqa: PLC0415  an extra, and slow to import
-            from jsonschema_specifications import (  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
-                REGISTRY,
-            )
+            import jsonschema_specifications as known  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
 
             validator = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
             # This registry fetches nothing: the agent wrote the schema, and must not choose URLs for this machine.
-            error = jsonschema.exceptions.best_match(validator(self.schema, registry=REGISTRY).iter_errors(answer))
+            faults = validator(self.schema, registry=known.REGISTRY).iter_errors(answer)
+            error = jsonschema.exceptions.best_match(faults)
         except ModuleNotFoundError:
             why = "the package jsonschema is not installed; run: pip install 'stateward[schema]'"
         except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters

@@ -144,12 +144,8 @@ def run_daemon(
     archive need the same key: pass the first daemon's `key_file` to the second one. A missing key file is created.
     """
     directory = Path(tempfile.mkdtemp(prefix="sw-", dir=_SHORT if _SHORT.is_dir() else None))
-    daemon = Daemon(
-        directory,
-        Path(data_dir).absolute() if data_dir is not None else None,
-        Path(key_file).absolute() if key_file is not None else None,
-        **flags,
-    )
+    places = [None if each is None else Path(each).absolute() for each in (data_dir, key_file)]
+    daemon = Daemon(directory, *places, **flags)
     try:
         daemon.start()
         yield daemon
