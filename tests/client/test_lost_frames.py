@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_nothing_lands_after_a_refused_version(thread: Any, other: Any) -> None:
         writer.save(state)
         between = other.hydrate()
         between.slots["between"] = True
-        other.save(between, lease=writer)  # with the writer's own token: somebody who shares it
+        other.save(between, lease=SimpleNamespace(token=writer.token))  # another process that shares the token
         handles = send(writer, state, range(3))
         with pytest.raises(VersionMismatch):
             handles[0].result()

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import os
+from typing import Self
 
 from stateward._io.aio.background import Alarm, Background
 from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
 from stateward._operations import leases
+from stateward._operations.holder import Holder
+from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.steps import ThreadRef
+from stateward.durations import Duration
 from stateward.errors import LeaseHeld
-from stateward.lock import LeaseShell
 from stateward.models import Lease
+from stateward.options import ThreadOptions
 
 
-class AsyncHeldLease(LeaseShell):
+class AsyncHeldLease:
     """The right to write a thread. A background thread renews it, with asyncio a task of the event loop.
 
     `token` is the fencing token: a resource that knows it can refuse what an older holder still sends. A process that
     was paused for longer than the term may have lost the lease without knowing; `check` asks the daemon.
     """
 
-    def __init__(self, session: AsyncSession, ref: ThreadRef, **options: Any) -> None:
-        super().__init__(session, ref, **options)
-        self._session: AsyncSession = session
+    def __init__(
+        self,
+        session: AsyncSession,
+        ref: ThreadRef,
+        *,
+        term: Duration = TERM_S,
+        wait: Duration = 0.0,
+        take_over: bool = False,
+        holder: str | None = None,
+        create: ThreadOptions | None = None,
+        binds: bool = False,
+    ) -> None:
+        self._session, self._ref = session, ref
+        who = Holder.named(holder) if holder else session.holder
+        self._claim = Claim.of(who, term, wait, take_over, create)
+        self._binds = binds  # whether saves through the handle carry its token
+        self._pid = os.getpid()
         self._ended = Alarm()
+        self._is_held = False
+        self.token = 0
+        """The fencing token, larger than that of every earlier holder; 0 = not taken yet."""
+        self.lost: LeaseHeld | None = None
+        """Why the lease is lost, as far as this process knows; None = it is not known to be lost."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._ref.thread!r}, token={self.token})"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process took the lease. A forked child gives back nothing that its parent holds."""
+        return self._pid == os.getpid()
 
     async def __aenter__(self) -> Self:
         self._take(await self._session.run(leases.acquire(self._ref, self._claim)))
@@ -61,3 +92,24 @@ class AsyncHeldLease(LeaseShell):
         )
         if self._is_held and token == self.token:  # else a renewal that was under way when the lease was given back
             self.lost = lost or self.lost
+
+    def _take(self, lease: Lease) -> None:
+        self.token, self._is_held, self.lost = lease.token, True, None
+        if self._binds:
+            self._ref.held.take(lease.token)
+
+    def _give_back(self) -> int:
+        """Returns the token to be given back; 0 = none."""
+        if not self.is_ours or not self._is_held:
+            return 0
+        self._is_held = False
+        if self._binds:
+            self._ref.held.give_back(self.token)
+        return 0 if self.lost else self.token
+
+    def _held_token(self) -> int:
+        if self.lost is not None:
+            raise self.lost
+        if not self._is_held:
+            raise RuntimeError("this lease is not held; use it with `with`")
+        return self.token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -10,16 +11,50 @@ from stateward._io.aio.background import Lock
 from stateward._io.aio.call import WriterCall
 from stateward._io.aio.driving import drive
 from stateward._io.aio.session import AsyncSession
-from stateward._operations.frames import Dial, Put, Run, Step, Steps, Take
+from stateward._operations.frames import Dial, Frame, Put, Run, Step, Steps, Take
+from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
+from stateward._operations.writer import Writing
+from stateward.durations import Duration
+from stateward.errors import StatewardError
 from stateward.models import Checkpoint
+from stateward.options import ThreadOptions
 from stateward.state import State
-from stateward.writer import HandleShell, WriterShell
 
 
-class AsyncSaveHandle(HandleShell):
+class AsyncSaveHandle:
     """A version that a writer has sent. Waiting for it can be cancelled and started again."""
+
+    def __init__(self, writer: AsyncWriter, frame: Frame) -> None:
+        self._writer = writer
+        self._frame = frame
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(version={self.version}, done={self.done})"
+
+    @property
+    def version(self) -> int:
+        """The number of the version: the expected one until the daemon has answered."""
+        known = self._frame.checkpoint or self._frame.expected
+        assert known is not None  # a handle is of a frame that was sent ahead
+        return known.version
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer was read. `result`, `flush` and `save` read answers, and `send` if too many are
+        outstanding."""
+        return self._frame.is_done
+
+    @property
+    def error(self) -> StatewardError | None:
+        """The error that refused the version; None = none is known."""
+        return self._frame.error
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The saved version; None = not known yet."""
+        return self._frame.checkpoint
 
     async def result(self) -> Checkpoint:
         """Waits for the answer and returns the saved version.
@@ -31,7 +66,7 @@ class AsyncSaveHandle(HandleShell):
         return checkpoint
 
 
-class AsyncWriter(WriterShell):
+class AsyncWriter:
     """Saves over one stream that holds the thread's lease: the fastest way to save.
 
     `save` waits for the answer. `send` returns at once, and the state can be changed and sent again; `flush` waits for
@@ -45,10 +80,46 @@ class AsyncWriter(WriterShell):
     back.
     """
 
-    def __init__(self, session: AsyncSession, ref: ThreadRef, **options: Any) -> None:
-        super().__init__(session, ref, **options)
+    def __init__(
+        self,
+        session: AsyncSession,
+        ref: ThreadRef,
+        *,
+        term: Duration = TERM_S,
+        wait: Duration = 0.0,
+        take_over: bool = False,
+        create: ThreadOptions | None = None,
+    ) -> None:
+        self._session = session
+        self._claim = Claim.of(session.holder, term, wait, take_over, create)
+        settings = session.settings
+        self._writing = Writing(ref, self._claim, session.patience_s, settings.call_timeout_s, settings.take_over)
+        self._pid = os.getpid()
+        self._is_closed = False
         self._lock = Lock()
         self._call: WriterCall | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._writing.ref.thread!r}, version={self.version})"
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the writer's lease. Others can refuse what an older holder still sends."""
+        return self._writing.token
+
+    def _note_call(self) -> None:
+        """Notes a save of another handle under the writer's lease: it may have taken the number of the next version."""
+        self._writing.ref.held.for_call()
+
+    @property
+    def version(self) -> int:
+        """The newest version that was answered; 0 = none yet."""
+        return self._writing.head[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the writer. A forked child must not use its parent's stream."""
+        return self._pid == os.getpid()
 
     async def __aenter__(self) -> Self:
         try:
@@ -91,6 +162,12 @@ class AsyncWriter(WriterShell):
         """Reads the head after a refusal, and returns it as the state to continue from."""
         state: State = await self._drive(lambda writing: writing.reset())
         return state
+
+    def _require_ours(self) -> None:
+        if not self.is_ours:
+            raise RuntimeError("this writer is the parent process's; open one of your own")
+        if self._is_closed or not self._writing.token:
+            raise RuntimeError("this writer is not open; use it with `with`")
 
     async def _drive(self, begin: Callable[[Any], Steps]) -> Any:
         self._require_ours()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 # gRPC reads it when it is imported. Without it a forked worker that opens a channel hangs, and its parent may crash.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
@@ -33,6 +33,8 @@ from stateward.v1 import (
 
 MAX_SEND_BYTES = 64 * 1024 * 1024
 UPLOAD_BYTES_PER_S = 1024 * 1024  # a slower upload is ended
+
+K_co = TypeVar("K_co", covariant=True)
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
@@ -64,9 +66,30 @@ class Settings:
     """Whether a write takes its thread over from the sidecar that holds it."""
 
 
+class Reaching(Protocol[K_co]):
+    """What streams need of a session."""
+
+    settings: Settings
+    has_met_daemon: bool
+
+    @property
+    def connection(self) -> K_co | None:
+        """The open connection; None if there is none or the client is being closed."""
+
+    def connected(self) -> K_co:
+        """Returns the connection of this process and event loop, and opens one if there is none."""
+
+
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
     """Returns a channel's options. Connecting may take as long as the first call may wait; gRPC's own limit is 20 s."""
     return [*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(settings.connect_timeout_s * 1000), 1))]
+
+
+def open_channel(kind: Any, settings: Settings) -> Any:
+    """Opens a channel with a module of gRPC: `grpc`, or `grpc.aio`. It connects with the first call."""
+    if settings.credentials is None:
+        return kind.insecure_channel(settings.target, options=channel_options(settings))
+    return kind.secure_channel(settings.target, settings.credentials, options=channel_options(settings))
 
 
 def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:

@@ -16,13 +16,6 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import error_reason_pb2
 from stateward.v1 import writer_service_pb2 as writers
 
-# gRPC's status codes by number, https://grpc.io/docs/guides/status-codes/
-CODES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-
 END: Final = object()
 
 
@@ -92,9 +85,11 @@ def message_of(frame: Frame) -> writers.WriteRequest:
 
 def error_of(refused: writers.WriterRefused) -> StatewardError:
     """Returns the exception for a refused frame."""
+    from google.rpc import code_pb2  # noqa: PLC0415  only a failing program needs it
+
     reason = refused.reason_name
     if not reason and refused.reason in error_reason_pb2.ErrorReason.values():  # an older daemon
         reason = error_reason_pb2.ErrorReason.Name(refused.reason).removeprefix("ERROR_REASON_")
     kind = BY_REASON.get(reason, StatewardError)
-    code = CODES[refused.code] if 0 <= refused.code < len(CODES) else ""
+    code = code_pb2.Code.Name(refused.code) if refused.code in code_pb2.Code.values() else ""
     return kind(refused.message, reason=reason, code=code, metadata=dict(refused.metadata))

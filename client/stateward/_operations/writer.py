@@ -278,10 +278,8 @@ class Writing:
         if answer.frame != frame.number:
             raise StatewardError(f"the daemon answered frame {answer.frame}; expected an answer to {frame.number}")
         error = None if is_saved else error_of(message.refused)
-        if (
-            error is not None and error.retryable
-        ):  # the stream is opened again, and all unanswered frames are sent again
-            raise error
+        if error is not None and error.retryable:
+            raise error  # the stream is opened again, and all unanswered frames are sent again
         self._unanswered.popleft()
         self._unanswered_bytes -= frame.size_bytes
         if error is None:

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 from stateward._io.aio.connection import Connection
-from stateward._io.channel import explain, grpc
-from stateward._io.session import SessionBase
+from stateward._io.channel import Reaching, explain, grpc
 from stateward._operations.frames import END
 from stateward.errors import Internal, ServerUnavailable
 
@@ -15,7 +14,7 @@ from stateward.errors import Internal, ServerUnavailable
 class WriterCall:
     """The stream of a writer. If a wait is cancelled, the next one waits for the same message."""
 
-    def __init__(self, session: SessionBase[Connection]) -> None:
+    def __init__(self, session: Reaching[Connection]) -> None:
         self._session = session
         connection = session.connected()
         self._stream = connection.open("Write", None)  # type: ignore[arg-type]

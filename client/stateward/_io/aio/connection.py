@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
+from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
 from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
@@ -27,12 +27,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
         """The open streams. `close` ends them."""
-        if settings.credentials is None:
-            self._channel = grpc.aio.insecure_channel(settings.target, options=channel_options(settings))
-        else:
-            self._channel = grpc.aio.secure_channel(
-                settings.target, settings.credentials, options=channel_options(settings)
-            )
+        self._channel = open_channel(grpc.aio, settings)
         self._methods = bind_methods(self._channel)
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.

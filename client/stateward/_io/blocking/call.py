@@ -11,8 +11,7 @@ from typing import Any
 
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.stream import close_at_exit
-from stateward._io.channel import explain, grpc
-from stateward._io.session import SessionBase
+from stateward._io.channel import Reaching, explain, grpc
 from stateward._operations.frames import END
 from stateward.errors import ServerUnavailable
 
@@ -23,7 +22,7 @@ WATCH_S = 1.0
 class WriterCall:
     """The stream of a writer. Messages go through a queue to the thread on which gRPC reads them."""
 
-    def __init__(self, session: SessionBase[Connection]) -> None:
+    def __init__(self, session: Reaching[Connection]) -> None:
         self._session = session
         self._connection = session.connected()
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.channel import Settings, bind_methods, channel_options, explain, grpc, upload_deadline_s
+from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
 from stateward.blobs import Content, slices
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
@@ -26,12 +26,7 @@ class Connection:
         self.is_open = True
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
         """The open streams. `close` ends them."""
-        if settings.credentials is None:
-            self._channel = grpc.insecure_channel(settings.target, options=channel_options(settings))
-        else:
-            self._channel = grpc.secure_channel(
-                settings.target, settings.credentials, options=channel_options(settings)
-            )
+        self._channel = open_channel(grpc, settings)
         self._methods = bind_methods(self._channel)
         self._is_brittle = False
 

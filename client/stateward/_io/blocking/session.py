@@ -1,26 +1,128 @@
 # Generated from stateward/_io/aio/session.py by client/generate.py. Do not edit.
-"""The blocking client's session."""
+"""A session: the settings, the connections and the open streams of one blocking client.
+
+Every part of a client reaches the daemon through the session: threads, writers, leases and streams hold the session,
+never the client.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
-from stateward._io.session import Place, SessionBase
-from stateward._operations.steps import Await, Call, Download, Operation, Pause, ThreadRef, Upload
-from stateward._operations.streams import BlobReader, Reader
+from stateward._io.channel import Settings
+from stateward._operations.holder import Holder, Identity
+from stateward._operations.ownership import with_take_over
+from stateward._operations.steps import (
+    Await,
+    Call,
+    Download,
+    Migrating,
+    Operation,
+    Pause,
+    ThreadRef,
+    Upload,
+    with_retries,
+)
+from stateward._operations.streams import BlobReader, Reader, Reading
 from stateward._operations.uploads import read_request
+from stateward.blobs import BlobPolicy
 
 T = TypeVar("T")
 
 
-class Session(SessionBase[Connection]):
+class Place(NamedTuple):
+    """Where a connection can be used. A gRPC channel belongs to one process, and with asyncio to one event loop."""
+
+    pid: int
+    loop: Any = None
+
+
+class Session:
     """How the parts of a blocking client reach the daemon."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        holder: str | None,
+        blob_threshold: int,
+        migrations: Migrating | None,
+        ephemeral: Iterable[str],
+    ) -> None:
+        if isinstance(ephemeral, str):
+            raise TypeError("ephemeral takes a list of names, not one name")
+        self.settings = settings
+        self.identity = Identity(holder)
+        self.has_met_daemon = False
+        self.blob_policy = BlobPolicy(blob_threshold)
+        self.migrations = migrations
+        self._ephemeral = tuple(ephemeral)
+        self._closed = False
+        self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        self._connections: dict[Place, Connection] = {}
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of all threads of the client."""
+        return self.settings.namespace
+
+    @property
+    def holder(self) -> Holder:
+        """The name under which the client holds leases and claims."""
+        return self.identity.holder
+
+    def refer(
+        self, name: str, branch: str = "main", migrations: Migrating | Literal[False] | None = False
+    ) -> ThreadRef:
+        """Returns the reference to a branch of a thread. `migrations`: None = those of the client, False = none."""
+        chosen = self.migrations if migrations is None else (migrations or None)
+        blobs = ThreadBlobs(self, name)
+        return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
+
+    def connected(self) -> Connection:
+        """Returns the connection of this process and event loop, and opens one if there is none."""
+        connection = self._connections.get(self._place())
+        return connection if connection is not None and connection.is_open else self._reconnected()
+
+    def _reconnected(self) -> Connection:
+        if self._lock_pid != os.getpid():  # a thread that exists only in the parent may hold the lock of a forked child
+            self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this client is closed")
+            # Connections of closed event loops go. Those of a parent process stay: a forked child never closes them.
+            self._connections = {
+                place: each for place, each in self._connections.items() if each.is_open or place.pid != os.getpid()
+            }
+            if self._place() not in self._connections:
+                self._connections[self._place()] = Connection(self.settings)
+            return self._connections[self._place()]
+
+    @property
+    def connection(self) -> Connection | None:
+        """The open connection; None if there is none or the client is being closed."""
+        return self._connections.get(self._place())
+
+    def patience_s(self) -> float:
+        """Returns for how many seconds a call is retried while the daemon is away."""
+        return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.connect_timeout_s
+
+    def with_retries(self, operation: Operation[T]) -> Operation[T]:
+        """Returns the operation with its calls retried as the settings say."""
+        if self.settings.take_over:  # the client takes a thread that another sidecar holds, and never waits for it
+            return with_retries(with_take_over(operation), self.patience_s)
+        return with_retries(operation, self.patience_s, lambda: self.settings.retry_timeout_s)
+
+    def reading(self, reader: Reader[T]) -> Reading[T]:
+        """Returns the state of a stream that is reopened for as long as the settings say."""
+        return Reading(reader, self.patience_s)
 
     def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
@@ -63,17 +165,14 @@ class Session(SessionBase[Connection]):
 
     def close(self) -> None:
         """Ends the open streams and the connections. Closing again does nothing."""
-        for connection in self._disconnected():
+        self._closed = True
+        with self._lock:
+            ours = [self._connections.pop(place) for place in list(self._connections) if place.pid == os.getpid()]
+        for connection in ours:
             connection.close()
 
     def _place(self) -> Place:
         return Place(os.getpid(), running_loop())
-
-    def _connect(self) -> Connection:
-        return Connection(self.settings)
-
-    def _blobs_of(self, name: str) -> ThreadBlobs:
-        return ThreadBlobs(self, name)
 
 
 class ThreadBlobs:

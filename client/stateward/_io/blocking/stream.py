@@ -11,8 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
-from stateward._io.channel import explain, grpc
-from stateward._io.session import SessionBase
+from stateward._io.channel import Reaching, explain, grpc
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 
@@ -25,7 +24,7 @@ class Stream(Generic[T]):
     The stream ends by itself at `until`, a time of `time.monotonic()`.
     """
 
-    def __init__(self, session: SessionBase[Connection], reading: Reading[T], until: float | None = None) -> None:
+    def __init__(self, session: Reaching[Connection], reading: Reading[T], until: float | None = None) -> None:
         self._session = session
         self._until = until
         self._ending: threading.Timer | None = None
