@@ -156,11 +156,8 @@ def run_daemon(
 
 def missing_daemon() -> str:
     """Returns the reason why no daemon can be started here; empty if one can."""
-    if importlib.util.find_spec("stateward_sidecar") is None:
-        return "the package stateward_sidecar is not installed"
-    if importlib.util.find_spec("stateward_sidecar.__main__") is None:
-        return "stateward_sidecar cannot be run"
-    return ""
+    is_there = importlib.util.find_spec("stateward_sidecar") and importlib.util.find_spec("stateward_sidecar.__main__")
+    return "" if is_there else "the package stateward_sidecar is not installed"
 
 
 def _wait_for_line(stream: IO[str] | None, start: str, timeout_s: float) -> bool:

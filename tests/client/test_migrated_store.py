@@ -168,10 +168,10 @@ def test_threads_that_move_in_the_list_are_found(client, agent, monkeypatch):
         return page
 
     monkeypatch.setattr("stateward._operations.migration_run.PAGE_SIZE", 2)
-    monkeypatch.setattr("stateward._operations.migration_run.read_threads", moving)
+    monkeypatch.setattr("stateward._operations.listing.read_threads", moving)
     report = run(chain(3), client)
     assert report.ok
-    assert len(lists) == 3, "one that misses two threads, one that finds them, one that finds nothing new"
+    assert len(lists) <= 6, "the reading ends soon after nothing moves any more"
     found = {each.name: agent.thread(each.name).checkpoint().schema_version for each in agent.threads()}
     assert found == dict.fromkeys(("new", "t0", "t1", "t2", "t3"), 3)
 

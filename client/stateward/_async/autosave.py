@@ -167,8 +167,6 @@ class AsyncAutosave:
             self._sigterm.hand_over()
         return checkpoint
 
-    # -- the timer ----------------------------------------------------------------------------------------------------
-
     def _start_timer(self) -> None:
         if self._timer is None and self._is_open:
             self._timer = Background("stateward-autosave", self._tick)

@@ -10,7 +10,6 @@ from typing import Literal, Self, Unpack, overload
 from stateward._async.archive import AsyncArchive
 from stateward._async.boards import AsyncBoard
 from stateward._async.leases import AsyncHeldLease
-from stateward._async.streams import AsyncSignalStream
 from stateward._async.thread import AsyncTakenThread, AsyncThread
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
@@ -255,8 +254,7 @@ class AsyncClient:
         `info.question` and `info.wait_id` say what a thread waits for, and `info.pending_signals` counts the signals
         that its agent has not acknowledged.
         """
-        pages = ThreadList(threads.list_threads(self.namespace, status=Status.WAITING, labels=labels))
-        return self._session.read_list(ThreadList.next_page, pages)
+        return self.threads(status=Status.WAITING, labels=labels)
 
     def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> AsyncStream[Wake]:
         """Streams the threads whose agents have signals to handle: first the present ones, then each to which a signal
@@ -351,3 +349,21 @@ class AsyncClient:
         machine can be removed; otherwise call again. `undo` ends the drain, as a restart does.
         """
         return await self._session.run(threads.drain(grace, undo))
+
+
+class AsyncSignalStream(AsyncStream[Wake]):
+    """Streams the threads that have signals already, then each thread to which a signal comes."""
+
+    def __init__(self, session: AsyncSession, reader: SignalReader) -> None:
+        super().__init__(session, session.reading(reader))
+        self._run = session.run
+        self._reader = reader
+        self._has_listed = False
+
+    async def _pump(self) -> bool:
+        goes_on = await super()._pump()
+        if goes_on and not self._has_listed:
+            waiting = await self._run(self._reader.waiting())
+            self._reading.ready.extendleft(reversed(waiting))
+            self._has_listed = True
+        return goes_on

@@ -14,7 +14,7 @@ from stateward._async.leases import AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog
 from stateward._async.writer import AsyncWriter
 from stateward._io.aio.background import Lock
-from stateward._io.aio.session import AsyncSession
+from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.aio.tools import Decorator, Tool, tools_of
 from stateward._operations import (
@@ -180,8 +180,8 @@ class AsyncThread:
 
     async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
-        request = uploads.read_request(self._ref, uploads.digest_of(blob), offset, length)
-        return await self._run(uploads.read_blob(request))
+        data: bytes = await AsyncThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
+        return data
 
     def branch(self, name: str, at: int | None = None) -> AsyncThread:
         """Returns a handle on another branch.

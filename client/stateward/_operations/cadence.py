@@ -71,8 +71,6 @@ class Cadence:
         if ref.ephemeral:  # a save does this, too, but changes are collected before the first save
             state.keep_out(ref.ephemeral)
 
-    # -- on the agent's thread, with a whole state --------------------------------------------------------------------
-
     def step(self, options: SaveOptions) -> Saved:
         """Ends a step: saves now, or marks the state as whole. Raises a permanent error of a save in the background.
 
@@ -109,8 +107,6 @@ class Cadence:
             is_whole = False
         if is_whole:
             yield from self.finish(status)
-
-    # -- in the background, with a whole state ------------------------------------------------------------------------
 
     def wait_s(self) -> float:
         """Returns the seconds until the next save in the background is due."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
+from stateward._operations.listing import read_all
 from stateward._operations.migrating import migrate
 from stateward._operations.steps import Migrating, Operation, ThreadRef, at_once
-from stateward._operations.threads import get_thread, list_threads, read_threads
+from stateward._operations.threads import get_thread, list_threads
 from stateward.errors import (
     PermissionDenied,
     StatewardError,
@@ -25,8 +25,7 @@ PAGE_SIZE = 1000
 PROJECTIONS = "projections/"
 """Prefix of the branches on which `replay` stores its values; they have no schema of the application."""
 PASSES_MAX = 100
-"""Each pass finds the threads that were created or changed during the pass before. The limit ends a run that never
-catches up."""
+"""Each pass finds the threads that were created during the pass before. The limit ends a run that never catches up."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +89,10 @@ def run(
 def _migrate_all(
     migrations: Migrating, namespace: str, open_ref: OpenRef, report: Report, on_progress: Progress
 ) -> Operation[None]:
-    """Migrates every thread once. The list is sorted by the last change, so a thread that changes during the reading
-    moves away from the later pages. So the list is read again, from the newest change on, until nothing is new."""
+    """Migrates every thread once. Agents may create threads meanwhile, so the list is read until nothing is new."""
     seen: set[str] = set()
-    since: datetime | None = None
     for _ in range(PASSES_MAX):
-        request = list_threads(namespace, updated_after=since, page_size=PAGE_SIZE)
-        found = first = yield from read_threads(request)
-        while request.page_token:
-            found = found + (yield from read_threads(request))
-        since = max((info.update_time for info in first), default=since)
+        found = yield from read_all(list_threads(namespace, page_size=PAGE_SIZE))
         new = [info for info in found if info.name not in seen]
         if not new:
             return

@@ -48,21 +48,11 @@ class Fold:
         return not self.version or (page.rewritten_version <= self.version and self.index <= page.end_index)
 
 
-@dataclass
-class Kept:
-    """The stored fold (None = none of this log), and the SHA-256 of its place (empty = nothing is stored)."""
-
-    fold: Fold | None
-    digest: bytes
-
-
 def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection: str | None) -> Operation[Any]:
     """Folds the events of a log and returns the value. Stores nothing if `projection` is None."""
     store = ThreadRef(ref.namespace, ref.thread, f"projections/{ref.branch}", blobs=ref.blobs)
-    kept = Kept(None, b"")
-    if projection is not None:
-        kept = yield from _read(store, log, projection)
-    before = kept.fold if kept.fold is not None else Fold(copy.deepcopy(initial))
+    kept, digest = (None, b"") if projection is None else (yield from _read(store, log, projection))
+    before = kept or Fold(copy.deepcopy(initial))
     known = before.index
     try:
         fold = yield from _fold(ref, log, reducer, initial, before)
@@ -70,7 +60,7 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
         return copy.deepcopy(initial)
     if projection is not None and (fold is not before or fold.index != known):
         with suppress(EditConflict, OwnershipLost, Exhausted, NotFound, Unavailable, DeadlineExceeded):
-            yield from limited(_keep(store, log, projection, fold, kept.digest), lambda: KEEP_S)
+            yield from limited(_keep(store, log, projection, fold, digest), lambda: KEEP_S)
     return fold.value
 
 
@@ -98,16 +88,17 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
             return fold
 
 
-def _read(store: ThreadRef, log: str, name: str) -> Operation[Kept]:
+def _read(store: ThreadRef, log: str, name: str) -> Operation[tuple[Fold | None, bytes]]:
+    """Returns the stored fold (None = none of this log), and the SHA-256 of its place (empty = nothing is stored)."""
     value, place = f"projections/{name}", f"places/{name}"
     state = yield from hydrate(store, slots=[value, place])
     if place not in state.slots:
-        return Kept(None, b"")
+        return None, b""
     digest = sha256(state.slots.raw(place).data).digest()
     found = state.slots[place]
     if value not in state.slots or found["log"] != log:
-        return Kept(None, digest)
-    return Kept(Fold(state.slots[value], found["index"], found["version"]), digest)
+        return None, digest
+    return Fold(state.slots[value], found["index"], found["version"]), digest
 
 
 def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:

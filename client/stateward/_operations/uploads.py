@@ -71,12 +71,6 @@ def fetch_blobs(ref: ThreadRef, state: State) -> Operation[State]:
     return state
 
 
-def read_blob(request: blobs.ReadBlobRequest) -> Operation[bytes]:
-    """Reads the bytes of a range."""
-    data: bytes = yield Download("ReadBlob", request)
-    return data
-
-
 def read_request(ref: ThreadRef, digest: bytes, offset: int = 0, length: int | None = None) -> blobs.ReadBlobRequest:
     """Builds the request for a range of a blob."""
     return ref.about(blobs.ReadBlobRequest, blob=state_pb2.BlobRef(sha256=digest), offset=offset, length=length)

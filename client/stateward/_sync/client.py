@@ -23,7 +23,6 @@ from stateward._operations.streams import WatchReader, verify
 from stateward._sync.archive import Archive
 from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
-from stateward._sync.streams import SignalStream
 from stateward._sync.thread import TakenThread, Thread
 from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
@@ -256,8 +255,7 @@ class Client:
         `info.question` and `info.wait_id` say what a thread waits for, and `info.pending_signals` counts the signals
         that its agent has not acknowledged.
         """
-        pages = ThreadList(threads.list_threads(self.namespace, status=Status.WAITING, labels=labels))
-        return self._session.read_list(ThreadList.next_page, pages)
+        return self.threads(status=Status.WAITING, labels=labels)
 
     def watch_signals(self, *, labels: Mapping[str, str] | None = None) -> Stream[Wake]:
         """Streams the threads whose agents have signals to handle: first the present ones, then each to which a signal
@@ -352,3 +350,21 @@ class Client:
         machine can be removed; otherwise call again. `undo` ends the drain, as a restart does.
         """
         return self._session.run(threads.drain(grace, undo))
+
+
+class SignalStream(Stream[Wake]):
+    """Streams the threads that have signals already, then each thread to which a signal comes."""
+
+    def __init__(self, session: Session, reader: SignalReader) -> None:
+        super().__init__(session, session.reading(reader))
+        self._run = session.run
+        self._reader = reader
+        self._has_listed = False
+
+    def _pump(self) -> bool:
+        goes_on = super()._pump()
+        if goes_on and not self._has_listed:
+            waiting = self._run(self._reader.waiting())
+            self._reading.ready.extendleft(reversed(waiting))
+            self._has_listed = True
+        return goes_on

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from stateward import values
 from stateward._io.blocking.background import Lock
-from stateward._io.blocking.session import Session
+from stateward._io.blocking.session import Session, ThreadBlobs
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
 from stateward._operations import (
@@ -179,8 +179,8 @@ class Thread:
 
     def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
-        request = uploads.read_request(self._ref, uploads.digest_of(blob), offset, length)
-        return self._run(uploads.read_blob(request))
+        data: bytes = ThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
+        return data
 
     def branch(self, name: str, at: int | None = None) -> Thread:
         """Returns a handle on another branch.

@@ -214,7 +214,7 @@ def test_areas_are_named_with_care(board: Any, client: Any, name: str) -> None:
         _ = client.board(name).private
     with pytest.raises(ValueError, match='must not contain "/"'):
         _ = client.board(name, agent="a/b").private
-    with pytest.raises(ValueError, match="name slots or logs"):
+    with pytest.raises(ValueError, match="names of slots or logs"):
         board.private.watch()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from stateward._io.aio.background import IS_ASYNC, awaited, running_loop
 from stateward._io.aio.connection import Connection
@@ -36,13 +36,6 @@ from stateward.blobs import BlobPolicy
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
-    """Where a connection can be used. A gRPC channel belongs to one process, and with asyncio to one event loop."""
-
-    pid: int
-    loop: Any = None
-
-
 class AsyncSession:
     """How the parts of an asyncio client reach the daemon."""
 
@@ -65,7 +58,8 @@ class AsyncSession:
         self._ephemeral = tuple(ephemeral)
         self._closed = False
         self._lock, self._lock_pid = threading.Lock(), os.getpid()
-        self._connections: dict[Place, Connection] = {}
+        self._connections: dict[tuple[int, Any], Connection] = {}
+        """By process and event loop: a gRPC channel belongs to one process, and with asyncio to one event loop."""
 
     @property
     def namespace(self) -> str:
@@ -98,7 +92,9 @@ class AsyncSession:
                 raise RuntimeError("this client is closed")
             # Connections of closed event loops go. Those of a parent process stay: a forked child never closes them.
             self._connections = {
-                place: each for place, each in self._connections.items() if each.is_open or place.pid != os.getpid()
+                (pid, loop): each
+                for (pid, loop), each in self._connections.items()
+                if each.is_open or pid != os.getpid()
             }
             if self._place() not in self._connections:
                 self._connections[self._place()] = Connection(self.settings)
@@ -166,12 +162,12 @@ class AsyncSession:
         """Ends the open streams and the connections. Closing again does nothing."""
         self._closed = True
         with self._lock:
-            ours = [self._connections.pop(place) for place in list(self._connections) if place.pid == os.getpid()]
+            ours = [self._connections.pop(place) for place in list(self._connections) if place[0] == os.getpid()]
         for connection in ours:
             await connection.close()
 
-    def _place(self) -> Place:
-        return Place(os.getpid(), running_loop())
+    def _place(self) -> tuple[int, Any]:
+        return os.getpid(), running_loop()
 
 
 class AsyncThreadBlobs:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+from typing import Any, TypeVar
 
 IS_ASYNC = False
 T = TypeVar("T")
@@ -55,7 +52,7 @@ class Background:
         self._thread.join()
 
 
-def running_loop() -> AbstractEventLoop | None:
+def running_loop() -> Any:
     """Returns None: a blocking client has no event loop."""
     return None
 
