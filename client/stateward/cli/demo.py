@@ -87,7 +87,7 @@ class Story:
         self._say_ready(stage.start_daemon())
         self._live(self._moment(3), is_archived=True, spares_daemon=True)
         stale = stage.freeze()
-        say("  the machine hangs: the agent dies, the daemon does not answer any more", style="bold red")
+        say("  the machine hangs: the agent dies, the daemon no longer answers", style="bold red")
         first = stage.daemon
         self._scene("A second machine, with an empty disk, takes over from object storage")
         second = stage.add_machine("second")

@@ -107,7 +107,7 @@ def export(
                "--min-metric": min_metric, "--max-metric": max_metric}  # fmt: skip
     if trajectories:
         if versions or messages_only or all_threads:
-            hint = "it goes without --versions, --messages-only and --all"
+            hint = "it cannot be combined with --versions, --messages-only or --all"
             raise typer.BadParameter(hint, param_hint="--trajectories")
         if names and any(each is not None for option, each in chooses.items() if option != "--outcome"):
             raise typer.BadParameter("give either names or filters", param_hint="THREAD")
@@ -127,11 +127,11 @@ def export(
             export_trajectories(client, names or (), filters, metrics, agent, outcome, output)
         return
     if given := [option for option, each in chooses.items() if each is not None]:
-        raise typer.BadParameter("it goes with --trajectories", param_hint=given[0])
+        raise typer.BadParameter("it needs --trajectories", param_hint=given[0])
     if sum([bool(names), all_threads, prefix is not None]) != 1:
         raise typer.BadParameter("give names, or --all, or --prefix TEXT", param_hint="THREAD")
     if versions and messages_only:
-        raise typer.BadParameter("it goes without --messages-only", param_hint="--versions")
+        raise typer.BadParameter("it cannot be combined with --messages-only", param_hint="--versions")
     with connect(context, target, namespace) as client:
         client.server_info()
         chosen = _choose(client, names or [], prefix or "")

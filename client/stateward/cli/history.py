@@ -35,8 +35,8 @@ COLUMNS = (
     "TAGS",
     "LABELS",
 )
-# Without anything in them they only take room; "" is the drawing, BRANCH is left out where there is one only, ARCHIVED
-# where there is no archive.
+# Columns that are left out if they are empty: "" is the drawing, BRANCH needs more than one branch, and ARCHIVED an
+# archive.
 OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS")
 
 

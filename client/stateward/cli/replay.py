@@ -118,7 +118,7 @@ class _Walk:
     def show(self, at: int) -> None:
         """Prints a step."""
         checkpoint = self._steps[at]
-        # Against what it was made from; against the step before where that was pruned.
+        # Compared with its parent version; if that was pruned, with the step before.
         old = self._state(self._steps[at - 1].version) if at else self._parent(checkpoint)
         new = self._state(checkpoint.version)
         _print_head(checkpoint)

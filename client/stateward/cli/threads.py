@@ -86,7 +86,7 @@ def threads(
       stateward threads --label model=gpt-4o --prefix tau-bench/ --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if step is not None and (min_step is not None or max_step is not None):
-        raise typer.BadParameter("it goes without --min-step and --max-step", param_hint="--step")
+        raise typer.BadParameter("it cannot be combined with --min-step or --max-step", param_hint="--step")
     filters: ThreadFilters = {
         "statuses": [each.value for each in status or ()],
         "labels": read_labels(label or ()),

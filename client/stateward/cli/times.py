@@ -26,7 +26,7 @@ def read_length(text: str, option: str, *, zero_allowed: bool = False) -> timede
 
 
 def read_time(text: str | None, option: str) -> datetime | None:
-    """A time: so long ago (7d), or a date or time as ISO 8601 writes it, local where it names no zone."""
+    """A time: how long ago (7d), or an ISO 8601 date or time, which is local if it names no zone."""
     if text is None:
         return None
     try:

@@ -50,7 +50,7 @@ def verify(
         archive_verify.verify(context, thread, read_data, as_json, target, namespace)
         return
     if read_data is not None:
-        raise typer.BadParameter("it goes with --archive; this disk is always read whole", param_hint="--read-data")
+        raise typer.BadParameter("it needs --archive; this disk is always read completely", param_hint="--read-data")
     findings: list[Finding] = []
     records = threads = 0
     with connect(context, target, namespace, fallback=EVERY_NAMESPACE if thread is None else "default") as client:
