@@ -390,3 +390,11 @@ def test_holders_of_a_lock_never_overlap(daemon: Daemon, tmp_path: Path, name: s
         assert child.returncode == 0, said
     assert not failures
     assert file.read_text().split()[0] == "28"
+
+
+def test_a_writer_takes_a_state(thread: Any) -> None:
+    """What is no State is refused by name, and the writer works on."""
+    with thread.writer() as writer:
+        with pytest.raises(TypeError, match="a save takes the State"):
+            writer.send(None)
+        assert writer.save(thread.hydrate()).version == 1

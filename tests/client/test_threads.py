@@ -97,3 +97,12 @@ def test_server(client, line):
     assert client.stats().threads >= 1
     assert line.wait_durable(1, "committed").durability == 1
     assert list(client.verify())[-1].done
+
+
+def test_arguments_of_a_wrong_type_are_named(line):
+    """A save of anything but a State, and a version that is no number, say what they take instead."""
+    with pytest.raises(TypeError, match=r"a save takes the State that hydrate returned, not \{'a': 1\}"):
+        line.save({"a": 1})
+    with pytest.raises(TypeError, match="version takes a whole number, not '2'"):
+        line.hydrate(version="2")
+    assert line.hydrate().version == 3

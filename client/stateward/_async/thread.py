@@ -180,8 +180,7 @@ class AsyncThread:
 
     async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
-        data: bytes = await AsyncThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
-        return data
+        return await AsyncThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
 
     def branch(self, name: str, at: int | None = None) -> AsyncThread:
         """Returns a handle on another branch.

@@ -88,6 +88,8 @@ class PreparedSave:
     options: SaveOptions
 
     def __post_init__(self) -> None:
+        if not isinstance(self.state, State):
+            raise TypeError(f"a save takes the State that hydrate returned, not {self.state!r:.100}")
         object.__setattr__(self, "options", repeatable(self.options))
 
 

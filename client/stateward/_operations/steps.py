@@ -13,7 +13,8 @@ import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from types import NoneType
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
@@ -242,6 +243,8 @@ def version_ref(
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) > 1:
         raise TypeError(f"give only one of {', '.join(given)}")
+    if not isinstance(version, (SupportsIndex, NoneType)):
+        raise TypeError(f"version takes a whole number, not {version!r}")
     return checkpoint_pb2.VersionRef(**given) if given else None  # type: ignore[arg-type]
 
 

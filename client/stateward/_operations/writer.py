@@ -156,6 +156,7 @@ class Writing:
         return (yield from self._send(state, options, is_early=True))
 
     def _send(self, state: State, options: SaveOptions, *, is_early: bool) -> Steps:
+        prepared = PreparedSave(self.ref, state, {**options, "lease": self})
         if state.saving:
             raise RuntimeError("this state is being saved already; wait for that save")
         self.check()
@@ -169,7 +170,7 @@ class Writing:
             most = FRAMES_MAX // 2  # reading many answers in a row is cheaper than reading one before each frame
             yield from self._until(lambda: len(self._unanswered) <= most and self._unanswered_bytes <= BYTES_MAX // 2)
             self.check()
-        request, unsaved = yield from self._prepare(PreparedSave(self.ref, state, {**options, "lease": self}))
+        request, unsaved = yield from self._prepare(prepared)
         self._number += 1
         frame = Frame(self._number, request, state, request.ByteSize())
         if is_early:

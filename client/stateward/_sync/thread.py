@@ -179,8 +179,7 @@ class Thread:
 
     def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
-        data: bytes = ThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
-        return data
+        return ThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
 
     def branch(self, name: str, at: int | None = None) -> Thread:
         """Returns a handle on another branch.
