@@ -59,7 +59,7 @@ from stateward_sidecar.settings import Settings, version
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions

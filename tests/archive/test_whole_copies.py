@@ -10,7 +10,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.thread_service_pb2 import SetTagRequest
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store import requests
 from stateward_sidecar.store.verify import Verifier
 

@@ -29,7 +29,8 @@ from stateward_sidecar.errors import DiskFull, ShuttingDown
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.storage.writer import Writer
 
 T = TypeVar("T")
 

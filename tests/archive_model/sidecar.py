@@ -70,7 +70,7 @@ from stateward_sidecar.service.checkpoints import CheckpointService
 from stateward_sidecar.service.effects import EffectService
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread import Thread, load_thread, rows

@@ -13,7 +13,7 @@ from tests.archive_model.test_archive_model import Rules
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT
 from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.thread import Thread, rows
 

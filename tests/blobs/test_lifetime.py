@@ -23,7 +23,7 @@ from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
 from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
 from stateward_sidecar.storage.blobfiles import BlobFiles
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite

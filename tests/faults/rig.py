@@ -32,7 +32,7 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
 from stateward_sidecar.errors import KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.signals import list_signals

@@ -123,7 +123,7 @@ def test_old_data_cannot_be_read_once_the_key_is_gone(made: Made, judge: Judge) 
         with store.context.engine.read() as txn:
             thread = store.threads.get(txn, SPACE, "alpha")
         from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-        from stateward_sidecar.storage.writer import Write
+        from stateward_sidecar.storage.queue import Write
 
         delete = store.deleter.delete(DeleteThreadRequest(namespace=SPACE, thread="alpha"))
         store.context.writer.submit(Write(run=delete, frees_space=True), wait=True).wait()

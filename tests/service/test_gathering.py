@@ -14,7 +14,8 @@ import pytest
 from stateward_sidecar.errors import InvalidField, ShuttingDown
 from stateward_sidecar.service.gather import PATIENCE_S, Gather
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.storage.writer import Batch, Write, Writer
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.storage.writer import Writer
 
 WAIT_S = 10.0
 

@@ -11,7 +11,7 @@ from tests.service.wire import text
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 
 CALLS = 64
 # How long one commit takes, in which the calls of a busy machine arrive.

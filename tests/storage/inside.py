@@ -14,7 +14,8 @@ from stateward.v1.admin_service_pb2 import Finding, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions

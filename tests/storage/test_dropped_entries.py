@@ -13,7 +13,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest, WatchRequest
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import VersionMismatch, VersionPruned
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions

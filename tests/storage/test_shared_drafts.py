@@ -18,7 +18,7 @@ from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import SetTagRequest
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store import journal
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store

@@ -15,7 +15,7 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.replay import read_version, state_at
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows

@@ -16,8 +16,10 @@ import pytest
 from tests.storage.inside import WAIT_S, apply_together
 
 from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, OutcomeUnknown, QueueFull, ShuttingDown
+from stateward_sidecar.storage import queue as queue_module
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.storage.writer import QUEUE_WRITES_MAX, Batch, Write, Writer
+from stateward_sidecar.storage.queue import JOIN_BYTES_MAX, QUEUE_WRITES_MAX, Batch, Write
+from stateward_sidecar.storage.writer import Writer
 
 
 class Rig:
@@ -132,6 +134,47 @@ def applied(rig: Rig, run: Callable[[lmdb.Transaction, Batch], Any]) -> Write:
     write = Write(run=run)
     apply_together(rig.writer, [write])
     return write
+
+
+def test_a_small_background_write_is_committed_with_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a queue or of a caller's own batch; never with a write that must be alone, and never if it is large."""
+    monkeypatch.setattr(queue_module, "JOIN_S", WAIT_S)
+    rig.writer.start()
+    waiting = rig.put(b"1", background=True)
+    assert applied(rig, lambda txn, batch: txn.put(b"2", b"x")).wait()
+    assert waiting.wait()
+    assert rig.writer.commits == 1
+    waiting = rig.put(b"3", background=True)
+    assert rig.put(b"4", is_alone=True).wait()
+    assert waiting.result is None
+    assert rig.put(b"5").wait()
+    assert waiting.wait()
+    assert rig.writer.commits == 3
+    waiting = rig.put(b"6", background=True)
+    large = rig.put(b"7", background=True, size_bytes=JOIN_BYTES_MAX + 1)
+    assert rig.put(b"8").wait()
+    assert waiting.wait()
+    assert large.wait()
+    assert rig.writer.commits == 5
+
+
+def test_a_background_write_does_not_wait_for_long(rig: Rig) -> None:
+    """Without other writes it is committed by itself, also at the end; one that fails takes nobody with it."""
+    rig.writer.start()
+    assert rig.put(b"1", background=True).wait()
+
+    def fail(txn: lmdb.Transaction, batch: Batch) -> None:
+        txn.put(b"half", b"x")
+        raise InvalidField("f", "is wrong")
+
+    failing = rig.write(fail, background=True)
+    assert rig.put(b"2").wait()
+    with pytest.raises(InvalidField):
+        failing.wait()
+    last = rig.put(b"3", background=True)
+    rig.writer.stop()
+    assert last.wait()
+    assert rig.stored() == [b"1", b"2", b"3"]
 
 
 def test_nothing_goes_before_what_was_taken(rig: Rig) -> None:

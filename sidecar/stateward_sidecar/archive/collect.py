@@ -35,7 +35,7 @@ from stateward_sidecar.archive.places import FORMAT_KEY, HEAD, THREAD_KEYS, Plac
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, StatewardError
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.telemetry import log
 

@@ -25,7 +25,7 @@ from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner, ThreadNotFound
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread

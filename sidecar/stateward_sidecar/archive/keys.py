@@ -27,7 +27,7 @@ from stateward_sidecar.bucket.errors import ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, StartError
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import UID_BYTES
 from stateward_sidecar.telemetry import log

@@ -19,7 +19,7 @@ from stateward_sidecar.archive.desk import Desk, Hold, row_of_hold
 from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread import write_archive_row
 from stateward_sidecar.telemetry import AGAIN_S, failures, guarded, log, log_damage
 

@@ -16,7 +16,7 @@ from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.install import CopyGone, is_entry
 from stateward_sidecar.store.lines import fenced
 from stateward_sidecar.store.thread import Thread, write_archive_row

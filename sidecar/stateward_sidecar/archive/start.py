@@ -22,7 +22,7 @@ from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import DATA_FILE
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 from stateward_sidecar.telemetry import log

@@ -17,10 +17,12 @@ STATUS_HASH_BYTES = 8
 class NameKey:
     """Hashes the names of one namespace."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_key", "_statuses")
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        # Every thread that is saved in a new second needs two of these hashes.
+        self._statuses: dict[int, bytes] = {}
 
     def thread(self, name: str) -> bytes:
         """16 bytes for a thread's name."""
@@ -32,7 +34,10 @@ class NameKey:
 
     def status(self, status: int) -> bytes:
         """8 bytes for a status. They are enough because there are few statuses, and users do not choose them."""
-        return self._hash(b"status", b"%d" % status)[:STATUS_HASH_BYTES]
+        found = self._statuses.get(status)
+        if found is None:
+            found = self._statuses[status] = self._hash(b"status", b"%d" % status)[:STATUS_HASH_BYTES]
+        return found
 
     def namespace(self, name: str) -> bytes:
         """16 bytes for a namespace. Use it on the root's name key."""

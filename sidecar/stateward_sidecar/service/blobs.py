@@ -23,7 +23,7 @@ from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobwrite import BlobWrite
 from stateward_sidecar.store.thread import Thread
 

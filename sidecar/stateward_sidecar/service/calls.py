@@ -23,7 +23,7 @@ from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, ST
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.turns import Turns
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.store import WORKERS, Store
 
 T = TypeVar("T")

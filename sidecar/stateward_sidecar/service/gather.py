@@ -15,7 +15,8 @@ from collections.abc import Sized
 from contextlib import suppress
 
 from stateward_sidecar.errors import StatewardError
-from stateward_sidecar.storage.writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Write, Writer
+from stateward_sidecar.storage.queue import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Write
+from stateward_sidecar.storage.writer import Writer
 
 # How long a batch may grow while the loop has other work, which may bring more writes. Under such a load every call
 # waits longer than this anyway.

@@ -102,21 +102,28 @@ class Method:
         A client that sends its message slowly loses its place. If others need the memory of the unfinished message, the
         call is refused.
         """
-        loop = asyncio.get_running_loop()
+        task, is_refused = asyncio.current_task(), False
+        assert task is not None
+
+        def refuse() -> None:
+            nonlocal is_refused
+            is_refused = True
+            task.cancel()
+
+        slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, SLOW_SHARE * self.bytes_max, refuse)
         try:
-            async with asyncio.timeout(None) as limit:
-                size_bytes, refuse = SLOW_SHARE * self.bytes_max, lambda: limit.reschedule(loop.time())
-                slow = loop.call_later(RECEIVING_S, held.slow_down, size_bytes, refuse)
-                try:
-                    return await context.read()
-                finally:
-                    slow.cancel()
-                    held.arrive()
-        except TimeoutError:
+            return await context.read()
+        except asyncio.CancelledError:
+            # Written out, because ``asyncio.timeout`` would cost every call as much as its check.
+            if not is_refused or task.uncancel():
+                raise
             raise QueueFull(
                 f"the message took longer than {RECEIVING_S:g} s to arrive, and others need the memory; try again",
                 queued=0,
             ) from None
+        finally:
+            slow.cancel()
+            held.arrive()
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""

@@ -46,7 +46,7 @@ from stateward_sidecar.service.leases import Leasing
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.status import CODES
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log

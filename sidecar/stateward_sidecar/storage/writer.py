@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import lmdb
 
@@ -32,60 +30,16 @@ from stateward_sidecar.errors import (
     DeadlineExceeded,
     DiskFull,
     OutcomeUnknown,
-    QueueFull,
     ShuttingDown,
     StatewardError,
     no_room,
 )
 from stateward_sidecar.storage.changes import Changes
 from stateward_sidecar.storage.engine import Engine, is_disk_full
+from stateward_sidecar.storage.queue import Batch, Queue, Write
 
-QUEUE_WRITES_MAX = 4096
-QUEUE_BYTES_MAX = 256 << 20
-BATCH_WRITES_MAX = 256
-BATCH_BYTES_MAX = 16 << 20
 # The open transaction is ended this long after the last write.
 IDLE_S = 0.1
-
-
-class Batch:
-    """What the writes of one batch share. ``drafts`` holds what becomes visible with the commit, under keys that the
-    writes choose. A later write of the batch sees the drafts of the earlier ones."""
-
-    def __init__(self) -> None:
-        self.drafts: dict[Any, Any] = {}
-        self.before_commit: list[Callable[[], None]] = []
-        self.after_commit: list[Callable[[], None]] = []
-        self.after_abort: list[Callable[[], None]] = []
-
-
-@dataclass(slots=True, eq=False)
-class Write:
-    """One item of the queue."""
-
-    # Checks, then puts, then leaves its draft in the batch. Raises StatewardError. Must change nothing but ``txn``
-    # before the last statement that can fail.
-    run: Callable[[lmdb.Transaction, Batch], Any]
-    size_bytes: int = 0
-    deadline: float = float("inf")  # by time.monotonic()
-    frees_space: bool = False  # deletions continue when the disk is full
-    # Whether the write was answered before and needs no room: a retry is answered even if the disk is full.
-    is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
-    background: bool = False  # waits until no other write waits
-    is_alone: bool = False  # needs its own transaction, because it leaves drafts before a statement that may fail
-    cancelled: bool = False
-    result: Any = None
-    error: BaseException | None = None
-    on_done: Callable[[Write], None] | None = None
-    _done: threading.Event | None = field(default=None, repr=False)
-
-    def wait(self) -> Any:
-        """Waits, then returns the result or raises its error. For callers that are not on an event loop."""
-        assert self._done is not None
-        self._done.wait()
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 @dataclass(slots=True, eq=False)
@@ -109,9 +63,7 @@ class Writer:
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._condition = threading.Condition()
-        self._queue: deque[Write] = deque()
-        self._background: deque[Write] = deque()
-        self._queued_bytes = 0
+        self._queue = Queue()
         self._stopping = False
         self._failed: BaseException | None = None
         self.commits = 0
@@ -134,7 +86,7 @@ class Writer:
     @property
     def queued(self) -> int:
         """Writes that wait."""
-        return len(self._queue) + len(self._background)
+        return len(self._queue)
 
     def submit(self, write: Write, *, wait: bool = False) -> Write:
         """Queues a write. Raises QueueFull or ShuttingDown; then the write was not queued."""
@@ -143,23 +95,14 @@ class Writer:
         with self._condition:
             if self._failed is not None or self._stopping:
                 raise ShuttingDown("the daemon is stopping and accepts no more writes")
-            if (
-                not write.background
-                and not write.frees_space
-                and (len(self._queue) >= QUEUE_WRITES_MAX or self._queued_bytes + write.size_bytes > QUEUE_BYTES_MAX)
-            ):
-                raise QueueFull(
-                    f"{len(self._queue)} writes with {self._queued_bytes} bytes are waiting", queued=len(self._queue)
-                )
-            (self._background if write.background else self._queue).append(write)
-            self._queued_bytes += write.size_bytes
+            self._queue.add(write)
             self._condition.notify()
         return write
 
     @property
     def is_free(self) -> bool:
         """Whether no write runs or waits at this moment."""
-        return not self._is_busy and not self._queue and not self._stopping
+        return not self._is_busy and not self._queue.has_urgent and not self._stopping
 
     def call_when_free(self, call: Callable[[], None]) -> bool:
         """Calls ``call`` once, on any thread, as soon as no write runs or waits. Returns False if no more writes are
@@ -190,6 +133,7 @@ class Writer:
             if not self.is_free:
                 return False
             self._is_busy = True
+            writes = writes + self._queue.take_joining(writes)
         applied = self._run_all(writes)
         with self._condition:
             self._applied = applied
@@ -241,7 +185,7 @@ class Writer:
         """
         with self._condition:
             self._is_asleep = True
-            while self._is_asleep and self._on_free is None and not self.queued and not self._stopping:
+            while self._is_asleep and self._on_free is None and not self._queue and not self._stopping:
                 self._condition.wait()
             self._is_asleep = False
             return bool(self.queued) or not self._stopping
@@ -250,33 +194,29 @@ class Writer:
         """Returns what to commit next; None if no write has come for a while, or none will come any more."""
         with self._condition:
             is_idle = False
-            while self._applied is None and (self._is_busy or not self.queued):
-                if not self._is_busy and (is_idle or self._stopping):
+            while self._applied is None and (self._is_busy or not self._is_due):
+                if not self._is_busy and not self._queue and (is_idle or self._stopping):
                     self._is_busy = True
                     return None
-                is_idle = not self._condition.wait(None if self._is_busy else IDLE_S)
+                is_idle = not self._condition.wait(self._pause_s)
             applied, self._applied = self._applied, None
             if applied is not None:
                 return applied
             self._is_busy = True
-            writes = self._take()
+            writes = self._queue.take()
         return self._run_all(writes)
 
-    def _take(self) -> list[Write]:
-        batch: list[Write] = []
-        size = 0
-        source = self._queue or self._background
-        limit = BATCH_WRITES_MAX if source is self._queue else 1
-        while source and len(batch) < limit and (not batch or size + source[0].size_bytes <= BATCH_BYTES_MAX):
-            if source[0].is_alone and batch:
-                break
-            write = source.popleft()
-            size += write.size_bytes
-            batch.append(write)
-            if write.is_alone:
-                break
-        self._queued_bytes -= size
-        return batch
+    @property
+    def _is_due(self) -> bool:
+        """Whether the writer thread has something to run now."""
+        return self._queue.has_urgent or (bool(self._queue) and (self._stopping or not self._queue.pause_s))
+
+    @property
+    def _pause_s(self) -> float | None:
+        """How long the writer thread sleeps unless it is woken; None = until it is woken."""
+        if self._is_busy:
+            return None
+        return IDLE_S if self._queue.pause_s is None else self._queue.pause_s
 
     def _run_all(self, writes: list[Write]) -> _Applied:
         """Runs writes in the open transaction. An error of the batch as a whole is kept, and raised at its commit."""
@@ -376,9 +316,7 @@ class Writer:
     def _fail(self, batch: list[Write], error: BaseException) -> None:
         with self._condition:
             self._failed = error
-            waiting = [*batch, *self._queue, *self._background]
-            self._queue.clear()
-            self._background.clear()
+            waiting = [*batch, *self._queue.clear()]
         for write in waiting:
             write.error = OutcomeUnknown("the disk failed during a commit; whether the write is durable is unknown")
         self._finish(waiting)

@@ -26,7 +26,7 @@ from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.storage.blobfiles import guarded
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobread import BlobReader, elsewhere
 from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete

@@ -20,7 +20,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context

@@ -24,7 +24,7 @@ from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity

@@ -22,7 +22,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.journal import SECOND_US, label_keys

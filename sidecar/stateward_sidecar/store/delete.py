@@ -20,7 +20,7 @@ from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version

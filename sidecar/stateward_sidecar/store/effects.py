@@ -44,7 +44,7 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ClaimLost
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import (

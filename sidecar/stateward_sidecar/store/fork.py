@@ -29,7 +29,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.blobcopy import copy_blob, require_blobs

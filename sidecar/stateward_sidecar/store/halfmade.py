@@ -13,7 +13,7 @@ import lmdb
 
 from stateward_sidecar.errors import ShuttingDown
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import rows
 

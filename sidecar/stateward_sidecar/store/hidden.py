@@ -31,7 +31,7 @@ from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.branches import move_branch
 from stateward_sidecar.store.context import Context

@@ -19,7 +19,7 @@ from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context

@@ -21,7 +21,7 @@ from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.requests import request_key

@@ -16,7 +16,7 @@ from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import LeaseHeld, StatewardError
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options

@@ -14,7 +14,7 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import index_expiry
 from stateward_sidecar.store.thread import Draft

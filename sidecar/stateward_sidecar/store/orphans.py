@@ -14,7 +14,7 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second

@@ -24,7 +24,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.clear import Clearer

@@ -12,7 +12,7 @@ import lmdb
 
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobsweep import clear_leftovers
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter

@@ -27,7 +27,7 @@ from stateward_sidecar.errors import (
     StatewardError,
 )
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.branches import check_expectation, check_schema, move_branch

@@ -32,7 +32,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry

@@ -18,7 +18,7 @@ from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry

@@ -5,8 +5,8 @@ when the weight reaches the size of the last snapshot, and at least 16 KiB. So s
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
-sealed pieces, one in each transaction. The first piece is put last: without it the snapshot does not exist
-(``halfmade.py``).
+sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
+put last: without it the snapshot does not exist (``halfmade.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError, ThreadNotFound
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.halfmade import drop, mark, under_way

@@ -20,7 +20,8 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.storage.writer import Write, Writer
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache

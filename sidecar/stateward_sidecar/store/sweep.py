@@ -16,7 +16,7 @@ import lmdb
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.writer import Batch, Write
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter

@@ -14,7 +14,7 @@ from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner, ThreadNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
-from stateward_sidecar.storage.writer import Batch
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import (

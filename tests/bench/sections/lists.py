@@ -24,7 +24,7 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import CountThreadsRequest, ListThreadsRequest, ListThreadsResponse
 from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.storage.writer import Write
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions

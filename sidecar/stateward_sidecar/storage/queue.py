@@ -1,0 +1,145 @@
+"""Writes, and the line in which they wait for the writer.
+
+Small background writes wait a moment for a batch that they can join, so they need no commit of their own. Large ones,
+and those that no batch has taken in time, are committed alone when no other write waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import lmdb
+
+from stateward_sidecar.errors import QueueFull
+
+QUEUE_WRITES_MAX = 4096
+QUEUE_BYTES_MAX = 256 << 20
+BATCH_WRITES_MAX = 256
+BATCH_BYTES_MAX = 16 << 20
+# How long a background write waits for other writes whose commit it can join, and how large it may be for that.
+JOIN_S, JOIN_BYTES_MAX = 0.02, 128 << 10
+
+
+class Batch:
+    """What the writes of one batch share. ``drafts`` holds what becomes visible with the commit, under keys that the
+    writes choose. A later write of the batch sees the drafts of the earlier ones."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[Any, Any] = {}
+        self.before_commit: list[Callable[[], None]] = []
+        self.after_commit: list[Callable[[], None]] = []
+        self.after_abort: list[Callable[[], None]] = []
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One item of the queue."""
+
+    # Checks, then puts, then leaves its draft in the batch. Raises StatewardError. Must change nothing but ``txn``
+    # before the last statement that can fail.
+    run: Callable[[lmdb.Transaction, Batch], Any]
+    size_bytes: int = 0
+    deadline: float = float("inf")  # by time.monotonic()
+    frees_space: bool = False  # deletions continue when the disk is full
+    # Whether the write was answered before and needs no room: a retry is answered even if the disk is full.
+    is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
+    background: bool = False  # waits a moment for other writes, and is committed with them
+    is_alone: bool = False  # needs its own transaction, because it leaves drafts before a statement that may fail
+    cancelled: bool = False
+    result: Any = None
+    error: BaseException | None = None
+    on_done: Callable[[Write], None] | None = None
+    _done: threading.Event | None = field(default=None, repr=False)
+
+    def wait(self) -> Any:
+        """Waits, then returns the result or raises its error. For callers that are not on an event loop."""
+        assert self._done is not None
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Queue:
+    """The waiting writes. Whoever uses it holds the writer's lock."""
+
+    def __init__(self) -> None:
+        self._writes: deque[Write] = deque()
+        self._background: deque[Write] = deque()
+        self._size_bytes = 0
+        # By time.monotonic(): when the first background write is committed alone.
+        self._join_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._writes) + len(self._background)
+
+    @property
+    def has_urgent(self) -> bool:
+        """Whether a write waits that is not a background write."""
+        return bool(self._writes)
+
+    @property
+    def pause_s(self) -> float | None:
+        """How long the first background write still waits for others; 0 = no longer; None = there is none."""
+        if not self._background:
+            return None
+        is_large = self._background[0].size_bytes > JOIN_BYTES_MAX
+        return 0.0 if is_large else max(self._join_until - time.monotonic(), 0.0)
+
+    def add(self, write: Write) -> None:
+        """Adds a write at the end. Raises QueueFull."""
+        if write.background:
+            if not self._background:
+                self._join_until = time.monotonic() + JOIN_S
+            self._background.append(write)
+        else:
+            is_full = len(self._writes) >= QUEUE_WRITES_MAX or self._size_bytes + write.size_bytes > QUEUE_BYTES_MAX
+            if is_full and not write.frees_space:
+                raise QueueFull(
+                    f"{len(self._writes)} writes with {self._size_bytes} bytes are waiting", queued=len(self._writes)
+                )
+            self._writes.append(write)
+        self._size_bytes += write.size_bytes
+
+    def take(self) -> list[Write]:
+        """Takes the next batch. The queue is not empty."""
+        if not self._writes:
+            return [self._take(self._background)]
+        batch = [self._take(self._writes)]
+        size = batch[0].size_bytes
+        while self._writes and len(batch) < BATCH_WRITES_MAX:
+            write = self._writes[0]
+            size += write.size_bytes
+            if batch[0].is_alone or write.is_alone or size > BATCH_BYTES_MAX:
+                break
+            batch.append(self._take(self._writes))
+        return batch + self.take_joining(batch)
+
+    def take_joining(self, batch: list[Write]) -> list[Write]:
+        """Takes the background writes that can be committed with a batch."""
+        joining: list[Write] = []
+        size = 0
+        while self._background and not batch[0].is_alone and not self._background[0].is_alone:
+            size += self._background[0].size_bytes
+            if size > JOIN_BYTES_MAX:
+                break
+            joining.append(self._take(self._background))
+        return joining
+
+    def clear(self) -> list[Write]:
+        """Takes all."""
+        every = [*self._writes, *self._background]
+        self._writes.clear()
+        self._background.clear()
+        self._size_bytes = 0
+        return every
+
+    def _take(self, line: deque[Write]) -> Write:
+        write = line.popleft()
+        self._size_bytes -= write.size_bytes
+        return write
