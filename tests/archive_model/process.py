@@ -63,7 +63,7 @@ class DrivenWriter(Writer):
         fault = call.op.at_commit() if call is not None else None
         kind = fault.kind if fault is not None else ""
         self._before(fault)
-        self._enqueue(write)
+        self._queue.add(write)
         if self._is_committing:
             if wait:  # in the same transaction, or in the next one
                 self._turns.wait_until(lambda: write._done is not None and write._done.is_set())
@@ -90,12 +90,8 @@ class DrivenWriter(Writer):
     def tidy(self) -> None:
         """Commits what was put off, one after the other."""
         while self.put_off and not self._is_committing:
-            self._enqueue(self.put_off.pop(0))
+            self._queue.add(self.put_off.pop(0))
             self._commit_queue("")
-
-    def _enqueue(self, write: Write) -> None:
-        (self._background if write.background else self._queue).append(write)
-        self._queued_bytes += write.size_bytes
 
     def _commit_queue(self, kind: str) -> None:
         """What the writer's thread does: all that waits, in as few transactions as it may be."""
@@ -104,7 +100,7 @@ class DrivenWriter(Writer):
             if kind == GATHERS:
                 self._hold()
             while self.queued:
-                self._commit_batch(self._take(), kind)
+                self._commit_batch(self._queue.take(), kind)
                 kind = ""
         finally:
             self._is_committing = False

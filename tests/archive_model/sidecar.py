@@ -220,7 +220,6 @@ class Sidecar:
         writer = context.writer
         with writer._condition:
             writer._queue.clear()
-            writer._background.clear()
         writer.stop()
         self.store.workers.shutdown()
         context.keystore.close()
