@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -28,12 +29,16 @@ def test_a_fork_of_a_thread_that_is_being_deleted(whole: bool) -> None:
     """The copy is complete or was never made, and the error is THREAD_NOT_FOUND."""
     dice, outcomes = random.Random(3), set()
     with run_daemon(log_level="warning") as daemon, daemon.client() as client, ThreadPoolExecutor(1) as pool:
+        make(client, "undisturbed")
+        started = time.monotonic()
+        client.thread("undisturbed").fork("its copy", whole=whole)
+        took = time.monotonic() - started  # a busy machine needs longer
         for number in range(ROUNDS):
             source, copy = f"source-{number}", f"copy-{number}"
             make(client, source)
             forked = pool.submit(client.thread(source).fork, copy, whole=whole)
             with suppress(TimeoutError):
-                forked.result(timeout=dice.uniform(0, 0.05 if whole else 0.004))
+                forked.result(timeout=dice.uniform(0, 2 * took) if number else None)
             client.thread(source).delete()
             try:
                 made = forked.result(timeout=20)

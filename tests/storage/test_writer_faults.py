@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,38 +141,48 @@ def test_a_small_background_write_is_committed_with_others(rig: Rig, monkeypatch
     """Of a queue or of a caller's own batch; never with a write that must be alone, and never if it is large."""
     monkeypatch.setattr(queue_module, "JOIN_S", WAIT_S)
     rig.writer.start()
-    waiting = rig.put(b"1", background=True)
+    waiting = rig.put(b"1", background=True, has_time=True)
     assert applied(rig, lambda txn, batch: txn.put(b"2", b"x")).wait()
     assert waiting.wait()
     assert rig.writer.commits == 1
-    waiting = rig.put(b"3", background=True)
+    waiting = rig.put(b"3", background=True, has_time=True)
     assert rig.put(b"4", is_alone=True).wait()
     assert waiting.result is None
     assert rig.put(b"5").wait()
     assert waiting.wait()
     assert rig.writer.commits == 3
-    waiting = rig.put(b"6", background=True)
-    large = rig.put(b"7", background=True, size_bytes=JOIN_BYTES_MAX + 1)
-    assert rig.put(b"8").wait()
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"has_time": True, "size_bytes": JOIN_BYTES_MAX + 1}], ids=["waited for", "large"]
+)
+def test_a_background_write_that_has_no_time_is_committed_at_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """Somebody waits for it, or no batch would take it. Those before it need not wait any longer."""
+    monkeypatch.setattr(queue_module, "JOIN_S", 10 * WAIT_S)
+    rig.writer.start()
+    waiting = rig.put(b"1", background=True, has_time=True)
+    started = time.monotonic()
+    assert rig.put(b"2", background=True, **fields).wait()
     assert waiting.wait()
-    assert large.wait()
-    assert rig.writer.commits == 5
+    assert time.monotonic() - started < WAIT_S
 
 
 def test_a_background_write_does_not_wait_for_long(rig: Rig) -> None:
     """Without other writes it is committed by itself, also at the end; one that fails takes nobody with it."""
     rig.writer.start()
-    assert rig.put(b"1", background=True).wait()
+    assert rig.put(b"1", background=True, has_time=True).wait()
 
     def fail(txn: lmdb.Transaction, batch: Batch) -> None:
         txn.put(b"half", b"x")
         raise InvalidField("f", "is wrong")
 
-    failing = rig.write(fail, background=True)
+    failing = rig.write(fail, background=True, has_time=True)
     assert rig.put(b"2").wait()
     with pytest.raises(InvalidField):
         failing.wait()
-    last = rig.put(b"3", background=True)
+    last = rig.put(b"3", background=True, has_time=True)
     rig.writer.stop()
     assert last.wait()
     assert rig.stored() == [b"1", b"2", b"3"]

@@ -1,7 +1,7 @@
 """Writes, and the line in which they wait for the writer.
 
-Small background writes wait a moment for a batch that they can join, so they need no commit of their own. Large ones,
-and those that no batch has taken in time, are committed alone when no other write waits.
+Background writes are committed alone when no other write waits. Small ones join a batch that is committed anyway. Those
+that nobody waits for (``has_time``) wait a moment for such a batch, so they need no commit of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
 BATCH_WRITES_MAX = 256
 BATCH_BYTES_MAX = 16 << 20
-# How long a background write waits for other writes whose commit it can join, and how large it may be for that.
+# How long a background write that has time waits for a batch, and how many bytes may join a batch.
 JOIN_S, JOIN_BYTES_MAX = 0.02, 128 << 10
 
 
@@ -48,7 +48,8 @@ class Write:
     frees_space: bool = False  # deletions continue when the disk is full
     # Whether the write was answered before and needs no room: a retry is answered even if the disk is full.
     is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
-    background: bool = False  # waits a moment for other writes, and is committed with them
+    background: bool = False  # other writes are committed first
+    has_time: bool = False  # a background write that waits a moment for a batch which it can join
     is_alone: bool = False  # needs its own transaction, because it leaves drafts before a statement that may fail
     cancelled: bool = False
     result: Any = None
@@ -72,8 +73,8 @@ class Queue:
         self._writes: deque[Write] = deque()
         self._background: deque[Write] = deque()
         self._size_bytes = 0
-        # By time.monotonic(): when the first background write is committed alone.
-        self._join_until = 0.0
+        # By time.monotonic(): when the background writes are committed alone.
+        self._alone_from = 0.0
 
     def __len__(self) -> int:
         return len(self._writes) + len(self._background)
@@ -85,17 +86,16 @@ class Queue:
 
     @property
     def pause_s(self) -> float | None:
-        """How long the first background write still waits for others; 0 = no longer; None = there is none."""
-        if not self._background:
-            return None
-        is_large = self._background[0].size_bytes > JOIN_BYTES_MAX
-        return 0.0 if is_large else max(self._join_until - time.monotonic(), 0.0)
+        """How long the background writes still wait for a batch; 0 = no longer; None = there are none."""
+        return max(self._alone_from - time.monotonic(), 0.0) if self._background else None
 
     def add(self, write: Write) -> None:
         """Adds a write at the end. Raises QueueFull."""
         if write.background:
-            if not self._background:
-                self._join_until = time.monotonic() + JOIN_S
+            if not write.has_time or write.size_bytes > JOIN_BYTES_MAX:
+                self._alone_from = 0.0  # for those before it, too
+            elif not self._background:
+                self._alone_from = time.monotonic() + JOIN_S
             self._background.append(write)
         else:
             is_full = len(self._writes) >= QUEUE_WRITES_MAX or self._size_bytes + write.size_bytes > QUEUE_BYTES_MAX

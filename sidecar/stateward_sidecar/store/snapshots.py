@@ -120,8 +120,8 @@ class Snapshots:
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes, frees_space: bool) -> None:
         write = Write(
-            run=run, size_bytes=len(row) + 8192, background=not frees_space, is_alone=frees_space,
-            frees_space=frees_space,
+            run=run, size_bytes=len(row) + 8192, background=not frees_space, has_time=not frees_space,
+            is_alone=frees_space, frees_space=frees_space,
         )  # fmt: skip
         self._context.writer.submit(write, wait=True).wait()
 
