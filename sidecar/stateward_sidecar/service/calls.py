@@ -138,7 +138,13 @@ class Calls:
     ) -> T:
         """Queues a write and waits until it is committed. Raises the error of the write. No context: no deadline."""
         write, future = self.submit(
-            run, context, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, is_retry=is_retry
+            run,
+            context,
+            size_bytes=size_bytes,
+            frees_space=frees_space,
+            is_alone=is_alone,
+            is_retry=is_retry,
+            at_once=True,
         )
         self._turns.begin_commit()
         try:
