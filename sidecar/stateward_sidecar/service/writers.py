@@ -218,6 +218,7 @@ class WriterService:
         before, stream.before = stream.before, frame
         try:
             self._check_frame(item, stream)
+            _check_turn(before)
             request, place = item.save, stream.place
             request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
             named = await self._saving.check(request)
@@ -241,6 +242,7 @@ class WriterService:
     async def _take_slowly(self, frame: _Frame, item: WriterSave, stream: _Stream, before: _Frame | None) -> None:
         """Runs a frame that is large, not in memory, or may have to be fetched, after all earlier frames have ended."""
         await self._settle(stream)
+        _check_turn(before)  # a frame behind a refused one is told so, whoever owns the thread by now
         request, place = item.save, stream.place
         named = await self._saving.check(request)
 
@@ -266,16 +268,12 @@ class WriterService:
         # Read now, because a frame that is written again gets another write, which may come after this one.
         ahead = before.write if before is not None else None
 
-        def check_turn() -> None:
-            if before is not None and (before.error is not None or (ahead is not None and ahead.error is not None)):
-                raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
-
         def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
-            check_turn()
+            _check_turn(before, ahead)
             return save.run(txn, batch)
 
         def is_retry(txn: lmdb.Transaction, batch: Batch) -> bool:
-            check_turn()  # raises WriterAborted, also if there is no room for the frame
+            _check_turn(before, ahead)  # raises WriterAborted, also if there is no room for the frame
             return save.is_retry(txn, batch)
 
         frame.write, frame.future = self._calls.submit(
@@ -361,6 +359,15 @@ class WriterService:
             return await asyncio.shield(frame.future)
 
         return await self._calls.holding.write(place.namespace, place.thread, save_again, is_archived=frame.is_archived)
+
+
+def _check_turn(before: _Frame | None, ahead: Write | None = None) -> None:
+    """Raises WriterAborted if the frame before was refused, in the given write or else in its newest one."""
+    if before is None:
+        return
+    ahead = ahead or before.write
+    if before.error is not None or (ahead is not None and ahead.error is not None):
+        raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
 
 
 def _never(*_: object) -> NoReturn:
