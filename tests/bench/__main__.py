@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -41,6 +42,8 @@ SECTIONS: dict[str, Measure] = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs the chosen sections and prints their tables. Returns the exit code: 1 if a section failed."""
     options = read_arguments(arguments)
+    # Else each start of a daemon compiles both packages anew, which is not what its users wait for.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     began, payload = time.monotonic(), load_payload()
     with open_field(with_peers=not options.no_peers) as field:
         report = Report(machine_facts(field.work, field.versions()), payload.source, options.rounds, options.quick)

@@ -146,7 +146,7 @@ def _wait_until(ready: Callable[[], bool], log: Path) -> None:
     end = time.monotonic() + READY_TIMEOUT_S
     while not ready():
         if time.monotonic() > end:
-            raise RuntimeError(f"not ready after {READY_TIMEOUT_S:g} s: {log.read_text()[-2000:]}")
+            raise PeerAbsent(f"not ready after {READY_TIMEOUT_S:g} s: {' '.join(log.read_text().split())[-300:]}")
         time.sleep(0.02)
 
 

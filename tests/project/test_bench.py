@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.bench.field import Field
 from tests.bench.report import Section
 from tests.processes import running
 
@@ -97,7 +98,27 @@ def test_a_failed_section_is_named(
     found = json.loads((tmp_path / "b.json").read_text())
     assert found["failed"] == {"archive": "OSError: the server answered 500"}
     assert [section["name"] for section in found["sections"]] == ["memory", "archived"]
+    assert {aim["met"] for aim in found["aims"] if aim["aim"] == "idle memory"} <= {True, False}
+    assert ET.parse(tmp_path / "b.svg").getroot().tag.endswith("svg")
     assert "FAILED: section archive (OSError: the server answered 500)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("bench_without_servers")
+def test_daemons_keep_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server of the bench is told to compile its modules anew at each start."""
+    from tests.bench import __main__ as bench
+
+    told = set[bool]()
+
+    def measure(field: Field, *_: object) -> Iterator[Section]:
+        for pid in (field.daemon.pid, field.echo.pid):
+            told.add(b"PYTHONDONTWRITEBYTECODE" in Path(f"/proc/{pid}/environ").read_bytes())
+        yield Section("memory", "nothing")
+
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setitem(bench.SECTIONS, "memory", measure)
+    assert bench.main(["--quick", "--no-peers", "--section", "memory"]) == 0
+    assert told == {False}
 
 
 def test_nothing_recorded_is_told(capsys: pytest.CaptureFixture[str]) -> None:
