@@ -22,7 +22,20 @@ from tests.bench import aims, picture
 from tests.bench.field import Field, open_field
 from tests.bench.payload import Payload, load_payload
 from tests.bench.report import Report, Section, machine_facts, print_aims, print_section
-from tests.bench.sections import Effort, archive, flight, hydrate, lists, memory, save, start, steps, storage, writer
+from tests.bench.sections import (
+    Effort,
+    archive,
+    disk,
+    flight,
+    hydrate,
+    lists,
+    memory,
+    save,
+    start,
+    steps,
+    storage,
+    writer,
+)
 
 Measure = Callable[[Field, Payload, Effort], Iterator[Section]]
 SECTIONS: dict[str, Measure] = {
@@ -31,6 +44,7 @@ SECTIONS: dict[str, Measure] = {
     "hydrate": hydrate.measure,
     "steps": steps.measure,
     "bytes": storage.measure,
+    "disk": disk.measure,
     "start": start.measure,
     "list": lists.measure,
     "memory": memory.measure,

@@ -66,6 +66,18 @@ def load_payload(data: Path = DATA) -> Payload:
     return Payload("generated", [_generate(seed, steps) for seed, steps in enumerate((60, 120, 240, 400, 900, 2400))])
 
 
+def load_all_runs(data: Path = DATA) -> dict[str, list[list[bytes]]]:
+    """Every recorded run by the name of its file; nothing where there are none."""
+    found = dict[str, list[list[bytes]]]()
+    for file in sorted(data.glob("*.jsonl.gz")):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            recorded = [json.loads(line) for line in lines]
+        # One file holds whole states instead of messages.
+        if runs := [[encode(each) for each in run["messages"]] for run in recorded if "messages" in run]:
+            found[file.name.removesuffix(".jsonl.gz")] = runs
+    return found
+
+
 def encode(message: object) -> bytes:
     """Compact UTF-8 JSON, which is what the client stores."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

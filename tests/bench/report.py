@@ -129,6 +129,8 @@ def format_figure(name: str, value: float | None) -> str:
         return "-"
     if name.endswith("_ms"):
         return format_ms(value)
+    if name.endswith("_us"):
+        return f"{value:,.0f} µs"
     if name.endswith("_bytes"):
         return format_bytes(value)
     if name.endswith("_per_s"):
@@ -171,24 +173,25 @@ def print_section(section: Section) -> None:
 
 
 def _words(name: str) -> str:
-    for unit in ("_ms", "_bytes", "_s"):
+    for unit in ("_ms", "_us", "_bytes", "_s"):
         name = name.removesuffix(unit)
     return name.replace("x_", "x ").replace("_", " ")
 
 
 def print_aims(aims: list[Aim]) -> None:
     """The closing table."""
-    print(f"\n{'aims':52}{'limit':>15}{'figure':>15}")
+    width = max(len(aim.aim) for aim in aims)
+    print(f"\n{'aims':{width + 2}}{'limit':>15}{'figure':>15}")
     for aim in aims:
         limit = ("≥ " if aim.at_least else "≤ ") + _with_unit(aim.limit, aim.unit)
         figure = "not measured" if aim.figure is None else _with_unit(aim.figure, aim.unit)
         verdict = {None: "", True: "met", False: "SHORT"}[aim.met]
-        print(f"  {aim.aim:50}{limit:>15}{figure:>15}  {verdict}{'; ' + aim.note if aim.note else ''}")
+        print(f"  {aim.aim:{width}}{limit:>15}{figure:>15}  {verdict}{'; ' + aim.note if aim.note else ''}")
 
 
 def _with_unit(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value * 100:.0f} %"
-    if unit == "MB":
-        return f"{value:.0f} MB"
+    if unit in {"MB", "µs"}:
+        return f"{value:.0f} {unit}"
     return f"{value:.2f}{' ' + unit if unit else ''}"

@@ -111,7 +111,7 @@ def test_daemons_keep_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     told = set[bool]()
 
     def measure(field: Field, *_: object) -> Iterator[Section]:
-        for pid in (field.daemon.pid, field.echo.pid):
+        for pid in (field.daemon.pid, field.echo.pid):  # what a process was started with
             told.add(b"PYTHONDONTWRITEBYTECODE" in Path(f"/proc/{pid}/environ").read_bytes())
         yield Section("memory", "nothing")
 

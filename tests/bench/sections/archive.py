@@ -32,6 +32,7 @@ BUCKET = "bench"
 HEAD_BYTES = 16 << 10
 # The bucket here answers in two milliseconds; one across a data centre takes ten or more.
 AWAY_S = 0.01
+AWAY = f"10 KB, {AWAY_S * 1000:g} ms away"
 PARTS = ("archived", "committed", "shipped", "cold")
 BARE = "bare conditional PUT, as large as HEAD"
 ARCHIVED, WITH, WITHOUT = f"{STUB}, ARCHIVED", f"{STUB}, COMMITTED, with archive", f"{STUB}, COMMITTED, without"
@@ -48,7 +49,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
             host, port = url.removeprefix("http://").split(":")
             with longer_way((host, int(port)), AWAY_S) as (far_host, far_port):
                 far = s3_environment(f"http://{far_host}:{far_port}")
-                environments = {"10 KB": environment, "100 KB": environment, f"10 KB, {AWAY_S * 1000:g} ms away": far}
+                environments = {"10 KB": environment, "100 KB": environment, AWAY: far}
                 yield _measure_archived(field, payload, effort, environments)
             with _daemon(field, "committed", environment) as daemon:
                 yield _measure_committed(daemon, field.daemon, payload, effort)

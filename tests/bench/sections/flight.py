@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import grpc.aio
 from tests.bench.echo import METHOD
@@ -18,6 +19,7 @@ from tests.bench.field import NO_LIBRARY, Field
 from tests.bench.payload import Payload
 from tests.bench.peers.sqlite import open_sqlite
 from tests.bench.peers.stateward import ECHO, OPTIONS, STUB, append_request
+from tests.bench.processes import cpu_s
 from tests.bench.report import Section
 from tests.bench.sections import Effort
 
@@ -27,52 +29,76 @@ IN_FLIGHT = 64
 REPETITIONS = 5
 Save = Callable[[str, int, bytes], Awaitable[object]]
 """Appends a message to a thread at a version."""
+OpenSave = Callable[[Field, AsyncExitStack], Awaitable[Save]]
 
 
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
     """Several short flights of each in turn; the median counts."""
     messages, numbers = payload.appended(), itertools.count()
     calls = max(effort.rounds * 5 // IN_FLIGHT, 2)
-    flights = {ECHO: _echo, STUB: save_to_stateward}
+    flights: dict[str, OpenSave] = {ECHO: _echo, STUB: save_to_stateward}
     if field.with_peers:
         flights |= {"PostgreSQL, a row per message": _postgres, "Redis, list of messages": _redis}
         flights |= {"etcd, a key per message": _etcd}
-    rates: dict[str, list[float]] = {}
+    rates: dict[str, list[Flight]] = {}
     for _ in range(2 if effort.quick else REPETITIONS):
         for name, open_save in flights.items():
             try:
-                rates.setdefault(name, []).append(
-                    asyncio.run(fly(open_save, field, calls, messages, f"flight-{next(numbers)}"))
-                )
+                pid = _server_pid(field, name)
+                flight = asyncio.run(fly(open_save, field, pid, calls, messages, f"flight-{next(numbers)}"))
+                rates.setdefault(name, []).append(flight)
             except KeyError:
-                rates.pop(name)  # its server does not run, which has been said
+                rates.pop(name, None)  # its server does not run, which has been said
             except ModuleNotFoundError as missing:
-                rates.pop(name)
+                rates.pop(name, None)
                 field.skipped[str(missing.name)] = NO_LIBRARY.format(missing.name)
         if field.with_peers:
             rate = _sqlite_flight(field, calls, messages, f"flight-{next(numbers)}")
-            rates.setdefault("SQLite, a row per message, one connection", []).append(rate)
+            rates.setdefault("SQLite, a row per message, one connection", []).append(Flight(rate))
     section = Section("flight", f"{IN_FLIGHT} in flight, each synced before its answer")
-    floor = statistics.median(rates[ECHO])
+    floor = statistics.median(each.calls_per_s for each in rates[ECHO])
     for name, each in rates.items():
-        section.add(name, calls_per_s=statistics.median(each), x_echo=statistics.median(each) / floor)
-    section.notes.append("small states; asyncio clients, one connection for gRPC and 64 for PostgreSQL and Redis")
+        rate = statistics.median(flight.calls_per_s for flight in each)
+        cpu = statistics.median(flight.cpu_us for flight in each)
+        section.add(name, calls_per_s=rate, x_echo=rate / floor, server_cpu_us=cpu or None)
+    section.notes += [
+        "small states; asyncio clients, one connection for gRPC and 64 for PostgreSQL and Redis",
+        "server cpu: by call, all its processes; counted in steps of 10 ms, too coarse for PostgreSQL's many",
+    ]
     yield section
 
 
-async def fly(open_save: Callable, field: Field, calls: int, messages: Iterator[bytes], marker: str) -> float:
-    """Calls a second with 64 in flight."""
+@dataclass(frozen=True)
+class Flight:
+    """What one flight showed."""
+
+    calls_per_s: float
+    cpu_us: float = 0.0
+    """CPU of the server by call; 0 = not known."""
+
+
+async def fly(
+    open_save: OpenSave, field: Field, server_pid: int, calls: int, messages: Iterator[bytes], marker: str
+) -> Flight:
+    """Makes so many calls on each of 64 threads at once."""
     async with AsyncExitStack() as stack:
-        save: Save = await open_save(field, stack)
+        save = await open_save(field, stack)
 
         async def work(thread: str, count: int) -> None:
             for version in range(count):
                 await save(thread, version, next(messages))
 
         await asyncio.gather(*(work(f"{marker}-warm-{number}", 1) for number in range(IN_FLIGHT)))
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), cpu_s(server_pid)
         await asyncio.gather(*(work(f"{marker}-{number}", calls) for number in range(IN_FLIGHT)))
-        return calls * IN_FLIGHT / (time.perf_counter() - start)
+        seconds, cpu = time.perf_counter() - start, cpu_s(server_pid) - start_cpu
+        return Flight(calls * IN_FLIGHT / seconds, cpu / (calls * IN_FLIGHT) * 1e6)
+
+
+def _server_pid(field: Field, name: str) -> int:
+    """The first process of a contender's server. Raises KeyError if it does not run."""
+    ours = {ECHO: field.echo.pid, STUB: field.daemon.pid}
+    return ours[name] if name in ours else field.servers[name.partition(",")[0]].pid
 
 
 async def _echo(field: Field, stack: AsyncExitStack) -> Save:

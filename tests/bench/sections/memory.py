@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from tests.bench.field import Field
 from tests.bench.payload import SIZES, Payload
 from tests.bench.peers.stateward import Stub
+from tests.bench.processes import HAS_PROC, family, resident_bytes
 from tests.bench.report import Section
 from tests.bench.sections import Effort
 from tests.bench.sections.flight import IN_FLIGHT, fly, save_to_stateward
@@ -19,7 +18,7 @@ from tests.bench.sections.flight import IN_FLIGHT, fly, save_to_stateward
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
     """Stateward in a process of its own; what else runs, as it is now."""
     section = Section("memory", "resident memory")
-    if not Path("/proc/self/status").exists():
+    if not HAS_PROC:
         section.notes.append("not measured: this system has no /proc")
         yield section
         return
@@ -35,7 +34,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
                 stub.read(case)()
         stub.close()
         calls = max(effort.rounds * 5 // IN_FLIGHT, 2)
-        asyncio.run(fly(save_to_stateward, replace(field, daemon=daemon), calls, messages, "memory"))
+        asyncio.run(fly(save_to_stateward, replace(field, daemon=daemon), daemon.pid, calls, messages, "memory"))
         section.add("stateward", idle_bytes=idle, after_load_bytes=resident_bytes(daemon.pid))
     section.add("echo (Python and gRPC alone), now", after_load_bytes=resident_bytes(field.echo.pid))
     for name, server in field.servers.items():
@@ -45,17 +44,3 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
         "mapped data files count, Stateward's and etcd's; PostgreSQL is the sum of its processes, shared pages and all",
     ]
     yield section
-
-
-def resident_bytes(pid: int) -> int:
-    """VmRSS of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def family(pid: int) -> list[int]:
-    """A process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *itertools.chain.from_iterable(family(int(child)) for child in children)]
