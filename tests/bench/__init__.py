@@ -4,6 +4,7 @@ payload.py       the messages: recorded where there are any, else generated
 field.py         who takes part, and why the others do not
 peers/           one file per contender: what a step and a read are for it
 servers.py       throw-away PostgreSQL, Redis and etcd
+neighbours.py    callers that take much of a daemon
 processes.py     CPU and memory of a server
 rounds.py        calls in turn, and their percentiles
 sections/        one file per table

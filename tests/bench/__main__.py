@@ -30,6 +30,7 @@ from tests.bench.sections import (
     hydrate,
     lists,
     memory,
+    neighbour,
     save,
     start,
     steps,
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Measure] = {
     "memory": memory.measure,
     "archive": archive.measure,
     "writer": writer.measure,
+    "neighbour": neighbour.measure,
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SIZE_UNITS = ("B", "KB", "MB", "GB")
-TITLES = {"p50_ms": "p50", "p99_ms": "p99", "calls_per_s": "calls/s"}
+TITLES = {"p50_ms": "p50", "p99_ms": "p99", "calls_per_s": "calls/s", "neighbour_per_s": "its work/s"}
 TITLES |= {"disk_bytes": "on disk", "wire_bytes": "on the wire"}
 
 
@@ -134,7 +134,7 @@ def format_figure(name: str, value: float | None) -> str:
     if name.endswith("_bytes"):
         return format_bytes(value)
     if name.endswith("_per_s"):
-        return f"{value:,.0f}"
+        return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
     if name.endswith("_s"):
         return f"{value:.2f} s"
     return f"{value:.2f}"

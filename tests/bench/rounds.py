@@ -32,6 +32,23 @@ def take_turns(prepare: Mapping[str, Prepare], rounds: int) -> dict[str, list[fl
     return times
 
 
+def at_a_rate(prepare: Prepare, calls: int, calls_per_s: float) -> list[float]:
+    """Seconds from when each call was due until it ended. A call begins at its time, or when the one before it ends."""
+    times = list[float]()
+    gc.collect()
+    gc.freeze()
+    try:
+        start = time.perf_counter()
+        for number in range(calls):
+            call, due = prepare(), start + number / calls_per_s
+            time.sleep(max(due - time.perf_counter(), 0))
+            call()
+            times.append(time.perf_counter() - due)
+    finally:
+        gc.unfreeze()
+    return times
+
+
 def timed(call: Callable[[], object]) -> float:
     """Seconds a call took."""
     start = time.perf_counter()
