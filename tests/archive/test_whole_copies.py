@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import lmdb
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
@@ -11,7 +12,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.thread_service_pb2 import SetTagRequest
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store import requests
+from stateward_sidecar.store import records, requests
 from stateward_sidecar.store.verify import Verifier
 
 COUNT, WINDOW = 24, 16
@@ -67,14 +68,14 @@ def test_damage_of_a_copy_is_found(copy: Driven, what: str) -> None:
     """What ought to be here is missed as anywhere else."""
     thread = copy.thread()
     keys = thread.identity.keys
-    key = {
-        "entry": keys.entry(thread.floor_sequence + 2),
-        "place of a version": keys.version_offset(thread.floor_version + 1),
-        "newest": keys.head(),
-    }[what]
 
-    def run(txn: object, batch: object) -> None:
-        assert txn.delete(key)  # type: ignore[attr-defined]
+    def run(txn: lmdb.Transaction, batch: object) -> None:
+        if what == "entry":
+            records.delete_entry(txn, keys, thread.floor_sequence + 2)
+        elif what == "newest":
+            assert txn.delete(keys.head())
+        else:
+            assert txn.delete(keys.version_offset(thread.floor_version + 1))
 
     copy.store.context.writer.submit(Write(run=run), wait=True).wait()
     assert findings(copy)

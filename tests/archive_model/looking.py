@@ -17,10 +17,10 @@ from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
-from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
-from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row, rows
+from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
 
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
@@ -37,8 +37,7 @@ class Looking(Stage):
         with sidecar.store.context.engine.read() as txn:
             for thread in threads:
                 line = {}
-                for key, row in rows(txn, thread.identity.keys.all_of(b"J")):
-                    sequence, record = layout.tail_number(key), bytes(row)
+                for sequence, record in records.entries(txn, thread.identity.keys, 1):
                     seen = thread.identity.uid, sequence, record
                     if seen not in self.digests:
                         self.digests[seen] = self.see_row(thread, unpack(record, sequence))

@@ -133,7 +133,7 @@ def test_a_deletion_that_dies_is_finished_by_the_next_start(daemon: FaultyDaemon
     """A thread that was being deleted is gone after a crash too; its rows follow, and its name can be used again."""
     daemon.start()
     with daemon.client() as client:
-        for number in range(300):  # more rows than are removed at once
+        for number in range(600):  # more rows than are removed at once
             client.thread("doomed").append("log", number, request_id=f"doomed{number}")
     daemon.stop()
     die_at(daemon, where, nth, lambda client: client.thread("doomed").delete())

@@ -127,8 +127,11 @@ def test_refused_calls_leave_no_names_in_the_log(daemon: Daemon) -> None:
     wire.close()
     assert daemon.stop() == 0
     changes: dict[bytes, bytes | None] = {}
-    for key, value in read_rows(daemon.data_dir).items():
-        if key[:1] == b"T" and key[5:6] in (b"B", b"G", b"X", b"C"):
+    rows = read_rows(daemon.data_dir)
+    branched = {key[1:5] for key in rows if key[:1] == b"T" and key[5:6] == b"B"}
+    for key, value in rows.items():
+        is_sole_head = key[5:6] == b"A" and key[1:5] not in branched
+        if key[:1] == b"T" and (key[5:6] in (b"B", b"G", b"X", b"C") or is_sole_head):
             changes[key] = value[:-1]
     change_rows(daemon.data_dir, changes)
     daemon.start()

@@ -16,6 +16,8 @@ from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
+from stateward_sidecar.storage.layout import tail_number
+from stateward_sidecar.store.records import pack_row, unpack_row
 
 
 @pytest.fixture
@@ -24,13 +26,16 @@ def damaged(made: Made, tmp_path: Path) -> Iterator[tuple[Daemon, Wire]]:
     from tests.faults.rig import opened, read_rows
 
     rows = read_rows(made.directory)
-    key = next(
-        key for key, value in rows.items()
-        if kind(key) == "TJ" and victims(made, key, value) == {"alpha"} and key[-1:] == b"\x06"
-    )  # fmt: skip
-    changed = bytearray(rows[key])
-    changed[-5] ^= 4
-    directory = copy(made, tmp_path / "data", {key: bytes(changed)})
+    key, entries = next(
+        (key, found)
+        for key, value in rows.items()
+        if kind(key) == "TJ" and victims(made, key, value) == {"alpha"}
+        if 6 in dict(found := list(unpack_row(tail_number(key), memoryview(value))))
+    )
+    record = bytearray(dict(entries)[6])
+    record[-5] ^= 4
+    row = pack_row(tail_number(key), [(each, bytes(record) if each == 6 else whole) for each, whole in entries])
+    directory = copy(made, tmp_path / "data", {key: row})
     with opened(made.directory, made.key) as store, store.context.engine.read() as txn:
         uid = store.threads.get(txn, SPACE, "beta").identity.uid
     keys = bytearray((directory / "keys").read_bytes())

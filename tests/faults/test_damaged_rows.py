@@ -8,6 +8,8 @@ from tests.faults.rig import HEALTHY, Judge, Made, kind, read_rows, victims
 
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.storage.layout import tail_number
+from stateward_sidecar.store.records import pack_row, unpack_row
 
 # A thousand restarts, and three times as many for `soak`.
 pytestmark = pytest.mark.slow
@@ -120,17 +122,22 @@ def test_damaged_records_of_the_store_do_no_harm(judge: Judge, which: str) -> No
 def test_a_parent_that_leads_round_in_a_circle_is_found(made: Made, judge: Judge) -> None:
     """The parent in an entry's clear header is believed by nobody: a circle ends in CORRUPT, not in endless reading."""
     tried = 0
-    for key, value in judge.rows.items():
-        if kind(key) != "TJ":
-            continue
-        length = int.from_bytes(value[4:6], "big")
-        header = EntryHeader.FromString(value[6 : 6 + length])
+    entries = [
+        (key, value, sequence, record)
+        for key, value in judge.rows.items()
+        if kind(key) == "TJ"
+        for sequence, record in unpack_row(tail_number(key), memoryview(value))
+    ]
+    for key, value, sequence, record in entries:
+        length = int.from_bytes(record[4:6], "big")
+        header = EntryHeader.FromString(record[6 : 6 + length])
         if not header.version or header.version in (1, 2, 3):
             continue
         header.parent_version = header.version + 1
         head = header.SerializeToString()
-        changed = value[:4] + len(head).to_bytes(2, "big") + head + value[6 + length :]
-        judged = judge.judge(victims(made, key, value), {key: changed})
+        changed = record[:4] + len(head).to_bytes(2, "big") + head + record[6 + length :]
+        row = [(each, changed if each == sequence else old) for key_, _, each, old in entries if key_ == key]
+        judged = judge.judge(victims(made, key, value), {key: pack_row(tail_number(key), row)})
         assert judged.faults == [], key
         assert judged.findings
         tried += 1

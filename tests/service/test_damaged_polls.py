@@ -15,7 +15,7 @@ from tests.service.wire import appends, refused, text
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import Log, State
 from stateward_sidecar.errors import Corrupt, VersionPruned
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import LOOKS
 
 DAMAGED = "damaged"
@@ -42,9 +42,10 @@ def damage(daemon: Inside, version: int) -> None:
     assert thread is not None
     store.background.submit(int).result(WAIT_S)
     with store.context.engine.env.begin(write=True) as txn:
-        key = thread.identity.keys.entry(thread.head.tip_sequence)
-        record = bytes(txn.get(key))
-        txn.put(key, record[:-1] + bytes([record[-1] ^ 1]))
+        keys, tip = thread.identity.keys, thread.head.tip_sequence
+        record = records.get_entry(txn, keys, tip)
+        assert record is not None
+        records.shrink_entry(txn, keys, tip, record[:-1] + bytes([record[-1] ^ 1]))
     store.threads.forget(thread)
 
 

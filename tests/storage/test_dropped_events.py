@@ -68,17 +68,17 @@ def test_a_read_that_fails_is_made_again_whole(tmp_path: Path, monkeypatch: pyte
     """What was read before the failure is told by the next read."""
     with opened(tmp_path) as store:
         line(store, 5)
-        read_entry, calls = replay.read_entry, [0]
+        event, calls = store.watcher._event, [0]
 
         def failing(*arguments: Any) -> Any:
             calls[0] += 1
             if calls[0] == 3:
                 raise OSError("the disk could not be read")
-            return read_entry(*arguments)
+            return event(*arguments)
 
         fields = {"after_cursor": "n.0"} if thread == "-" else {"after_sequence": 0}
         watch = store.watcher.open(WatchRequest(namespace="default", thread=thread, **fields))
-        monkeypatch.setattr(replay, "read_entry", failing)
+        monkeypatch.setattr(store.watcher, "_event", failing)
         with pytest.raises(OSError, match="could not be read"):
             store.watcher.read(watch)
         assert [event.sequence for event in store.watcher.read(watch)] == [1, 2, 3, 4, 5]

@@ -12,10 +12,11 @@ from tests.storage.test_slow_prunes import line
 
 from stateward.v1.blob_service_pb2 import BlobBegin
 from stateward_sidecar.codec import parts
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.store import Store
 
 
@@ -136,10 +137,10 @@ def test_a_digest_in_clear_is_not_believed(tmp_path: Path) -> None:
         keys = get(store).identity.keys
 
         def edit(txn: lmdb.Transaction, batch: object) -> None:
-            record = bytes(txn.get(keys.entry(3)))
-            with store.context.engine.read() as reading:
-                digest = replay.read_entry(reading, get(store).identity, 3).header.digest
-            txn.put(keys.entry(3), record.replace(digest, foreign))
+            record = records.get_entry(txn, keys, 3)
+            assert record is not None
+            digest = unpack(record, 3).header.digest
+            records.shrink_entry(txn, keys, 3, record.replace(digest, foreign))
 
         write(store, edit)
         store.threads.forget(get(store))

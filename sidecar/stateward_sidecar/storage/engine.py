@@ -21,7 +21,7 @@ from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_path
 
-FORMAT = 1
+FORMAT = 2
 DATA_FILE = "data.mdb"
 # Deletions and pruning need a few pages to free many.
 RESERVE_BYTES = 4 << 20
@@ -74,6 +74,10 @@ class Engine:
                 f"the data in {self.directory} has format {found.format}, which needs a reader of format "
                 f"{found.min_reader} and a writer of format {found.min_writer}; this version has format {FORMAT}"
             )
+        if found.format < FORMAT:  # rows of older formats stay as they are, and are read as they are
+            found.format = found.min_reader = found.min_writer = FORMAT
+            with self.env.begin(write=True) as txn:
+                txn.put(layout.FORMAT_KEY, found.SerializeToString())
 
     @contextmanager
     def read(self) -> Iterator[lmdb.Transaction]:

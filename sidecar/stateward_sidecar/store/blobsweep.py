@@ -8,7 +8,7 @@ saved yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -21,7 +21,7 @@ from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
@@ -89,13 +89,12 @@ class BlobSweeper:
         """Adds the blobs that the next entries name. Returns the sequence of the last entry."""
         keys, held = thread.identity.keys, replay.Held()
         with self._context.engine.read() as txn:
-            for number, (key, record) in enumerate(rows_from(txn, keys.entry(after + 1), keys.all_of(b"J"))):
-                sequence = layout.tail_number(key)
+            for number, (sequence, record) in enumerate(records.entries(txn, keys, after + 1)):
                 if sequence > tip:
                     return tip
                 if number >= RECORDS_A_STEP:
                     return sequence - 1
-                named |= self._brought(txn, thread, sequence, bytes(record), held)
+                named |= self._brought(txn, thread, sequence, record, held)
         return tip
 
     def _brought(
@@ -123,8 +122,8 @@ class BlobSweeper:
                 return False
             held = replay.Held()
             for sequence in range(tip + 1, draft.head.tip_sequence + 1):
-                record = txn.get(identity.keys.entry(sequence))
-                if record is None or row.record.sha256 in self._brought(txn, draft, sequence, bytes(record), held):
+                record = records.get_entry(txn, identity.keys, sequence)
+                if record is None or row.record.sha256 in self._brought(txn, draft, sequence, record, held):
                     return False
             delete_blob(txn, identity, row.record.sha256)
             head = draft.next_head()
@@ -138,16 +137,6 @@ class BlobSweeper:
             return True
 
         return run
-
-
-def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Does the same as ``rows``, but begins at the key ``start``."""
-    cursor = txn.cursor()
-    if cursor.set_range(start):
-        for key, value in cursor:
-            if key[: len(prefix)] != prefix:
-                return
-            yield bytes(key), memoryview(value)
 
 
 def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:

@@ -13,7 +13,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobread import BlobReader
 from stateward_sidecar.store.blobrows import blob_key, blobs_in_state, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
@@ -57,7 +57,7 @@ def check_state_blobs(txn: lmdb.Transaction, thread: Thread, tree: StateTree, br
 
 def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrupt | None:
     """Returns the damage in the entry of a blob; None if there is none, or if the entry is in the archive only."""
-    record = txn.get(thread.identity.keys.entry(row.sequence))
+    record = records.get_entry(txn, thread.identity.keys, row.sequence)
     if record is None:
         if row.sequence <= thread.floor_sequence:
             return None

@@ -23,7 +23,7 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.lineage import Lineage
@@ -162,7 +162,7 @@ def _drop_husks(work: _Work, until: float) -> bool:
     """Removes husks and prune entries that no retry may ask for any more. Returns False if the time is over."""
     lineage = work.lineage
     for sequence in lineage.husks[:ENTRIES_A_STEP]:
-        record = work.txn.get(work.draft.identity.keys.entry(sequence))
+        record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
             entry = unpack(record, sequence)
             if sequence > work.archived or work.in_window(entry):
@@ -178,7 +178,7 @@ def _strip_if_whole(work: _Work, version: int) -> None:
     """Clears a version. A damaged one stays as it is, and Verify reports it."""
     try:
         sequence = replay.place_of(work.txn, work.draft, version)
-        record = work.txn.get(work.draft.identity.keys.entry(sequence))
+        record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
             _strip(work, unpack(record, sequence))
     except StatewardError as error:
@@ -198,7 +198,7 @@ def _strip(work: _Work, entry: Entry) -> None:
     if header.sequence > work.archived or work.in_window(entry):
         husk = entry.husk()
         work.free(len(entry.record) - len(husk))
-        txn.put(identity.keys.entry(header.sequence), husk)
+        records.shrink_entry(txn, identity.keys, header.sequence, husk)
         if header.sequence > 1:  # the first entry describes the thread, and stays
             work.husks.append(header.sequence)
     else:
@@ -215,7 +215,7 @@ def _drop(work: _Work, entry: Entry) -> None:
     if body.checkpoint_id:
         id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
         txn.delete(identity.keys.checkpoint_id(id_hash))
-    txn.delete(identity.keys.entry(entry.header.sequence))
+    records.delete_entry(txn, identity.keys, entry.header.sequence)
     work.free(len(entry.record))
 
 

@@ -39,7 +39,7 @@ from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.snapshots import put_snapshot
-from stateward_sidecar.store.thread import MAIN, Draft, write_head, write_row
+from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head
 
@@ -253,8 +253,8 @@ class Hidden:
             batch.before_commit.append(keystore.sync)
         settle(head)
         sums: dict[bytes, int] = {}
-        for name, branch in copy.branches.items():
-            sums.update([write_row(txn, copy, head, identity.branch_key(name), branch)])
+        for branch in copy.branches.values():
+            sums.update([write_branch(txn, copy, head, branch)])
         for name, version in copy.all_tags().items():
             row = Tag(name=name, version=version)
             sums.update([write_row(txn, copy, head, keys.tag(identity.hash_id(b"tag", name)), row)])

@@ -20,7 +20,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import index_effect
@@ -37,6 +37,7 @@ from stateward_sidecar.store.thread import (
     delete_row,
     rows,
     write_archive_row,
+    write_branch,
     write_head,
     write_row,
 )
@@ -159,7 +160,7 @@ class Installer:
         sums: dict[bytes, int] = {}
         for branch in image.branches:
             renewed = self._at_hand(txn, draft, branch, row.floor_version)
-            sums.update([write_row(txn, draft, head, identity.branch_key(branch.name), renewed)])
+            sums.update([write_branch(txn, draft, head, renewed)])
             draft.branches[branch.name] = renewed
         gone = set(draft.thread.tags) - {tag.name for tag in image.tags}
         for tag in image.tags:
@@ -318,7 +319,7 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
         place = item.WhichOneof("place")
         if place == "sequence":
             # An existing entry stays: a prune may have cut it down to a husk since it was archived.
-            txn.put(keys.entry(item.sequence), item.record, overwrite=False)
+            records.put_entry(txn, keys, item.sequence, item.record)
         elif place == "parts_id":
             txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
         elif place == "snapshot_version" and item.snapshot_version not in draft.snapshots:

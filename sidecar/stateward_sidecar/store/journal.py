@@ -22,6 +22,7 @@ from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.requests import request_key
@@ -73,7 +74,7 @@ def append(
     )  # fmt: skip
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
-    if not txn.put(keys.entry(sequence), record, overwrite=False):
+    if not records.put_entry(txn, keys, sequence, record):
         # Memory is older than the journal. This must not happen; if it does, no entry is overwritten.
         raise StatewardError(f"journal entry {sequence} exists already", uid=identity.uid.hex(), sequence=sequence)
     head.tip_digest = header.digest

@@ -17,8 +17,7 @@ import lmdb
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.storage import layout
-from stateward_sidecar.store.blobsweep import rows_from
+from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Draft, Thread
@@ -45,11 +44,10 @@ class Lineage:
 
     def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
         """Reads at most ``entries`` more entries. Returns whether all were read."""
-        keys = thread.identity.keys
-        for count, (key, record) in enumerate(rows_from(txn, keys.entry(self.sequence + 1), keys.all_of(b"J"))):
+        for count, (sequence, record) in enumerate(records.entries(txn, thread.identity.keys, self.sequence + 1)):
             if count >= entries:
                 return False
-            header = unpack(record, layout.tail_number(key)).header
+            header = unpack(record, sequence).header
             self._add(header, thread.identity.name)
             self.sequence = header.sequence
         return True

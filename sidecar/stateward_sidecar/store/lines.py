@@ -15,7 +15,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, Fenced, VersionPruned
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
@@ -86,13 +86,13 @@ class Lines:
 
 def digest_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
     """Returns the digest of an entry; empty if the entry is not on this disk."""
-    record = txn.get(identity.keys.entry(sequence))
+    record = records.get_entry(txn, identity.keys, sequence)
     return bytes(unpack(record, sequence).header.digest) if record is not None else b""
 
 
 def digest_before(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
     """Returns the digest of the entry before an entry; empty if the latter is not on this disk."""
-    record = txn.get(identity.keys.entry(sequence))
+    record = records.get_entry(txn, identity.keys, sequence)
     return bytes(unpack(record, sequence).header.previous_digest) if record is not None else b""
 
 

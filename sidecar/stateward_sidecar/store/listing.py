@@ -228,9 +228,8 @@ def _feed_place(row: bytes) -> tuple[int, int]:
 
 def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | None:
     """Returns an entry that an index row names; None if the entry was removed meanwhile."""
-    if txn.get(thread.identity.keys.entry(sequence)) is None:
-        return None
-    return replay.read_entry(txn, thread.identity, sequence)
+    entry = next(replay.read_entries(txn, thread.identity, sequence), None)
+    return entry if entry is not None and entry.header.sequence == sequence else None
 
 
 class _Page:

@@ -16,9 +16,8 @@ from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import lines, replay
+from stateward_sidecar.store import lines, records, replay
 from stateward_sidecar.store.blobrows import list_blobs
-from stateward_sidecar.store.blobsweep import rows_from
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Thread, load_thread, rows
@@ -122,14 +121,10 @@ class Outbox:
         found, headers, size = list[PackedRow](), list[EntryHeader](), 0
         held: replay.Held = {}
         with context.engine.read() as txn:
-            prefix = identity.keys.all_of(b"J")
-            cursor = txn.cursor()
-            more = cursor.set_range(identity.keys.entry(after + 1))
-            while more and size < CHUNK_BYTES and bytes(cursor.key()[: len(prefix)]) == prefix:
-                sequence = layout.tail_number(cursor.key())
-                if sequence > until:
+            for sequence, record in records.entries(txn, identity.keys, after + 1):
+                if sequence > until or size >= CHUNK_BYTES:
                     break
-                entry = unpack(cursor.value(), sequence)
+                entry = unpack(record, sequence)
                 # A pruned version may be here as a whole entry from the archive, but without its dictionary.
                 if not entry.is_husk and entry.header.version not in thread.pruned:
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
@@ -140,17 +135,16 @@ class Outbox:
                         size += len(piece)
                 headers.append(entry.header)
                 size += len(entry.record)
-                more = cursor.next()
         return Shipment(found, headers, size)
 
     def snapshot(self, thread: Thread, version: int) -> list[bytes]:
         """Returns the sealed pieces of a snapshot, after opening them; empty if it was removed. Raises Corrupt."""
         identity = thread.identity
         with self._context.engine.read() as txn:
-            pieces = [bytes(piece) for _, piece in rows(txn, identity.keys.snapshot_pieces(version))]
-            if pieces:
+            found = [bytes(piece) for _, piece in rows(txn, identity.keys.snapshot_pieces(version))]
+            if found:
                 replay.read_snapshot(txn, identity, version)
-        return pieces
+        return found
 
     def dictionaries(self, thread: Thread, wanted: set[int]) -> set[int]:
         """Returns the snapshots among ``wanted`` that an entry on this disk needs as dictionary. Reads headers only."""
@@ -160,8 +154,8 @@ class Outbox:
         while at < thread.head.tip_sequence and found != wanted:
             with self._context.engine.read() as txn:
                 last = at
-                for key, record in rows_from(txn, keys.entry(at + 1), keys.all_of(b"J")):
-                    header = unpack(record, layout.tail_number(key)).header
+                for sequence, record in records.entries(txn, keys, at + 1):
+                    header = unpack(record, sequence).header
                     last = header.sequence
                     if header.dictionary_version in wanted and header.version not in thread.pruned:
                         found.add(header.dictionary_version)
@@ -180,10 +174,8 @@ class Outbox:
     def has_entries(self, identity: Identity, first: int, last: int) -> bool:
         """Returns whether any entry from ``first`` to ``last`` is on this disk."""
         with self._context.engine.read() as txn:
-            cursor = txn.cursor()
-            return bool(cursor.set_range(identity.keys.entry(first))) and bytes(cursor.key()) <= identity.keys.entry(
-                last
-            )
+            found = next(records.entries(txn, identity.keys, first), None)
+            return found is not None and found[0] <= last
 
 
 def _prove(identity: Identity, entry: Entry, edits: bytes) -> None:

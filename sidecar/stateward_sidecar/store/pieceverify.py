@@ -9,7 +9,7 @@ import lmdb
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.blobsweep import rows_from
+from stateward_sidecar.store import records
 from stateward_sidecar.store.thread import Thread
 
 
@@ -24,8 +24,8 @@ def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Ite
         return  # while history is fetched, pieces are put before their entries
     loose = set(_numbers(txn, keys.all_of(b"P"))) - known
     if loose:  # they may belong to entries that were added while the journal was read
-        for key, record in rows_from(txn, keys.entry(1), keys.all_of(b"J")):
-            loose.discard(unpack(record, layout.tail_number(key)).header.parts_id)
+        for sequence, record in records.entries(txn, keys, 1):
+            loose.discard(unpack(record, sequence).header.parts_id)
     for _ in loose:
         yield Corrupt("pieces of edits that no entry names take space", thread.name)
 

@@ -36,7 +36,7 @@ from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
 from stateward_sidecar.store.snapshots import Snapshots
-from stateward_sidecar.store.thread import Draft, Thread, rows, write_row
+from stateward_sidecar.store.thread import Draft, Thread, rows, write_branch, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
@@ -237,7 +237,7 @@ class Pruner:
         sums = dict([write_row(txn, draft, head, identity.keys.pruned(), metadata.pruned)])
         moved = list(plan.moved(draft))
         for branch in moved:
-            sums.update([write_row(txn, draft, head, identity.branch_key(branch.name), branch)])
+            sums.update([write_branch(txn, draft, head, branch)])
         uncleared = read_uncleared(txn, identity.number, draft.pruned)
         write_uncleared(txn, identity.number, Ranges([*uncleared.pairs(), *plan.going.pairs()]))
         commit_entry(context, txn, batch, draft, entry_put, sums)

@@ -5,6 +5,8 @@ All functions work in a transaction that the caller opened for one synchronous s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import lmdb
 from google.protobuf.message import DecodeError
 
@@ -18,6 +20,7 @@ from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Draft, Thread, rows
@@ -69,11 +72,28 @@ def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> History
 
 def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entry:
     """Returns a journal entry that must exist. Raises Corrupt if it is missing."""
-    record = txn.get(identity.keys.entry(sequence))
-    if record is None:
-        raise Corrupt(f"journal entry {sequence} is missing", identity.name)
     try:
+        record = records.get_entry(txn, identity.keys, sequence)
+        if record is None:
+            raise Corrupt(f"journal entry {sequence} is missing")
         return unpack(record, sequence)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+
+
+def read_entries(txn: lmdb.Transaction, identity: Identity, first: int) -> Iterator[Entry]:
+    """Yields the journal entries from a sequence on. Raises Corrupt."""
+    try:
+        for sequence, record in records.entries(txn, identity.keys, first):
+            yield unpack(record, sequence)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+
+
+def has_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
+    """Returns whether a journal entry is on this disk. Raises Corrupt."""
+    try:
+        return records.has_entry(txn, identity.keys, sequence)
     except Corrupt as error:
         raise error.locate(identity.name) from None
 

@@ -47,7 +47,7 @@ from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.requests import find_keyed, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
-from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_row
+from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
 from stateward_sidecar.store.threads import Threads, not_found
 
 
@@ -255,7 +255,7 @@ class SaveWrite:
             for key in label_keys(identity, header, request.labels):
                 txn.put(key, layout.PRESENT)
         moved = move_branch(txn, draft, branch, self.branch, entry.header, made.body)
-        sums = dict([write_row(txn, draft, head, identity.branch_key(self.branch), moved)])
+        sums = dict([write_branch(txn, draft, head, moved)])
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         if acked:
             sums.update(drop_signals(txn, draft, head, acked))

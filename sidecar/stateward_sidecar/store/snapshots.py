@@ -27,11 +27,11 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.halfmade import drop, mark, under_way
-from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
+from stateward_sidecar.store.thread import Draft, Thread, write_branch, write_head
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.telemetry import failures, log_damage
 
-WEIGHT_MIN_BYTES = 16 << 10
+WEIGHT_MIN_BYTES = 32 << 10
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
@@ -151,8 +151,7 @@ class Snapshots:
             moved.snapshot_version = version
             moved.snapshot_stored_bytes = stored_bytes
             moved.weight = max(branch.weight - made_for.weight, 0)
-            key = identity.branch_key(moved.name)
-            sums = dict([write_row(txn, draft, head, key, moved)])
+            sums = dict([write_branch(txn, draft, head, moved)])
             branches[moved.name] = moved
         write_head(txn, identity, head)
         draft.branches.update(branches)

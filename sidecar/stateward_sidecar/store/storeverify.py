@@ -10,6 +10,7 @@ import lmdb
 from stateward.v1.admin_service_pb2 import Finding
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.journal import list_keys
@@ -69,7 +70,7 @@ class StoreVerifier:
                 thread = load_numbered(txn, self._context.keystore, number, uid)
                 unread -= 1
                 listed.setdefault(number, set()).difference_update(list_keys(thread.identity, thread.head))
-                entries = {layout.tail_number(key) for key, _ in rows(txn, thread.identity.keys.all_of(b"J"))}
+                entries = {sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1)}
                 fed = places.get(number, set())
                 if missing := entries - fed:
                     yield _in_feed(thread, min(missing), "an entry has no place in the feed")

@@ -17,6 +17,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store import records
 from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter
@@ -227,7 +228,10 @@ class Sweeper:
     def _leads_somewhere(self, txn: lmdb.Transaction, number: int, sequence: int) -> bool:
         if number == 0:
             return txn.get(layout.deletion_key(sequence)) is not None
-        return txn.get(layout.ThreadKeys(number).entry(sequence)) is not None
+        try:
+            return records.has_entry(txn, layout.ThreadKeys(number), sequence)
+        except Corrupt:
+            return True  # it may help to examine the damage
 
     def _clear_labels(self) -> None:
         """Removes label rows whose entry is gone."""

@@ -23,6 +23,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
+from stateward_sidecar.store import records
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.ranges import Ranges
 
@@ -191,6 +192,20 @@ def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> 
     return branches
 
 
+def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:
+    """Writes the head of a branch. That of main becomes a part of ``head``, because most saves change both.
+
+    Returns the key and value for ``Draft.row_sums``.
+    """
+    key = draft.identity.branch_key(branch.name)
+    if branch.name != MAIN:
+        return write_row(txn, draft, head, key, branch)
+    head.main.CopyFrom(branch)
+    if draft.row_sums.get(key, draft.thread.row_sums.get(key, 0)):  # a row of store format 1
+        return delete_row(txn, draft, head, key)
+    return key, 0
+
+
 def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
     """Writes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     plaintext = row.SerializeToString(deterministic=True)
@@ -227,6 +242,8 @@ def load_thread(
     head = load_head(txn, identity)
     thread = Thread(identity, head)
     keys, total = identity.keys, 0
+    if head.HasField("main"):
+        thread.branches[MAIN] = BranchHead.FromString(head.main.SerializeToString())
     for key, record in rows(txn, keys.all_of(b"B")):
         plaintext = _open_row(identity, key, record)
         branch = _parse(BranchHead, plaintext, identity)
@@ -315,9 +332,13 @@ def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
     except DecodeError:
         raise Corrupt("the thread's head cannot be read") from None
     identity.namespace, identity.name = head.namespace, head.thread
-    if txn.get(identity.keys.entry(head.tip_sequence + 1)) is not None:
+    try:
+        is_older = records.has_entry(txn, identity.keys, head.tip_sequence + 1)
+        tip = records.get_entry(txn, identity.keys, head.tip_sequence)
+    except Corrupt as error:
+        raise error.locate(head.thread, head.last_version) from None
+    if is_older:
         raise Corrupt("the thread's head is older than its journal", head.thread, head.last_version)
-    tip = txn.get(identity.keys.entry(head.tip_sequence))
     if tip is None and _is_above_floor(txn, identity, head.tip_sequence):
         raise Corrupt("the newest journal entry is missing", head.thread, head.last_version)
     if tip is not None and unpack(tip, head.tip_sequence).header.digest != head.tip_digest:
@@ -332,13 +353,8 @@ def _is_above_floor(txn: lmdb.Transaction, identity: Identity, sequence: int) ->
 
 
 def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields all rows whose key begins with ``prefix``, in ascending order. A value is valid until the next step."""
-    cursor = txn.cursor()
-    if cursor.set_range(prefix):
-        for key, value in cursor:
-            if key[: len(prefix)] != prefix:
-                return
-            yield bytes(key), memoryview(value)
+    """Returns all rows whose key begins with ``prefix``, in ascending order. A value is valid until the next step."""
+    return records.rows_from(txn, prefix, prefix)
 
 
 def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:

@@ -28,7 +28,7 @@ from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import blobs_in_edits
 from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
@@ -51,6 +51,7 @@ class _Progress:
     """The facts from a thread's journal so far."""
 
     thread: Thread
+    row: int = 1  # the next row begins at this sequence or later
     sequence: int = 0
     digest: bytes = b""
     versions: set[int] = field(default_factory=set)
@@ -155,18 +156,40 @@ class Verifier:
         """Checks the next entries. Returns whether more entries follow."""
         thread = progress.thread
         keys, tip = thread.identity.keys, thread.head.tip_sequence
-        cursor = txn.cursor()
-        found = cursor.set_range(keys.entry(progress.sequence + 1))
         checked = 0
-        prefix = keys.all_of(b"J")
-        while found and bytes(cursor.key()[: len(prefix)]) == prefix and checked < RECORDS_A_STEP:
-            sequence = layout.tail_number(cursor.key())
-            if sequence > tip:
-                found = False
+        for first, row in records.rows(txn, keys, progress.row):
+            if first > tip:
                 break
+            if checked >= RECORDS_A_STEP:
+                out.append((None, checked))
+                return True
+            progress.row = first + 1
+            checked += self._verify_row(txn, progress, finding, first, row, out)
+        out.append((None, checked))
+        return False
+
+    def _verify_row(
+        self,
+        txn: lmdb.Transaction,
+        progress: _Progress,
+        finding: Finding,
+        first: int,
+        row: memoryview,
+        out: list[tuple[Finding | None, int]],
+    ) -> int:
+        """Checks the entries that share a row. Returns how many they are."""
+        thread, checked = progress.thread, 0
+        try:
+            found = list(records.unpack_row(first, row))
+        except Corrupt as error:
+            out.append((_found(finding, error, sequence=first), 0))
+            return 1
+        for sequence, record in found:
+            if not progress.sequence < sequence <= thread.head.tip_sequence:
+                continue
             version = 0
             try:
-                entry = unpack(cursor.value(), sequence)
+                entry = unpack(record, sequence)
                 version = entry.header.version
                 self._verify_entry(txn, progress, entry)
             except StatewardError as error:
@@ -177,9 +200,7 @@ class Verifier:
                     out.append((_found(finding, error, version, sequence), 0))
             progress.sequence = sequence
             checked += 1
-            found = cursor.next()
-        out.append((None, checked))
-        return bool(found) and checked >= RECORDS_A_STEP
+        return checked
 
     def _verify_entry(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
         thread, header = progress.thread, entry.header
@@ -306,7 +327,8 @@ class Verifier:
         if not len(thread.pruned) and not thread.floor_sequence and progress.tags != thread.tags:
             yield Corrupt("the tags are not those that the journal set", name)
         counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
-        if counts[b"B"] < len(thread.branches) or counts[b"G"] < len(thread.tags):
+        with_row = len(thread.branches) - thread.head.HasField("main")  # main's head may be a part of the thread's
+        if counts[b"B"] < with_row or counts[b"G"] < len(thread.tags):
             yield Corrupt("a branch or tag row is missing", name)
 
     def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, version: int) -> bool:

@@ -157,7 +157,7 @@ class Watcher:
     @staticmethod
     def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
         """Raises VersionPruned if the next entry was removed, because the watch would have a gap."""
-        gone = 0 < after < thread.head.tip_sequence and txn.get(thread.identity.keys.entry(after + 1)) is None
+        gone = 0 < after < thread.head.tip_sequence and not replay.has_entry(txn, thread.identity, after + 1)
         if gone and not may_be_removed(thread, after + 1):
             raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
         if gone:
@@ -171,12 +171,9 @@ class Watcher:
         after, digest = watch.cursor, watch.digest
         if after >= watch.holes_until:
             self._check_retained(txn, thread, after)
-        size, prefix, selection = 0, thread.identity.keys.all_of(b"J"), watch.selection
+        size, selection = 0, watch.selection
         last = after + LOOKED_AT_MAX
-        cursor = txn.cursor()
-        found = cursor.set_range(thread.identity.keys.entry(after + 1))
-        while found and bytes(cursor.key()[: len(prefix)]) == prefix:
-            entry = replay.read_entry(txn, thread.identity, layout.tail_number(cursor.key()))
+        for entry in replay.read_entries(txn, thread.identity, after + 1):
             if entry.header.sequence > thread.head.tip_sequence:
                 break  # committed, but not yet published to readers
             if entry.header.sequence != after + 1 and not may_be_removed(thread, after + 1):
@@ -193,7 +190,6 @@ class Watcher:
                 size += event.ByteSize()
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
-            found = cursor.next()
         watch.cursor, watch.digest = after, digest  # at the end, because a read that fails is repeated
         return events
 

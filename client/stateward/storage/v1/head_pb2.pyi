@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ThreadHead(_message.Message):
-    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor")
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class ThreadHead(_message.Message):
     PENDING_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     EFFECT_SUM_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FLOOR_FIELD_NUMBER: _ClassVar[int]
+    MAIN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     epoch: int
@@ -77,7 +78,8 @@ class ThreadHead(_message.Message):
     pending_signals: int
     effect_sum: bytes
     token_floor: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ...) -> None: ...
+    main: BranchHead
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ...) -> None: ...
 
 class BranchHead(_message.Message):
     __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us", "schema_version", "moved_version")

@@ -1,0 +1,205 @@
+"""Where journal entries lie: several in a row, as many as fill a page.
+
+Rows that come between others leave LMDB's pages half empty, because a full page is divided in the middle. So
+consecutive entries share a row, a block, which grows until a page is full. Its key has the sequence of its first entry.
+LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 1 KiB has such a page at once, so that
+it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its own,
+as all entries had in format 1.
+
+    block   u8 2 ‖ u16 newest sequence − first ‖ u16 length of the block without the zeros at its end
+            ‖ for each entry: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
+
+A record begins with "SJ", so the first byte tells a block from a record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import lmdb
+
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+
+# A value of this length fills one page of 4,096 bytes.
+BLOCK_BYTES_MAX = 4080
+SMALL_BYTES_MAX = 1024  # smaller blocks lie beside other rows
+BLOCK = 2
+_BLOCK = struct.Struct(">BHH")
+_FRAME = struct.Struct(">HH")
+RECORD_BYTES_MAX = BLOCK_BYTES_MAX - _BLOCK.size - _FRAME.size
+SPAN_MAX = 0xFFFF
+
+Records = list[tuple[int, bytes]]  # sequence and record, ascending
+
+
+def has_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> bool:
+    """Returns whether a journal entry is on this disk. Raises Corrupt."""
+    return get_entry(txn, keys, sequence) is not None
+
+
+def get_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> bytes | None:
+    """Returns the record of a journal entry; None if there is none. Raises Corrupt."""
+    found = _row_at(txn, keys, sequence)
+    if found is None:
+        return None
+    first, value = found
+    if not _is_block(value):
+        return bytes(value) if first == sequence else None
+    last, end = _ends(first, value)
+    wanted, at = sequence - first, _BLOCK.size
+    if sequence > last:
+        return None
+    while at + _FRAME.size <= end:
+        offset, length = _FRAME.unpack_from(value, at)
+        at += _FRAME.size
+        if offset >= wanted:
+            return bytes(value[at : at + length]) if offset == wanted else None
+        at += length
+    raise _unreadable(first)
+
+
+def entries(txn: lmdb.Transaction, keys: layout.ThreadKeys, first: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the entries from a sequence on: sequence and record. Raises Corrupt."""
+    found = _row_at(txn, keys, first)
+    start = keys.entry(found[0] if found is not None else first)
+    for key, value in rows_from(txn, start, keys.all_of(b"J")):
+        for sequence, record in unpack_row(layout.tail_number(key), value):
+            if sequence >= first:
+                yield sequence, record
+
+
+def rows(txn: lmdb.Transaction, keys: layout.ThreadKeys, first: int) -> Iterator[tuple[int, memoryview]]:
+    """Yields the rows that begin at a sequence or later: the sequence at which each begins, and its value."""
+    return ((layout.tail_number(key), value) for key, value in rows_from(txn, keys.entry(first), keys.all_of(b"J")))
+
+
+def put_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, record: bytes) -> bool:
+    """Puts an entry. Returns False, and puts nothing, if the thread has an entry of this sequence. Raises Corrupt."""
+    found = _row_at(txn, keys, sequence)
+    if found is not None:
+        first, value = found
+        last, end = _ends(first, value)
+        if sequence <= last:
+            return _put_between(txn, keys, first, value, sequence, record)
+        size = end + _FRAME.size + len(record)
+        if sequence == last + 1 and _is_block(value) and size <= BLOCK_BYTES_MAX and sequence - first <= SPAN_MAX:
+            head, frame = _BLOCK.pack(BLOCK, sequence - first, size), _FRAME.pack(sequence - first, len(record))
+            txn.put(keys.entry(first), _padded(b"".join((head, value[_BLOCK.size : end], frame, record))))
+            return True
+    txn.put(keys.entry(sequence), pack_row(sequence, [(sequence, record)]))
+    return True
+
+
+def shrink_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, record: bytes) -> None:
+    """Replaces an entry by a shorter record. Raises Corrupt if there is no such entry."""
+    _change(txn, keys, sequence, [(sequence, record)])
+
+
+def delete_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> None:
+    """Removes an entry. Raises Corrupt if there is no such entry."""
+    _change(txn, keys, sequence, [])
+
+
+def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yields the rows with a prefix from a key on, in ascending order. A value is valid until the next step."""
+    cursor = txn.cursor()
+    if cursor.set_range(start):
+        for key, value in cursor:
+            if key[: len(prefix)] != prefix:
+                return
+            yield bytes(key), memoryview(value)
+
+
+def _row_at(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> tuple[int, memoryview] | None:
+    """Returns the last row that begins at or before an entry: its first sequence, and its value."""
+    key, cursor = keys.entry(sequence), txn.cursor()
+    if not (cursor.set_range(key) and bytes(cursor.key()) == key):
+        is_there = cursor.prev() if cursor.key() else cursor.last()
+        if not is_there or not bytes(cursor.key()).startswith(keys.all_of(b"J")):
+            return None
+    return layout.tail_number(cursor.key()), memoryview(cursor.value())
+
+
+def _is_block(value: memoryview) -> bool:
+    return len(value) > 0 and value[0] == BLOCK
+
+
+def _ends(first: int, value: memoryview) -> tuple[int, int]:
+    """Returns the sequence of the newest entry in a row, and the length of the row without padding. Raises Corrupt."""
+    if not _is_block(value):
+        return first, len(value)
+    if len(value) < _BLOCK.size:
+        raise _unreadable(first)
+    _, span, end = _BLOCK.unpack_from(value)
+    if not _BLOCK.size < end <= len(value):
+        raise _unreadable(first)
+    return first + span, end
+
+
+def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
+    """Yields the entries of a row. Raises Corrupt."""
+    if not _is_block(value):
+        yield first, bytes(value)
+        return
+    last, end = _ends(first, value)
+    sequence, at = first - 1, _BLOCK.size
+    while at < end:
+        start = at + _FRAME.size
+        offset, length = _FRAME.unpack_from(value, at) if start <= end else (0, 0)
+        if first + offset <= sequence or start + length > end:
+            raise _unreadable(first)
+        sequence, at = first + offset, start + length
+        yield sequence, bytes(value[start:at])
+    if sequence != last:
+        raise _unreadable(first)
+
+
+def _unreadable(first: int) -> Corrupt:
+    return Corrupt(f"the block that begins with journal entry {first} cannot be read")
+
+
+def pack_row(first: int, found: Sequence[tuple[int, bytes]]) -> bytes:
+    """Returns the row of some entries."""
+    if len(found) == 1 and len(found[0][1]) > RECORD_BYTES_MAX:
+        return found[0][1]
+    frames = list[bytes]()
+    for sequence, record in found:
+        frames += _FRAME.pack(sequence - first, len(record)), record
+    body = b"".join(frames)
+    return _padded(_BLOCK.pack(BLOCK, found[-1][0] - first, _BLOCK.size + len(body)) + body)
+
+
+def _padded(block: bytes) -> bytes:
+    return block if len(block) <= SMALL_BYTES_MAX else block.ljust(BLOCK_BYTES_MAX, b"\0")
+
+
+def _put_between(
+    txn: lmdb.Transaction, keys: layout.ThreadKeys, first: int, value: memoryview, sequence: int, record: bytes
+) -> bool:
+    """Puts an entry into the range of a block. The entries after it move to a block of their own."""
+    found: Records = list(unpack_row(first, value))
+    if any(number == sequence for number, _ in found):
+        return False
+    before = [each for each in found if each[0] < sequence]
+    after = [each for each in found if each[0] > sequence]
+    txn.delete(keys.entry(first))
+    for part in (before, [(sequence, record)], after):
+        if part:
+            txn.put(keys.entry(part[0][0]), pack_row(part[0][0], part))
+    return True
+
+
+def _change(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, to: Records) -> None:
+    """Puts ``to`` in the place of an entry."""
+    row = _row_at(txn, keys, sequence)
+    found: Records = list(unpack_row(*row)) if row is not None else []
+    if row is None or all(number != sequence for number, _ in found):
+        raise Corrupt(f"journal entry {sequence} is missing")
+    first = row[0]
+    kept = [each for each in found if each[0] < sequence] + to + [each for each in found if each[0] > sequence]
+    if kept:
+        txn.put(keys.entry(first), pack_row(first, kept))
+    else:
+        txn.delete(keys.entry(first))

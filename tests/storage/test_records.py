@@ -1,0 +1,175 @@
+"""Journal entries share rows that fill a page: whatever is put, shrunk and removed, each entry reads as it was put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records
+
+KEYS, OTHER = layout.ThreadKeys(7), layout.ThreadKeys(8)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lmdb.Environment]:
+    with lmdb.open(str(tmp_path_factory.mktemp("records")), map_size=1 << 28, sync=False) as env:
+        yield env
+
+
+@pytest.fixture
+def txn(env: lmdb.Environment) -> Iterator[lmdb.Transaction]:
+    txn = env.begin(write=True, buffers=True)
+    yield txn
+    txn.abort()
+
+
+def record(sequence: int, size: int) -> bytes:
+    """A record as any other: it begins as all do."""
+    return (b"SJ%d " % sequence).ljust(size, b"r")
+
+
+def all_of(txn: lmdb.Transaction, keys: layout.ThreadKeys = KEYS) -> dict[int, bytes]:
+    found = list(records.entries(txn, keys, 1))
+    assert [sequence for sequence, _ in found] == sorted({sequence for sequence, _ in found})
+    return dict(found)
+
+
+def rows(txn: lmdb.Transaction) -> list[int]:
+    """The lengths of the rows."""
+    return [len(value) for _, value in records.rows(txn, KEYS, 1)]
+
+
+def test_small_entries_fill_pages(txn: lmdb.Transaction) -> None:
+    """A hundred entries of 400 bytes take a tenth as many rows, and each row but the last is as long as a page."""
+    for sequence in range(1, 101):
+        assert records.put_entry(txn, KEYS, sequence, record(sequence, 400))
+    assert len(rows(txn)) == 10
+    assert set(rows(txn)) == {records.BLOCK_BYTES_MAX}
+    assert all_of(txn) == {sequence: record(sequence, 400) for sequence in range(1, 101)}
+
+
+def test_a_small_block_has_no_page_of_its_own(txn: lmdb.Transaction) -> None:
+    """Thousands of threads with one short entry each do not take a page each."""
+    records.put_entry(txn, KEYS, 1, record(1, 300))
+    assert rows(txn)[0] < 320
+
+
+@pytest.mark.parametrize("size", [records.RECORD_BYTES_MAX, records.RECORD_BYTES_MAX + 1, 20_000])
+def test_a_large_entry_has_a_row_of_its_own(txn: lmdb.Transaction, size: int) -> None:
+    """Between small ones, and nothing of it is changed."""
+    for sequence, length in enumerate([300, size, 300, 300], 1):
+        records.put_entry(txn, KEYS, sequence, record(sequence, length))
+    assert all_of(txn) == {1: record(1, 300), 2: record(2, size), 3: record(3, 300), 4: record(4, 300)}
+    assert len(rows(txn)) == 3
+    assert records.get_entry(txn, KEYS, 2) == record(2, size)
+
+
+def test_rows_of_format_1_are_read_and_continued(txn: lmdb.Transaction) -> None:
+    """An entry that has a row of its own because an older version put it there."""
+    for sequence in (1, 2, 3):
+        txn.put(KEYS.entry(sequence), record(sequence, 500))
+    for sequence in (4, 5):
+        assert records.put_entry(txn, KEYS, sequence, record(sequence, 500))
+    assert not records.put_entry(txn, KEYS, 2, b"SJ")
+    records.shrink_entry(txn, KEYS, 3, record(3, 100))
+    records.delete_entry(txn, KEYS, 1)
+    sizes = {2: 500, 3: 100, 4: 500, 5: 500}
+    assert all_of(txn) == {sequence: record(sequence, size) for sequence, size in sizes.items()}
+
+
+def test_entries_of_other_threads_and_tables_are_not_seen(txn: lmdb.Transaction) -> None:
+    """Not where a thread has no entries, and not before its first or after its last one."""
+    records.put_entry(txn, OTHER, 5, record(5, 50))
+    txn.put(KEYS.branch(b"b" * 16), b"a branch")
+    txn.put(KEYS.request(b"r" * 8), b"a request")
+    assert all_of(txn) == {}
+    assert records.get_entry(txn, KEYS, 5) is None
+    records.put_entry(txn, KEYS, 5, record(5, 60))
+    assert [records.has_entry(txn, KEYS, sequence) for sequence in (1, 4, 5, 6, 1 << 40)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert all_of(txn, OTHER) == {5: record(5, 50)}
+
+
+def test_what_is_not_there_cannot_be_changed(txn: lmdb.Transaction) -> None:
+    records.put_entry(txn, KEYS, 5, record(5, 60))
+    for sequence in (4, 6):
+        with pytest.raises(Corrupt):
+            records.delete_entry(txn, KEYS, sequence)
+
+
+def test_a_damaged_block_is_corrupt(txn: lmdb.Transaction) -> None:
+    """Every wrong count, place and length in it, and every end that is missing: CORRUPT, or what was put."""
+    put = {sequence: record(sequence, 90) for sequence in range(3, 9)}
+    for sequence, each in put.items():
+        records.put_entry(txn, KEYS, sequence, each)
+    ((first, row),) = ((first, bytes(row)) for first, row in records.rows(txn, KEYS, 1))
+    damaged = [row[:size] for size in range(1, len(row))]
+    for place in [*range(5), *range(5, 9), *range(99, 103)]:
+        damaged += [row[:place] + bytes([row[place] ^ 1 << bit]) + row[place + 1 :] for bit in range(8)]
+    found_corrupt = 0
+    for each in damaged:
+        txn.put(KEYS.entry(first), each)
+        try:
+            found = all_of(txn)
+        except Corrupt:
+            found_corrupt += 1
+        else:
+            assert set(found) <= {first} or all(found.get(s, r)[:3] == r[:3] for s, r in put.items())
+    assert found_corrupt > len(damaged) // 2
+
+
+SIZES = st.one_of(st.integers(8, 700), st.integers(3900, 4200))
+VERBS = st.sampled_from(["append", "append", "append", "skip", "before", "shrink", "delete", "again"])
+STEPS = st.lists(st.tuples(VERBS, st.integers(0, 1 << 30), SIZES), max_size=60)
+
+
+@settings(max_examples=150)
+@given(steps=STEPS)
+def test_whatever_is_done_each_entry_reads_as_it_was_put(
+    env: lmdb.Environment, steps: list[tuple[str, int, int]]
+) -> None:
+    """Appends, holes, entries that come later than their followers, husks and removals, against a dictionary."""
+    truth: dict[int, bytes] = {}
+    txn = env.begin(write=True, buffers=True)
+    try:
+        for verb, dice, size in steps:
+            there = sorted(truth)
+            last = there[-1] if there else 10
+            if verb in ("append", "skip"):
+                sequence = last + (1 if verb == "append" else 2 + dice % 5)
+                assert records.put_entry(txn, KEYS, sequence, record(sequence, size))
+                truth[sequence] = record(sequence, size)
+            elif verb == "before":
+                sequence = 1 + dice % last
+                assert records.put_entry(txn, KEYS, sequence, record(sequence, size)) is (sequence not in truth)
+                truth.setdefault(sequence, record(sequence, size))
+            elif there:
+                sequence = there[dice % len(there)]
+                if verb == "again":
+                    assert not records.put_entry(txn, KEYS, sequence, b"SJ")
+                elif verb == "shrink":
+                    truth[sequence] = truth[sequence][: max(8, size % len(truth[sequence]))]
+                    records.shrink_entry(txn, KEYS, sequence, truth[sequence])
+                else:
+                    del truth[sequence]
+                    records.delete_entry(txn, KEYS, sequence)
+            assert all_of(txn) == truth
+        for sequence in range(1, max(truth, default=1) + 3):
+            assert records.get_entry(txn, KEYS, sequence) == truth.get(sequence)
+            assert dict(records.entries(txn, KEYS, sequence)) == {s: r for s, r in truth.items() if s >= sequence}
+        assert all(
+            len(value) <= records.BLOCK_BYTES_MAX or value[:2] == b"SJ" for _, value in records.rows(txn, KEYS, 1)
+        )
+    finally:
+        txn.abort()
