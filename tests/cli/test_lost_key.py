@@ -79,8 +79,9 @@ def data_file(directory):
 
 
 def damage(store):
-    """Flips a bit in the last journal entry."""
+    """Flips a bit in the last journal entry, which ends before the zeros of its row."""
     with store.begin(write=True) as writing:
         entries = [(key, value) for key, value in writing.cursor() if value[:2] == b"SJ"]
         key, value = entries[-1]
-        writing.put(bytes(key), bytes(value[:-1]) + bytes([value[-1] ^ 1]))
+        end = len(value.rstrip(b"\0")) - 1
+        writing.put(bytes(key), value[:end] + bytes([value[end] ^ 1]) + value[end + 1 :])

@@ -28,3 +28,4 @@ def test_an_old_store_is_read_and_written(archive: Path, tmp_path: Path) -> None
         state.logs["messages"].append("written by this version")
         thread.save(state)
         assert thread.hydrate().logs["messages"][-1] == "written by this version"
+        assert [step.finding for step in client.verify() if step.finding is not None] == []

@@ -6,10 +6,10 @@ LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 
 it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its own,
 as all entries had in format 1.
 
-    block   u8 2 ‖ u16 newest sequence − first ‖ u16 length of the block without the zeros at its end
+    block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 length of the block without the zeros at its end
             ‖ for each entry: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
 
-A record begins with "SJ", so the first byte tells a block from a record.
+The third byte of a record is 1, so it tells a block from a record.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stateward_sidecar.storage import layout
 # A value of this length fills one page of 4,096 bytes.
 BLOCK_BYTES_MAX = 4080
 SMALL_BYTES_MAX = 1024  # smaller blocks lie beside other rows
-BLOCK = 2
-_BLOCK = struct.Struct(">BHH")
+BLOCK = b"SJ\x02"
+_BLOCK = struct.Struct(">3sHH")
 _FRAME = struct.Struct(">HH")
 RECORD_BYTES_MAX = BLOCK_BYTES_MAX - _BLOCK.size - _FRAME.size
 SPAN_MAX = 0xFFFF
@@ -123,7 +123,7 @@ def _row_at(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> tu
 
 
 def _is_block(value: memoryview) -> bool:
-    return len(value) > 0 and value[0] == BLOCK
+    return value[: len(BLOCK)] == BLOCK
 
 
 def _ends(first: int, value: memoryview) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Makes snapshots in the background, by weight only.
 
 The weight of a branch is the sealed edits since its last snapshot, and 256 bytes for each record. A snapshot is due
-when the weight reaches the size of the last snapshot, and at least 16 KiB. So snapshots at most double the bytes that
+when the weight reaches the size of the last snapshot, and at least 32 KiB. So snapshots at most double the bytes that
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
