@@ -115,7 +115,7 @@ def test_a_damaged_block_is_corrupt(txn: lmdb.Transaction) -> None:
         records.put_entry(txn, KEYS, sequence, each)
     ((first, row),) = ((first, bytes(row)) for first, row in records.rows(txn, KEYS, 1))
     damaged = [row[:size] for size in range(1, len(row))]
-    for place in [*range(2, 11), *range(101, 105)]:
+    for place in [*range(2, 13), *range(103, 107), *range(9 + 5 * 94, 9 + 5 * 94 + 4)]:
         damaged += [row[:place] + bytes([row[place] ^ 1 << bit]) + row[place + 1 :] for bit in range(8)]
     found_corrupt = 0
     for each in damaged:
@@ -127,6 +127,21 @@ def test_a_damaged_block_is_corrupt(txn: lmdb.Transaction) -> None:
         else:
             assert set(found) <= {first} or all(found.get(s, r)[:3] == r[:3] for s, r in put.items())
     assert found_corrupt > len(damaged) // 2
+
+
+def test_nothing_is_appended_to_a_damaged_block(txn: lmdb.Transaction) -> None:
+    """Its head and its newest frame: an append at a wrong place would destroy entries, or lose the new one."""
+    for sequence in range(3, 9):
+        records.put_entry(txn, KEYS, sequence, record(sequence, 90))
+    ((first, row),) = ((first, bytes(row)) for first, row in records.rows(txn, KEYS, 1))
+    newest = 9 + 5 * 94
+    for place in [*range(3, 9), *range(newest, newest + 4)]:
+        for bit in range(8):
+            damaged = row[:place] + bytes([row[place] ^ 1 << bit]) + row[place + 1 :]
+            txn.put(KEYS.entry(first), damaged)
+            with pytest.raises(Corrupt):
+                records.put_entry(txn, KEYS, 9, record(9, 90))
+            assert bytes(txn.get(KEYS.entry(first))) == damaged
 
 
 SIZES = st.one_of(st.integers(8, 700), st.integers(3900, 4200))

@@ -6,10 +6,11 @@ LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 
 it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its own,
 as all entries had in format 1.
 
-    block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 length of the block without the zeros at its end
-            ‖ for each entry: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
+    block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 place of the newest frame ‖ u16 where it ends
+            ‖ for each entry a frame: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
 
-The third byte of a record is 1, so it tells a block from a record.
+The third byte of a record is 1, so it tells a block from a record. The newest frame has to agree with the head of the
+block, so that no entry is appended to a damaged block at a wrong place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stateward_sidecar.storage import layout
 BLOCK_BYTES_MAX = 4080
 SMALL_BYTES_MAX = 1024  # smaller blocks lie beside other rows
 BLOCK = b"SJ\x02"
-_BLOCK = struct.Struct(">3sHH")
+_BLOCK = struct.Struct(">3sHHH")
 _FRAME = struct.Struct(">HH")
 RECORD_BYTES_MAX = BLOCK_BYTES_MAX - _BLOCK.size - _FRAME.size
 SPAN_MAX = 0xFFFF
@@ -47,16 +48,19 @@ def get_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> 
     first, value = found
     if not _is_block(value):
         return bytes(value) if first == sequence else None
-    last, end = _ends(first, value)
+    last, place, end = _newest(first, value)
+    if sequence >= last:
+        return bytes(value[place + _FRAME.size : end]) if sequence == last else None
     wanted, at = sequence - first, _BLOCK.size
-    if sequence > last:
-        return None
-    while at + _FRAME.size <= end:
+    while at < place:
         offset, length = _FRAME.unpack_from(value, at)
-        at += _FRAME.size
+        at += _FRAME.size + length
+        if at > place:
+            break
         if offset >= wanted:
-            return bytes(value[at : at + length]) if offset == wanted else None
-        at += length
+            return bytes(value[at - length : at]) if offset == wanted else None
+    if at == place:
+        return None
     raise _unreadable(first)
 
 
@@ -80,12 +84,12 @@ def put_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, rec
     found = _row_at(txn, keys, sequence)
     if found is not None:
         first, value = found
-        last, end = _ends(first, value)
+        last, _, end = _newest(first, value)
         if sequence <= last:
             return _put_between(txn, keys, first, value, sequence, record)
         size = end + _FRAME.size + len(record)
         if sequence == last + 1 and _is_block(value) and size <= BLOCK_BYTES_MAX and sequence - first <= SPAN_MAX:
-            head, frame = _BLOCK.pack(BLOCK, sequence - first, size), _FRAME.pack(sequence - first, len(record))
+            head, frame = _BLOCK.pack(BLOCK, sequence - first, end, size), _FRAME.pack(sequence - first, len(record))
             txn.put(keys.entry(first), _padded(b"".join((head, value[_BLOCK.size : end], frame, record))))
             return True
     txn.put(keys.entry(sequence), pack_row(sequence, [(sequence, record)]))
@@ -126,16 +130,17 @@ def _is_block(value: memoryview) -> bool:
     return value[: len(BLOCK)] == BLOCK
 
 
-def _ends(first: int, value: memoryview) -> tuple[int, int]:
-    """Returns the sequence of the newest entry in a row, and the length of the row without padding. Raises Corrupt."""
+def _newest(first: int, value: memoryview) -> tuple[int, int, int]:
+    """Returns the sequence of the newest entry in a row, where its frame begins, and where it ends. Raises Corrupt."""
     if not _is_block(value):
-        return first, len(value)
-    if len(value) < _BLOCK.size:
-        raise _unreadable(first)
-    _, span, end = _BLOCK.unpack_from(value)
-    if not _BLOCK.size < end <= len(value):
-        raise _unreadable(first)
-    return first + span, end
+        return first, 0, len(value)
+    if len(value) >= _BLOCK.size:
+        _, span, place, end = _BLOCK.unpack_from(value)
+        if _BLOCK.size <= place <= end - _FRAME.size and end <= len(value):
+            offset, length = _FRAME.unpack_from(value, place)
+            if offset == span and place + _FRAME.size + length == end:
+                return first + span, place, end
+    raise _unreadable(first)
 
 
 def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
@@ -143,17 +148,16 @@ def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
     if not _is_block(value):
         yield first, bytes(value)
         return
-    last, end = _ends(first, value)
+    last, place, end = _newest(first, value)
     sequence, at = first - 1, _BLOCK.size
-    while at < end:
-        start = at + _FRAME.size
-        offset, length = _FRAME.unpack_from(value, at) if start <= end else (0, 0)
-        if first + offset <= sequence or start + length > end:
+    while at < place:
+        offset, length = _FRAME.unpack_from(value, at)
+        start, at = at + _FRAME.size, at + _FRAME.size + length
+        if not sequence < first + offset < last or at > place:
             raise _unreadable(first)
-        sequence, at = first + offset, start + length
+        sequence = first + offset
         yield sequence, bytes(value[start:at])
-    if sequence != last:
-        raise _unreadable(first)
+    yield last, bytes(value[place + _FRAME.size : end])
 
 
 def _unreadable(first: int) -> Corrupt:
@@ -164,11 +168,9 @@ def pack_row(first: int, found: Sequence[tuple[int, bytes]]) -> bytes:
     """Returns the row of some entries."""
     if len(found) == 1 and len(found[0][1]) > RECORD_BYTES_MAX:
         return found[0][1]
-    frames = list[bytes]()
-    for sequence, record in found:
-        frames += _FRAME.pack(sequence - first, len(record)), record
-    body = b"".join(frames)
-    return _padded(_BLOCK.pack(BLOCK, found[-1][0] - first, _BLOCK.size + len(body)) + body)
+    frames = [_FRAME.pack(sequence - first, len(record)) + record for sequence, record in found]
+    end = _BLOCK.size + sum(map(len, frames))
+    return _padded(_BLOCK.pack(BLOCK, found[-1][0] - first, end - len(frames[-1]), end) + b"".join(frames))
 
 
 def _padded(block: bytes) -> bytes:
