@@ -19,7 +19,7 @@ from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.seal import DIGEST_BYTES
-from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import records
@@ -74,7 +74,11 @@ def append(
     )  # fmt: skip
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
-    if not records.put_entry(txn, keys, sequence, record):
+    try:
+        is_new = records.put_entry(txn, keys, sequence, record)
+    except Corrupt as error:  # the block of the entry before is damaged
+        raise error.locate(identity.name) from None
+    if not is_new:
         # Memory is older than the journal. This must not happen; if it does, no entry is overwritten.
         raise StatewardError(f"journal entry {sequence} exists already", uid=identity.uid.hex(), sequence=sequence)
     head.tip_digest = header.digest

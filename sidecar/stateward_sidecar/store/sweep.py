@@ -150,16 +150,18 @@ class Sweeper:
             numbers = [layout.retention_of(key) for key, _ in rows(txn, b"K")]
         self._looked_at = {number: self._looked_at[number] for number in numbers if number in self._looked_at}
         for number in numbers:
-            with self._context.engine.read() as txn:
-                thread = self._find(txn, number)
-            if thread is None or not is_whole(thread) or not self._may_be_due(thread):
-                continue
             try:
-                self._apply_rule(thread)
+                with self._context.engine.read() as txn:
+                    thread = self._threads.head(txn, number)  # does not push hot threads out of memory
+                    if thread is None or not is_whole(thread) or not self._may_be_due(thread):
+                        continue
+                    thread = self._threads.by_number(txn, number)
+                if thread is not None and is_whole(thread):
+                    self._apply_rule(thread)
             except ShuttingDown:
                 raise
             except StatewardError as error:
-                log_damage("cannot apply a retention rule", error, uid=thread.identity.uid_text)
+                log_damage("cannot apply a retention rule", error, number=number)
 
     def _may_be_due(self, thread: Thread) -> bool:
         """Returns whether something was written or archived since the last check, or a version became old enough."""
