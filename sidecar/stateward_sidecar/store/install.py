@@ -319,7 +319,10 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
         place = item.WhichOneof("place")
         if place == "sequence":
             # An existing entry stays: a prune may have cut it down to a husk since it was archived.
-            records.put_entry(txn, keys, item.sequence, item.record)
+            try:
+                records.put_entry(txn, keys, item.sequence, item.record)
+            except Corrupt as error:
+                raise error.locate(draft.identity.name) from None
         elif place == "parts_id":
             txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
         elif place == "snapshot_version" and item.snapshot_version not in draft.snapshots:

@@ -69,6 +69,7 @@ class Outbox:
         image = ThreadImage(
             blobs=self._blobs(identity, thread.head.tip_sequence), head=thread.head, pruned=thread.pruned.to_message()
         )
+        image.head.ClearField("main")  # it is among the branches, where a sidecar of format 1 finds it too
         image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
         for name, version in sorted(thread.tags.items()):
             image.tags.add(name=name, version=version)
