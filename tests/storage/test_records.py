@@ -1,4 +1,4 @@
-"""Journal entries share rows that fill a page: whatever is put, shrunk and removed, each entry reads as it was put."""
+"""Journal entries share rows that fill pages: whatever is put, shrunk and removed, each entry reads as it was put."""
 
 from __future__ import annotations
 
@@ -46,12 +46,21 @@ def rows(txn: lmdb.Transaction) -> list[int]:
 
 
 def test_small_entries_fill_pages(txn: lmdb.Transaction) -> None:
-    """A hundred entries of 400 bytes take a tenth as many rows, and each row but the last is as long as a page."""
+    """A hundred entries of 400 bytes take a twentieth as many rows, and each row is as long as two pages."""
     for sequence in range(1, 101):
         assert records.put_entry(txn, KEYS, sequence, record(sequence, 400))
-    assert len(rows(txn)) == 10
+    assert len(rows(txn)) == 5
     assert set(rows(txn)) == {records.BLOCK_BYTES_MAX}
     assert all_of(txn) == {sequence: record(sequence, 400) for sequence in range(1, 101)}
+
+
+def test_a_block_takes_its_second_page_when_it_needs_it(txn: lmdb.Transaction) -> None:
+    """A short thread does not pay for two pages."""
+    lengths = []
+    for sequence in range(1, 21):
+        records.put_entry(txn, KEYS, sequence, record(sequence, 400))
+        lengths.append(rows(txn)[-1])
+    assert sorted(set(lengths)) == [413, 817, 4080, 8176]
 
 
 def test_a_small_block_has_no_page_of_its_own(txn: lmdb.Transaction) -> None:
@@ -144,7 +153,7 @@ def test_nothing_is_appended_to_a_damaged_block(txn: lmdb.Transaction) -> None:
             assert bytes(txn.get(KEYS.entry(first))) == damaged
 
 
-SIZES = st.one_of(st.integers(8, 700), st.integers(3900, 4200))
+SIZES = st.one_of(st.integers(8, 700), st.integers(3900, 4200), st.integers(8000, 8300))
 VERBS = st.sampled_from(["append", "append", "append", "skip", "before", "shrink", "delete", "again"])
 STEPS = st.lists(st.tuples(VERBS, st.integers(0, 1 << 30), SIZES), max_size=60)
 

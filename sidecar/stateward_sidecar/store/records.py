@@ -1,10 +1,10 @@
-"""Where journal entries lie: several in a row, as many as fill a page.
+"""Where journal entries lie: several in a row, as many as fill two pages.
 
 Rows that come between others leave LMDB's pages half empty, because a full page is divided in the middle. So
-consecutive entries share a row, a block, which grows until a page is full. Its key has the sequence of its first entry.
-LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 1 KiB has such a page at once, so that
-it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its own,
-as all entries had in format 1.
+consecutive entries share a row, a block, which grows until two pages are full. Its key has the sequence of its first
+entry. LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 1 KiB has such pages at once, so
+that it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its
+own, as all entries had in format 1.
 
     block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 place of the newest frame ‖ u16 where it ends
             ‖ for each entry a frame: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
@@ -23,8 +23,9 @@ import lmdb
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 
-# A value of this length fills one page of 4,096 bytes.
-BLOCK_BYTES_MAX = 4080
+# A value with this many bytes less than some pages fills them.
+PAGE_BYTES, PAGE_HEADER_BYTES = 4096, 16
+BLOCK_BYTES_MAX = 2 * PAGE_BYTES - PAGE_HEADER_BYTES
 SMALL_BYTES_MAX = 1024  # smaller blocks lie beside other rows
 BLOCK = b"SJ\x02"
 _BLOCK = struct.Struct(">3sHHH")
@@ -174,7 +175,10 @@ def pack_row(first: int, found: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def _padded(block: bytes) -> bytes:
-    return block if len(block) <= SMALL_BYTES_MAX else block.ljust(BLOCK_BYTES_MAX, b"\0")
+    if len(block) <= SMALL_BYTES_MAX:
+        return block
+    pages = -(-(len(block) + PAGE_HEADER_BYTES) // PAGE_BYTES)
+    return block.ljust(pages * PAGE_BYTES - PAGE_HEADER_BYTES, b"\0")
 
 
 def _put_between(
