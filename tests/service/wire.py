@@ -135,6 +135,39 @@ class Wire:
                 return whole
             asked.page_token = page.next_page_token
 
+    def hydrate_since(self, request: HydrateRequest, known: State) -> State:
+        """The state that a request with a known version asks for, made of what that version has and what changed."""
+        part, asked, first = State(), HydrateRequest(), None
+        asked.CopyFrom(request)
+        while True:
+            page: HydrateResponse = self.checkpoints.Hydrate(asked, timeout=TIMEOUT_S, wait_for_ready=True)
+            first = first or page
+            assert page.base_version == first.base_version
+            join_page(part, page)
+            if not page.next_page_token:
+                break
+            asked.page_token = page.next_page_token
+        if not first.base_version:
+            return part
+        assert first.base_version == request.known_version
+        whole = State()
+        whole.CopyFrom(known)
+        for name in first.removed_slots:
+            whole.slots.pop(name, None)
+        for name in first.removed_logs:
+            whole.logs.pop(name, None)
+        for name, value in part.slots.items():
+            whole.slots[name].CopyFrom(value)
+        for name, log in part.logs.items():
+            if name not in whole.logs:
+                whole.logs[name].CopyFrom(log)
+                continue
+            mine = whole.logs[name]
+            assert mine.first_index + len(mine.entries) == log.first_index
+            mine.entries.extend(log.entries)
+            mine.rewritten_version = log.rewritten_version
+        return whole
+
     def findings(self, namespace: str = "", thread: str = "") -> list[Finding]:
         """What Verify finds."""
         stream = self.admin.Verify(VerifyRequest(namespace=namespace, thread=thread), timeout=60, wait_for_ready=True)

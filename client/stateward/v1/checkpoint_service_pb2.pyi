@@ -162,7 +162,7 @@ class LogSelection(_message.Message):
     def __init__(self, log: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
 
 class HydrateRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "projection", "max_bytes", "page_token", "include_signals")
+    __slots__ = ("namespace", "thread", "branch", "version", "projection", "max_bytes", "page_token", "include_signals", "known_version", "known_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,8 @@ class HydrateRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -179,10 +181,12 @@ class HydrateRequest(_message.Message):
     max_bytes: int
     page_token: str
     include_signals: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., include_signals: bool = ...) -> None: ...
+    known_version: int
+    known_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., include_signals: bool = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
 
 class HydrateResponse(_message.Message):
-    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence", "owner_id", "signals")
+    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence", "owner_id", "signals", "base_version", "removed_slots", "removed_logs")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +194,9 @@ class HydrateResponse(_message.Message):
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_LOGS_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
     state: _state_pb2.State
     chunk: ValueChunk
@@ -197,7 +204,10 @@ class HydrateResponse(_message.Message):
     archived_sequence: int
     owner_id: str
     signals: _containers.RepeatedCompositeFieldContainer[_signal_pb2.Signal]
-    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ..., owner_id: _Optional[str] = ..., signals: _Optional[_Iterable[_Union[_signal_pb2.Signal, _Mapping]]] = ...) -> None: ...
+    base_version: int
+    removed_slots: _containers.RepeatedScalarFieldContainer[str]
+    removed_logs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ..., owner_id: _Optional[str] = ..., signals: _Optional[_Iterable[_Union[_signal_pb2.Signal, _Mapping]]] = ..., base_version: _Optional[int] = ..., removed_slots: _Optional[_Iterable[str]] = ..., removed_logs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ValueChunk(_message.Message):
     __slots__ = ("slot", "log", "media_type", "index", "offset", "size_bytes", "data")

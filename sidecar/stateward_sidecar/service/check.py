@@ -310,6 +310,17 @@ def check_hydrate(request: HydrateRequest) -> None:
     check_max_bytes(request.max_bytes)
     if request.HasField("projection"):
         check_projection(request.projection)
+    if request.known_version or request.known_digest:
+        _check_known(request)
+
+
+def _check_known(request: HydrateRequest) -> None:
+    if request.known_version <= 0:
+        raise InvalidField("known_version", f"{request.known_version} is not positive, but known_digest is set")
+    if len(request.known_digest) != DIGEST_BYTES:
+        raise InvalidField("known_digest", f"has {len(request.known_digest)} bytes, not {DIGEST_BYTES}")
+    if request.HasField("projection"):
+        raise InvalidField("projection", "is not allowed with known_version, which names a whole state")
 
 
 def check_projection(projection: Projection) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import lmdb
+
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
 from stateward.v1.checkpoint_service_pb2 import (
@@ -31,6 +33,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.signals import list_signals
+from stateward_sidecar.store.since import NOTHING, Since, changes_since
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
@@ -40,8 +43,10 @@ PAGE_BYTES = 3 << 20
 HISTORY_STATE_BYTES = 3 << 20
 # A page of a larger state is made on a worker, because it would block the event loop.
 HOT_BYTES_MAX = 4 << 20
+# The edits of more versions are read on a worker, too.
+HOT_VERSIONS_MAX = 4
 _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
-_VERSION = struct.Struct(">Q16s")
+_VERSION = struct.Struct(">Q16s?")
 _EDITS = struct.Struct(">QQQ16s16s")
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
@@ -59,7 +64,9 @@ class Reader:
         if thread is None or request.HasField("version") or request.page_token:
             return None
         branch = thread.branches.get(request.branch or MAIN)
-        tree = self._context.cache.state(thread.number, branch.version) if branch is not None else None
+        if branch is None or (request.known_version and branch.version - request.known_version > HOT_VERSIONS_MAX):
+            return None
+        tree = self._context.cache.state(thread.number, branch.version)
         return tree.size_bytes if tree is not None and tree.size_bytes <= HOT_BYTES_MAX else None
 
     def cold_bytes(self, request: HydrateRequest) -> int:
@@ -83,28 +90,58 @@ class Reader:
             if request.page_token:
                 binding = bare(request)
                 pinned = context.tokens.unpack(binding, request.page_token)
-                version, digest = _VERSION.unpack_from(pinned)
+                version, digest, is_since = _VERSION.unpack_from(pinned)
                 position = Position.unpack(pinned[_VERSION.size :])
             else:
                 ref = request.version if request.HasField("version") else None
-                version, digest = resolve_or_head(txn, thread, ref, branch, "version"), b""
+                version, digest, is_since = resolve_or_head(txn, thread, ref, branch, "version"), b"", None
             entry = replay.read_version(txn, thread, version)
             if digest and entry.header.digest != digest:
                 raise _gone()
-            tree = replay.state_at(txn, thread, version, context.cache)
             checkpoint = view_entry(thread, entry)
+            tree, since = self._state_or_changes(txn, thread, version, checkpoint.digest, request, is_since)
             row, archived = thread.archive, thread.archived_sequence
         selection = selection_of(request.projection if request.HasField("projection") else None)
+        if since is not None:
+            selection = since.selection
         found = page(tree, selection, position, max_bytes or request.max_bytes or PAGE_BYTES)
         token = ""
         if found.next is not None:
-            pinned = _VERSION.pack(version, entry.header.digest) + found.next.pack()
+            pinned = _VERSION.pack(version, entry.header.digest, since is not None) + found.next.pack()
             token = context.tokens.pack(binding or bare(request), pinned)
         owner = self._other_owner(row)
         answer = _hydrate_wire(checkpoint, found, token, archived, owner)
         if request.include_signals and not request.page_token:
             answer += HydrateResponse(signals=list_signals(thread)).SerializeToString()
+        if since is not None:
+            more = HydrateResponse(base_version=request.known_version)
+            if not request.page_token:
+                more.removed_slots.extend(since.removed_slots)
+                more.removed_logs.extend(since.removed_logs)
+            answer += more.SerializeToString()
         return answer
+
+    def _state_or_changes(
+        self,
+        txn: lmdb.Transaction,
+        thread: Thread,
+        version: int,
+        digest: bytes,
+        request: HydrateRequest,
+        is_since: bool | None,
+    ) -> tuple[StateTree, Since | None]:
+        """Returns the state at a version, and what changed since the version that the client knows; None = the whole
+        state is sent. ``is_since``: what the first page had; None = this is the first page."""
+        context, known = self._context, request.known_version
+        if known == version and request.known_digest == digest:
+            return EMPTY, NOTHING
+        tree = replay.state_at(txn, thread, version, context.cache)
+        if not known or is_since is False:
+            return tree, None
+        since = changes_since(context, txn, thread, version, tree, known, request.known_digest)
+        if since is None and is_since:
+            raise _gone()
+        return tree, since
 
     def _other_owner(self, row: ArchiveRow | None) -> str:
         """Returns the name of another sidecar that owns the thread. Empty if this sidecar owns it, or nobody."""
