@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypedDict
 
+from stateward._operations.known import Known, LogPart
 from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
@@ -38,9 +39,14 @@ def hydrate(
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
+    since: State | None = None,
 ) -> Operation[State]:
     """Reads a state, and migrates it in memory if the thread's handle has migrations."""
-    read = partial(hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, must_exist=must_exist)
+    if since is not None and (slots is not None or logs is not None):
+        raise TypeError("hydrate takes since, or slots and logs, but not both")
+    read = partial(
+        hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, must_exist=must_exist, since=since
+    )
     state = yield from read(slots=slots, logs=logs)
     if ref.migrations is None:
         return state
@@ -56,6 +62,7 @@ def hydrate_stored(
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
+    since: State | None = None,
 ) -> Operation[State]:
     """Reads a state as it is stored. Returns the empty state if a branch has no head yet, unless `must_exist`."""
     request = ref.on_branch(
@@ -63,10 +70,14 @@ def hydrate_stored(
     )
     pinned = request.HasField("version")
     request.include_signals = not pinned
-    empty = State(origin=Origin(ref.namespace, ref.thread, ref.branch))
+    origin = Origin(ref.namespace, ref.thread, ref.branch)
+    known = Known.of(since, origin, ref.ephemeral) if slots is None and logs is None else None
+    if known is not None:
+        request.known_version, request.known_digest = known.version, known.digest
+    empty = State(origin=origin)
     empty.keep_out(ref.ephemeral)
     try:
-        state = yield from _read_pages(request, pinned)
+        state = yield from _read_pages(request, pinned, known)
     except VersionNotFound:
         if pinned or (must_exist and ref.at is None):
             raise
@@ -74,7 +85,7 @@ def hydrate_stored(
             return empty
         request.branch = ""
         request.version.version = ref.at
-        state = yield from _read_pages(request, pinned=False)
+        state = yield from _read_pages(request, pinned=False, known=known)
     except ThreadNotFound:
         if pinned or must_exist or ref.at is not None:
             raise
@@ -83,14 +94,19 @@ def hydrate_stored(
     return (yield from fetch_blobs(ref, state))
 
 
-def _read_pages(request: checkpoints.HydrateRequest, pinned: bool) -> Operation[State]:
-    """Reads all pages of a state and joins them. A value that is larger than a page arrives in chunks."""
+def _read_pages(request: checkpoints.HydrateRequest, pinned: bool, known: Known | None) -> Operation[State]:
+    """Reads all pages of a state and joins them. A value that is larger than a page arrives in chunks. Pages that have
+    only what changed since `known` are put over that."""
     slots: dict[str, state_pb2.Value] = {}
     logs: dict[str, state_pb2.Log] = {}
     signals: list[Signal] = []
     pieces: list[bytes] = []
+    removed_slots: list[str] = []
+    removed_logs: list[str] = []
     while True:
         page: checkpoints.HydrateResponse = yield Call("Hydrate", request)
+        removed_slots += page.removed_slots
+        removed_logs += page.removed_logs
         signals += map(Signal.from_proto, page.signals)
         slots.update(page.state.slots)
         for name, log in page.state.logs.items():
@@ -111,16 +127,25 @@ def _read_pages(request: checkpoints.HydrateRequest, pinned: bool) -> Operation[
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
-    asked, is_partial = request.projection, page.state.partial
-    state = read_state(page.checkpoint, slots, logs, asked=asked, partial=is_partial, pinned=pinned)
+    asked, is_partial, read = request.projection, page.state.partial, parts_of(logs)
+    if page.base_version:
+        assert known is not None
+        known.change(removed_slots, removed_logs, slots, read)
+        slots, read, is_partial = known.slots, known.logs, False
+    state = read_state(page.checkpoint, slots, read, asked=asked, partial=is_partial, pinned=pinned)
     state.owner_id, state.signals = page.owner_id, tuple(signals)
     return state
+
+
+def parts_of(logs: Mapping[str, state_pb2.Log]) -> dict[str, LogPart]:
+    """Takes logs apart, because their entries are shared with other states."""
+    return {name: LogPart(log.entries, log.first_index, log.rewritten_version) for name, log in logs.items()}
 
 
 def read_state(
     checkpoint: checkpoint_pb2.Checkpoint,
     slots: Mapping[str, state_pb2.Value],
-    logs: Mapping[str, state_pb2.Log],
+    logs: Mapping[str, LogPart],
     *,
     asked: checkpoints.Projection,
     partial: bool,

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._operations.reading import read_state
+from stateward._operations.reading import parts_of, read_state
 from stateward._operations.retry import Retry
 from stateward._operations.steps import Pause, ThreadRef, version_ref
 from stateward.admin import VerifyProgress
@@ -145,7 +145,8 @@ class HistoryReader(Reader[HistoryEntry]):
         if not message.HasField("state"):
             return None
         found, asked = message.state, self._request.projection
-        state = read_state(message.checkpoint, found.slots, found.logs, asked=asked, partial=found.partial, pinned=True)
+        logs = parts_of(found.logs)
+        state = read_state(message.checkpoint, found.slots, logs, asked=asked, partial=found.partial, pinned=True)
         state.read_blobs_through(self._ref.blobs)
         return state
 

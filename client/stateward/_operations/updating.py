@@ -21,8 +21,9 @@ def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: S
     if attempts < 1:
         raise ValueError(f"attempts must be at least 1, not {attempts}")
     attempt, patience, backoff, options = 1, Patience(), race_backoff(), repeatable(options)
+    state: State | None = None
     while True:
-        state = yield from hydrate(ref)
+        state = yield from hydrate(ref, since=state)
         state._is_answer_read = False  # a migration step may have read it
         result = fn(state)
         if inspect.isawaitable(result):

@@ -62,7 +62,14 @@ class Log:
         self._tail = tail  # True: hydrated as the last n entries, so the stored log may begin before this one
         self._replaces = False  # True: the save deletes the stored log first
         self._trim_before = 0  # the save trims the stored log before this index; 0 = it does not
+        self._is_rewritten = False  # True: a save of this state rewrote the stored log
         self._gate = gate or Gate()
+
+    @property
+    def _is_as_stored(self) -> bool:
+        """Whether this log still has the stored entries of its version, with their true indexes."""
+        is_whole = (self._first, self._cut) == (self._stored_first, self._stored_next)
+        return is_whole and self._numbered and not (self._tail or self._replaces or self._is_rewritten)
 
     @property
     def first_index(self) -> int:
@@ -276,6 +283,8 @@ class Log:
         return state_pb2.Log(entries=[*kept, *unsaved.added])
 
     def _rebase(self, unsaved: UnsavedLog) -> None:
+        is_trimmed = self._trim_before > 0 or self._cut < self._stored_next
+        self._is_rewritten |= is_trimmed or self._replaces or bool(unsaved.replaced)
         for index, encoded in unsaved.replaced.items():
             self._stored[index - self._first] = encoded
         self._stored += unsaved.added

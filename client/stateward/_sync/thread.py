@@ -91,6 +91,7 @@ class Thread:
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         must_exist: bool = False,
+        since: State | None = None,
     ) -> State:
         """Reads the head of the branch, or another version, and returns it as a State.
 
@@ -100,6 +101,9 @@ class Thread:
 
         If the thread or the branch does not exist, the state is empty and has version 0. With `must_exist` the call
         raises ThreadNotFound or VersionNotFound instead.
+
+        `since` is a state of this thread that you have. Then only what changed since its version is sent, if that is
+        less, and the rest is taken from it, without its unsaved changes. Use it to look at a thread again and again.
         """
         return self._run(
             reading.hydrate(
@@ -110,6 +114,7 @@ class Thread:
                 slots=slots,
                 logs=logs,
                 must_exist=must_exist,
+                since=since,
             )
         )
 
