@@ -24,6 +24,7 @@ import importlib
 import json
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf import descriptor_pool, message_factory
@@ -149,14 +150,10 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
     type; `raw` still returns them. `blobs` reads values that the client turned into blobs; without it, `decode` returns
     a Blob for them."""
     if value.media_type == JSON and JSON not in _decoders:
-        # For nearly all values, in half the time of json.loads for a short one. Text that is not UTF-8, or has spaces
-        # or garbage around it, is decoded (or refused) below.
+        # For nearly all values, faster than json.loads. What it refuses is decoded (or refused) below.
         try:
-            text = value.data.decode()
-            found, end = _parse_json(text)
-            if end == len(text):
-                return found
-        except (ValueError, RecursionError):
+            return _parse_json(value.data)
+        except _REFUSED:
             pass
     content = value.WhichOneof("content")
     if content in ("blob", "number"):
@@ -270,7 +267,31 @@ def _reduce(value: Any) -> Any:
     return reduced
 
 
-_parse_json = json.JSONDecoder().raw_decode
+_parse_text = json.JSONDecoder().raw_decode
+
+
+def parse_plainly(data: bytes) -> Any:
+    """Decodes JSON, a short text in half the time of json.loads.
+
+    Raises ValueError for text that is not UTF-8, or has spaces or garbage around it.
+    """
+    text = data.decode()
+    found, end = _parse_text(text)
+    if end != len(text):
+        raise ValueError("text after the JSON value")
+    return found
+
+
+# msgspec, if it is installed (the extra `fast`), decodes in a quarter of the time. It refuses what it would decode
+# differently: NaN, lone surrogates, numbers out of range. It does not encode: it writes some numbers in another form,
+# and equal values must have equal bytes.
+_parse_json: Callable[[bytes], Any] = parse_plainly
+_REFUSED: tuple[type[Exception], ...] = (ValueError, RecursionError)
+with suppress(ImportError):
+    import msgspec
+
+    _parse_json, _REFUSED = msgspec.json.Decoder().decode, (*_REFUSED, msgspec.MsgspecError)
+
 _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_reduce)
 
 

@@ -1,0 +1,92 @@
+"""Both decoders of JSON give the same values, or leave the text to Python's own library: exactly what that gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.bench.payload import DATA, load_all_runs
+
+from stateward import values
+from stateward.v1 import state_pb2
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+TREES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20
+)
+NUMBERS = st.from_regex(rb"\A[ \t\n]?-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?[ \n]?\Z")
+ODD = [
+    b"", b"NaN", b"-Infinity", b"1E400", b"-0", b"-0.0", b"5e-324", b"9007199254740993.0", b"1" * 4301, b"01", b"1.",
+    b'{"a":1,"a":2}', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"', b'"\xed\xa0\x80"', b'"\t"', b"\xef\xbb\xbf1",
+    '"é"'.encode("utf-16"), b"1 2", b" 1\n", b"[1,]", b"tru", b"[[" * 2000 + b"]]" * 2000,
+]  # fmt: skip
+
+
+@pytest.fixture(params=["fast", "plain"])
+def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], str]:
+    """Returns how a value decodes, as text that tells 1 from 1.0 and from True: or the error."""
+    if request.param == "plain":
+        monkeypatch.setattr(values, "_parse_json", values.parse_plainly)
+    else:
+        assert values._parse_json is not values.parse_plainly
+    return seen
+
+
+def seen(data: bytes) -> str:
+    return outcome(lambda: values.decode(state_pb2.Value(media_type=values.JSON, data=data), "slots.x"))
+
+
+def expected(data: bytes) -> str:
+    return outcome(lambda: json.loads(data))
+
+
+def outcome(call: Callable[[], Any]) -> str:
+    try:
+        return repr(call())
+    except (ValueError, RecursionError):
+        return "refused"
+
+
+@pytest.mark.parametrize("data", ODD, ids=lambda data: repr(data[:12]))
+def test_odd_texts(decode: Callable[[bytes], str], data: bytes) -> None:
+    assert decode(data) == expected(data)
+
+
+@settings(max_examples=300)
+@given(tree=TREES, is_ascii=st.booleans(), at=st.integers(0, 400), put=st.binary(max_size=2))
+def test_trees_and_damaged_trees(tree: Any, is_ascii: bool, at: int, put: bytes) -> None:
+    """Whole, and with some bytes put in or changed."""
+    data = json.dumps(tree, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+    for each in (data, data[:at] + put + data[at + len(put) :]):
+        assert seen(each) == expected(each)
+
+
+@settings(max_examples=300)
+@given(NUMBERS)
+def test_numbers(data: bytes) -> None:
+    """Whole numbers of any length are exact, all others are rounded alike."""
+    assert seen(data) == expected(data)
+
+
+def test_what_is_not_equal_is_refused_and_never_decoded() -> None:
+    """What the fast decoder takes, it takes as Python does: nothing else makes the two agree."""
+    for data in ODD:
+        try:
+            found = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            continue
+        assert repr(found) == expected(data)
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the recorded runs lie beside the repository, and are not here")
+def test_recorded_runs() -> None:
+    """Every message of every recorded run."""
+    for runs in load_all_runs().values():
+        for run in runs[:20]:
+            for message in run:
+                assert seen(message) == expected(message)
