@@ -104,6 +104,10 @@ class State:
     state of a thread (or branch) that does not exist yet. A `partial` state was hydrated without some slots or entries;
     a save does not touch those.
 
+    **When a value is decoded.** A hydrated state keeps the stored bytes. It decodes a slot or an entry when you first
+    read it, and returns the same object until the next save. If the bytes cannot be decoded, that read raises
+    ValueError; `raw` returns the bytes.
+
     **What a save stores.** Values that you set or append are stored as they are when you save. Values that you read may
     be edited in place, and the save stores the edits, too: `state.logs["messages"][3]["content"] = "…"`,
     `state.slots["plan"]["done"] = 1`. Both hold until the next successful save. After it, editing an object that you

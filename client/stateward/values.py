@@ -40,6 +40,9 @@ TEXT = "text/plain"
 PROTOBUF = "application/x-protobuf"
 MSGPACK = "application/msgpack"
 
+OTHER = object()
+"""The answer of `decode_json` for values that are no ordinary JSON."""
+
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 # Objects of these types contain no others, so they have no keys to check.
@@ -149,12 +152,9 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
     """Returns the Python form of a stored value. Raises ValueError, with `path`, if the bytes do not fit the media
     type; `raw` still returns them. `blobs` reads values that the client turned into blobs; without it, `decode` returns
     a Blob for them."""
-    if value.media_type == JSON and JSON not in _decoders:
-        # For nearly all values, faster than json.loads. What it refuses is decoded (or refused) below.
-        try:
-            return _parse_json(value.data)
-        except _REFUSED:
-            pass
+    found = decode_json(value)
+    if found is not OTHER:
+        return found
     content = value.WhichOneof("content")
     if content in ("blob", "number"):
         return Number(value.number) if content == "number" else _decode_blob(value, path, blobs)
@@ -177,6 +177,17 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
     except (ValueError, DecodeError, RecursionError) as error:
         raise ValueError(f"{path}: the stored bytes are not {value.media_type}: {error}") from error
     return RawValue(value.media_type, data)
+
+
+def decode_json(value: state_pb2.Value) -> Any:
+    """Returns the Python form of a stored value that is ordinary JSON, as nearly all are; OTHER for any other value,
+    which `decode` decodes or refuses. It needs no path, which takes longer to make than a short value to parse."""
+    if value.media_type == JSON and JSON not in _decoders:
+        try:
+            return _parse_json(value.data)
+        except _REFUSED:
+            pass
+    return OTHER
 
 
 def decode_leniently(value: state_pb2.Value) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -90,3 +93,14 @@ def test_recorded_runs() -> None:
         for run in runs[:20]:
             for message in run:
                 assert seen(message) == expected(message)
+
+
+def test_without_the_extra() -> None:
+    """The client decodes with Python's own library if msgspec is missing."""
+    code = """
+        import sys
+        sys.modules["msgspec"] = None
+        from stateward import values
+        assert values._parse_json is values.parse_plainly
+    """
+    subprocess.run([sys.executable, "-c", dedent(code)], check=True, timeout=60)

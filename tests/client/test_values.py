@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateward import values
+from stateward._state.log import Log
+from stateward.state import State
 from stateward.v1 import state_pb2
 
 JSON = st.recursive(
@@ -89,6 +91,19 @@ def test_broken_bytes():
     assert values.decode_leniently(broken) == values.RawValue("application/json", b"{")
     unknown = state_pb2.Value(media_type="application/x-protobuf; type=no.Such", data=b"1")
     assert values.decode(unknown, "v") == values.RawValue(unknown.media_type, b"1")
+
+
+def test_decoded_when_read(monkeypatch):
+    """A state decodes a slot or an entry when it is first read, and keeps the object."""
+    decoded = []
+    monkeypatch.setitem(values._decoders, "test/lazy", lambda data: decoded.append(data) or [data])
+    stored = [state_pb2.Value(media_type="test/lazy", data=bytes([each])) for each in range(3)]
+    state = State(slots={"a": stored[0]}, logs={"l": Log("l", stored[1:])})
+    log = state.logs["l"]
+    assert (decoded, len(log), "a" in state.slots, repr(log)) == ([], 2, True, "Log('l', 2 entries from index 0)")
+    assert log[1] is log[1]
+    assert state.slots["a"] is state.slots["a"]
+    assert decoded == [b"\2", b"\0"]
 
 
 def test_registered_codec():

@@ -15,6 +15,8 @@ from stateward import values
 from stateward._state.gate import Gate
 from stateward.v1 import diff_pb2, state_pb2
 
+_UNREAD = object()
+
 
 @dataclass
 class UnsavedLog:
@@ -188,14 +190,16 @@ class Log:
         self.extend(entries[len(self) :])
 
     def _read(self, position: int) -> Any:
-        if position >= len(self._stored):
-            return self._added[position - len(self._stored)]
-        index = self._first + position
-        if index not in self._watched:
-            self._watched[index] = values.decode(
-                self._stored[position], f"logs.{self.name}[{position}]", self._gate.blobs
-            )
-        return self._watched[index]
+        stored, index = self._stored, self._first + position
+        if position >= len(stored):
+            return self._added[position - len(stored)]
+        found = self._watched.get(index, _UNREAD)
+        if found is _UNREAD:
+            found = values.decode_json(stored[position])
+            if found is values.OTHER:
+                found = values.decode(stored[position], f"logs.{self.name}[{position}]", self._gate.blobs)
+            self._watched[index] = found
+        return found
 
     def _checked(self, position: int) -> int:
         found = position + len(self) if position < 0 else position
