@@ -12,7 +12,7 @@ from tests.soak.desk import NAMESPACE
 from tests.soak.ledger import Book, Known, hash_of
 
 from stateward import Client
-from stateward.errors import StatewardError, VersionPruned
+from stateward.errors import StatewardError, ThreadNotFound, VersionPruned
 from stateward.testing import Daemon
 
 PAGE = 1000
@@ -64,6 +64,9 @@ class Checker:
         for known in book.threads.values():
             try:
                 self._check_thread(book, known)
+            except ThreadNotFound as error:
+                if not self._is_deleted_meanwhile(book, known):
+                    self.say(f"{known.name}: {type(error).__name__}: {error}")
             except StatewardError as error:
                 self.say(f"{known.name}: {type(error).__name__}: {error}")
         for uid in book.gone & set(self.there.values()):
@@ -92,6 +95,11 @@ class Checker:
                 self.say(f"{part['thread']} version {state.version} was not answered and is there in part")
         if len(found) > 1:
             self.say(f"{key}: a part of a batch is there and another is not")
+
+    def _is_deleted_meanwhile(self, book: Book, known: Known) -> bool:
+        """A deletion that was not answered is finished some time after the start, also while this looks."""
+        there = {info.uid for info in self.client.threads()}
+        return known.uid not in there and bool(book.pending_of("delete", known.name))
 
     def _check_thread(self, book: Book, known: Known) -> None:
         if self.there.get(known.name) != known.uid:

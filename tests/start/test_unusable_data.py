@@ -15,6 +15,7 @@ from tests.start.launch import Ended, start, write_key
 
 from stateward.storage.v1.head_pb2 import StoreFormat
 from stateward.testing import run_daemon
+from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.storage.layout import FORMAT_KEY
 
 MAP_BYTES = 1 << 30
@@ -124,11 +125,14 @@ def test_a_key_file_inside_the_data_is_refused(made: Path) -> None:
     assert "data directory" in refused(made, "--key-file", str(made / "data" / "key")).line
 
 
+NEWER = FORMAT + 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: setattr(found, "min_reader", 2),
-        lambda found: setattr(found, "min_writer", 2),
+        lambda found: setattr(found, "min_reader", NEWER),
+        lambda found: setattr(found, "min_writer", NEWER),
         lambda found: setattr(found, "format", 0),
     ],
 )
