@@ -1,16 +1,34 @@
-"""A cache of states and dictionaries with one byte budget. LMDB holds the truth, so any item may be dropped."""
+"""A cache of states, dictionaries and facts of heads with one byte budget. LMDB holds the truth: any item may go."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass
 
+from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
+from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
+# Three small messages; the view holds most of the body a second time, so the body counts about once in here.
+FACTS_OVERHEAD_BYTES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Facts:
+    """What the entry of a version says besides its edits. The messages are never changed."""
+
+    header: EntryHeader
+    body: CheckpointBody
+    stored_bytes: int
+    view: Checkpoint | None = None  # made from them by the first read
+
+
+Item = StateTree | Dictionary | Facts
 
 
 class Cache:
@@ -19,7 +37,7 @@ class Cache:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._items: OrderedDict[Hashable, tuple[StateTree | Dictionary, int]] = OrderedDict()
+        self._items: OrderedDict[Hashable, tuple[Item, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def state(self, thread: int, version: int) -> StateTree | None:
@@ -39,6 +57,16 @@ class Cache:
         """Forgets a state."""
         with self._lock:
             self._pop(("state", thread, version))
+
+    def facts(self, thread: int, digest: bytes) -> Facts | None:
+        """Returns the facts of the version with a digest, which names one version of one line; None if not cached."""
+        found = self._get(("facts", thread, digest))
+        return found if isinstance(found, Facts) else None
+
+    def put_facts(self, thread: int, facts: Facts, old_digest: bytes = b"") -> None:
+        """Keeps the facts of a head, and forgets those of the version it was made from."""
+        size_bytes = facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
+        self._put(("facts", thread, facts.header.digest), facts, size_bytes, ("facts", thread, old_digest))
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:
         """Returns the digested snapshot of a thread at a version; None if it is not cached."""
@@ -62,7 +90,7 @@ class Cache:
             for key in [key for key in self._items if isinstance(key, tuple) and key[1] == thread]:
                 self.used_bytes -= self._items.pop(key)[1]
 
-    def _get(self, key: Hashable) -> StateTree | Dictionary | None:
+    def _get(self, key: Hashable) -> Item | None:
         with self._lock:
             found = self._items.get(key)
             if found is None:
@@ -70,9 +98,7 @@ class Cache:
             self._items.move_to_end(key)
             return found[0]
 
-    def _put(
-        self, key: Hashable, item: StateTree | Dictionary, size_bytes: int, replaced: Hashable | None = None
-    ) -> None:
+    def _put(self, key: Hashable, item: Item, size_bytes: int, replaced: Hashable | None = None) -> None:
         with self._lock:
             self._pop(key)
             self._pop(replaced)

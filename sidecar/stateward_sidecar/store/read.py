@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from stateward_sidecar.store.since import NOTHING, Since, changes_since
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
-from stateward_sidecar.store.views import view_entry
+from stateward_sidecar.store.views import read_facts, view_entry, view_facts
 
 PAGE_BYTES = 3 << 20
 HISTORY_STATE_BYTES = 3 << 20
@@ -49,6 +50,17 @@ _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
 _VERSION = struct.Struct(">Q16s?")
 _EDITS = struct.Struct(">QQQ16s16s")
 _NO_DIGEST = bytes(DIGEST_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins."""
+
+    thread: Thread
+    checkpoint: Checkpoint
+    tree: StateTree
+    since: Since | None
+    position: Position | None
 
 
 class Reader:
@@ -81,36 +93,22 @@ class Reader:
 
         ``max_bytes``: a limit below the one of the request, in bytes; 0 = the limit of the request.
         """
-        context = self._context
-        binding = b""
-        with context.engine.read() as txn:
-            thread = self._threads.get(txn, request.namespace, request.thread)
-            branch = request.branch or MAIN
-            position = None
-            if request.page_token:
-                binding = bare(request)
-                pinned = context.tokens.unpack(binding, request.page_token)
-                version, digest, is_since = _VERSION.unpack_from(pinned)
-                position = Position.unpack(pinned[_VERSION.size :])
-            else:
-                ref = request.version if request.HasField("version") else None
-                version, digest, is_since = resolve_or_head(txn, thread, ref, branch, "version"), b"", None
-            entry = replay.read_version(txn, thread, version)
-            if digest and entry.header.digest != digest:
-                raise _gone()
-            checkpoint = view_entry(thread, entry)
-            tree, since = self._state_or_changes(txn, thread, version, checkpoint.digest, request, is_since)
-            row, archived = thread.archive, thread.archived_sequence
-        selection = selection_of(request.projection if request.HasField("projection") else None)
-        if since is not None:
+        found = self._head_in_memory(request)
+        if found is None:
+            with self._context.engine.read() as txn:
+                found = self._find(txn, request)
+        thread, checkpoint, since = found.thread, found.checkpoint, found.since
+        if since is None:
+            selection = selection_of(request.projection if request.HasField("projection") else None)
+        else:
             selection = since.selection
-        found = page(tree, selection, position, max_bytes or request.max_bytes or PAGE_BYTES)
+        cut = page(found.tree, selection, found.position, max_bytes or request.max_bytes or PAGE_BYTES)
         token = ""
-        if found.next is not None:
-            pinned = _VERSION.pack(version, entry.header.digest, since is not None) + found.next.pack()
-            token = context.tokens.pack(binding or bare(request), pinned)
-        owner = self._other_owner(row)
-        answer = _hydrate_wire(checkpoint, found, token, archived, owner)
+        if cut.next is not None:
+            pinned = _VERSION.pack(checkpoint.version, checkpoint.digest, since is not None) + cut.next.pack()
+            token = self._context.tokens.pack(bare(request), pinned)
+        owner = self._other_owner(thread.archive)
+        answer = _hydrate_wire(checkpoint, cut, token, thread.archived_sequence, owner)
         if request.include_signals and not request.page_token:
             answer += HydrateResponse(signals=list_signals(thread)).SerializeToString()
         if since is not None:
@@ -120,6 +118,45 @@ class Reader:
                 more.removed_logs.extend(since.removed_logs)
             answer += more.SerializeToString()
         return answer
+
+    def _head_in_memory(self, request: HydrateRequest) -> _Found | None:
+        """Returns the head of a branch if all of it is in memory. Nothing is read from the disk, and nothing opened."""
+        if request.page_token or request.HasField("version"):
+            return None
+        thread = self._threads.cached(request.namespace, request.thread)
+        branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
+        if thread is None or branch is None:
+            return None
+        facts = self._context.cache.facts(thread.number, branch.digest)
+        if facts is None:
+            return None
+        if request.known_version:
+            if (request.known_version, request.known_digest) != (branch.version, branch.digest):
+                return None
+            return _Found(thread, view_facts(thread, facts), EMPTY, NOTHING, None)
+        tree = self._context.cache.state(thread.number, branch.version)
+        return _Found(thread, view_facts(thread, facts), tree, None, None) if tree is not None else None
+
+    def _find(self, txn: lmdb.Transaction, request: HydrateRequest) -> _Found:
+        """Returns what a hydrate shows, from the disk. The head's facts are kept for the next hydrate."""
+        thread = self._threads.get(txn, request.namespace, request.thread)
+        branch, position = request.branch or MAIN, None
+        if request.page_token:
+            pinned = self._context.tokens.unpack(bare(request), request.page_token)
+            version, digest, is_since = _VERSION.unpack_from(pinned)
+            position = Position.unpack(pinned[_VERSION.size :])
+        else:
+            ref = request.version if request.HasField("version") else None
+            version, digest, is_since = resolve_or_head(txn, thread, ref, branch, "version"), b"", None
+        entry = replay.read_version(txn, thread, version)
+        if digest and entry.header.digest != digest:
+            raise _gone()
+        facts = read_facts(thread, entry)
+        head = thread.branches.get(branch)
+        if head is not None and head.digest == entry.header.digest:
+            self._context.cache.put_facts(thread.number, facts)
+        tree, since = self._state_or_changes(txn, thread, version, entry.header.digest, request, is_since)
+        return _Found(thread, view_facts(thread, facts), tree, since, position)
 
     def _state_or_changes(
         self,
@@ -254,14 +291,14 @@ def _gone() -> InvalidField:
     return InvalidField("page_token", "names a version that no longer exists; start again without a page_token")
 
 
-def _hydrate_wire(checkpoint: Checkpoint, found: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:
+def _hydrate_wire(checkpoint: Checkpoint, cut: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:
     answer = HydrateResponse(
         checkpoint=checkpoint, next_page_token=token, archived_sequence=archived_sequence, owner_id=owner_id
     )
-    if found.chunk is not None:
-        answer.chunk.CopyFrom(found.chunk)
+    if cut.chunk is not None:
+        answer.chunk.CopyFrom(cut.chunk)
     # Field 2, the state, is written by hand: tag, length, bytes. Parsers accept fields in any order.
-    return b"".join((_STATE_TAG, varint(len(found.state)), found.state, answer.SerializeToString()))
+    return b"".join((_STATE_TAG, varint(len(cut.state)), cut.state, answer.SerializeToString()))
 
 
 def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selection) -> None:

@@ -31,7 +31,7 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.branches import check_expectation, check_schema, move_branch
-from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.cache import Cache, Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_main,
@@ -269,11 +269,14 @@ class SaveWrite:
         draft.states[made.version] = made.tree
         self._threads.keep_draft(batch, draft)
         cache, number = self._context.cache, identity.number
-        batch.after_commit.append(lambda: _keep_hot(cache, number, made))
+        facts = Facts(header, made.body, entry.stored_bytes)
+        old_digest = branch.digest if branch is not None else b""
+        batch.after_commit.append(lambda: _keep_hot(cache, number, made, facts, old_digest))
         draft.thread.saves += 1
         self.draft = draft
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
 
 
-def _keep_hot(cache: Cache, number: int, made: Made) -> None:
+def _keep_hot(cache: Cache, number: int, made: Made, facts: Facts, old_digest: bytes) -> None:
     cache.replace_state(number, made.base, made.version, made.tree)
+    cache.put_facts(number, facts, old_digest)

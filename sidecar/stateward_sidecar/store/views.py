@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
-from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
+from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_pb2 import (
     DURABILITY_ARCHIVED,
     DURABILITY_COMMITTED,
@@ -16,24 +16,37 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US, expire_second
 from stateward_sidecar.store.thread import MAIN, Thread
 
 
-def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
-    """A checkpoint from its entry. Raises Corrupt."""
+def read_facts(thread: Thread, entry: Entry) -> Facts:
+    """The facts of a version from its entry, which this authenticates. Raises Corrupt."""
     identity = thread.identity
     try:
         metadata = entry.open_metadata(identity.cipher, identity.uid)
     except Corrupt as error:
         raise error.locate(identity.name, entry.header.version) from None
-    return view_checkpoint(thread, entry.header, metadata, stored_bytes(entry))
+    return Facts(entry.header, metadata.checkpoint, stored_bytes(entry))
 
 
-def view_checkpoint(thread: Thread, header: EntryHeader, metadata: EntryMetadata, size_bytes: int) -> Checkpoint:
-    """A checkpoint from its header and metadata."""
-    identity, body = thread.identity, metadata.checkpoint
+def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
+    """A checkpoint from its entry. Raises Corrupt."""
+    return view_facts(thread, read_facts(thread, entry))
+
+
+def view_facts(thread: Thread, facts: Facts) -> Checkpoint:
+    """A checkpoint from its facts. The view is made once for each durability level, and must not be changed."""
+    view = facts.view
+    if view is None or view.durability != reached(thread, view.sequence):
+        view = facts.view = _view(thread, facts.header, facts.body, facts.stored_bytes)
+    return view
+
+
+def _view(thread: Thread, header: EntryHeader, body: CheckpointBody, size_bytes: int) -> Checkpoint:
+    identity = thread.identity
     view = Checkpoint(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
         parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,

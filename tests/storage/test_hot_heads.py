@@ -1,0 +1,79 @@
+"""The danger: a head whose state is in memory costs a read of the disk, or is shown otherwise than from the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.wire import appends, text
+from tests.storage.inside import opened, rest, save
+
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse
+from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.store.store import Store
+
+THREAD = HydrateRequest(namespace="default", thread="t", include_signals=True)
+
+
+def hydrate(store: Store, **fields: Any) -> HydrateResponse:
+    request = HydrateRequest(**fields)
+    request.MergeFrom(THREAD)
+    return HydrateResponse.FromString(store.reader.hydrate(request))
+
+
+def fail(*args: object) -> Any:
+    raise AssertionError("a hot head was read from the disk")
+
+
+def make_history(store: Store) -> None:
+    """Main with everything that a version says of itself, and a branch."""
+    save(store, "a", "t", diff=appends("one"), labels={"k": "v"}, metrics={"cost": 1.5}, step=7, checkpoint_id="c")
+    save(
+        store, "b", "t", diff=appends("two"), expected_version=1, metadata=text("about it"),
+        status=STATUS_WAITING, wait_id="w", status_detail="for a person", schema_version=3,
+    )  # fmt: skip
+    save(store, "c", "t", diff=appends("side"), branch="side", parent={"version": 1})
+
+
+def test_a_saved_head_is_read_from_memory_as_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the save nothing is read; after a start the first hydrate reads, and the next ones do not."""
+    with opened(tmp_path) as store:
+        make_history(store)
+        rest(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "read", fail)
+            saved = [hydrate(store, branch=branch) for branch in ("main", "side")]
+    with opened(tmp_path) as store:
+        read = [hydrate(store, branch=branch) for branch in ("main", "side")]
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "read", fail)
+            again = [hydrate(store, branch=branch) for branch in ("main", "side")]
+            head = read[0].checkpoint
+            same = hydrate(store, branch="main", known_version=head.version, known_digest=head.digest)
+    assert saved == read == again
+    assert (read[0].checkpoint.wait_id, read[1].checkpoint.branch) == ("w", "side")
+    assert (same.base_version, same.checkpoint) == (head.version, head)
+    assert not same.state.slots
+    assert not same.state.logs
+
+
+def test_a_head_in_memory_shows_the_level_it_has_reached(tmp_path: Path) -> None:
+    """The view that was made before the archive had the version is not shown after."""
+    with opened(tmp_path) as store:
+        make_history(store)
+        first = hydrate(store)
+        thread = store.threads.cached("default", "t")
+        assert thread is not None
+        thread.archived_sequence = first.checkpoint.sequence
+        assert hydrate(store).checkpoint.durability == DURABILITY_ARCHIVED != first.checkpoint.durability
+
+
+def test_a_known_version_of_another_line_is_sent_whole(tmp_path: Path) -> None:
+    """The right number with another digest is not "unchanged"."""
+    with opened(tmp_path) as store:
+        make_history(store)
+        answer = hydrate(store, known_version=2, known_digest=b"\0" * 16)
+    assert not answer.base_version
+    assert answer.state.logs
