@@ -88,7 +88,7 @@ def test_what_is_not_equal_is_refused_and_never_decoded() -> None:
 
 @pytest.mark.skipif(not DATA.exists(), reason="the recorded runs lie beside the repository, and are not here")
 def test_recorded_runs() -> None:
-    """Every message of every recorded run."""
+    """Every message of the first twenty recorded runs of each kind."""
     for runs in load_all_runs().values():
         for run in runs[:20]:
             for message in run:

@@ -25,6 +25,6 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
             add_rows(section, case, take_turns(prepare, effort.at_size(size)))
     section.notes += [
         "echo: a small request, and an answer as large as Stateward's; both ways: the request is as large as well",
-        "the Python client and LangGraph's savers decode every message, all others give bytes",
+        "the Python client (with the extra fast) and LangGraph's savers decode every message, all others give bytes",
     ]
     yield section
