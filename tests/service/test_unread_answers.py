@@ -77,7 +77,7 @@ def test_an_answer_that_nobody_is_there_for_leaves_its_memory(inside: Inside, mo
         finally:
             is_over.set()
 
-    monkeypatch.setattr(reader, "hot_bytes", lambda _: None)
+    monkeypatch.setattr(reader, "find_hot", lambda _: None)
     monkeypatch.setattr(reader, "hydrate", slowly)
     names = ["s", *(f"{number:0100}" for number in range(100))]  # more than is parsed without a share
     call = inside.wire.checkpoints.Hydrate.future(

@@ -54,6 +54,9 @@ class Selection:
         return self.slots is None and self.logs is None
 
 
+EVERYTHING = Selection()
+
+
 class Position(NamedTuple):
     """The place where a page begins: slots or logs, a name, a selected entry, and a byte of its data."""
 
@@ -89,7 +92,7 @@ class Page:
 def selection_of(projection: Projection | None) -> Selection:
     """Reads a projection, which selects only what it names. None = everything."""
     if projection is None:
-        return Selection()
+        return EVERYTHING
     logs: dict[str, int | None] = {}
     for position, log in enumerate(projection.logs):
         if log.last < 0:

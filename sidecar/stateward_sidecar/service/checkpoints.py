@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import grpc.aio
@@ -130,17 +131,17 @@ class CheckpointService:
                 request.namespace, request.thread, lambda: self._calls.load(reader.hydrate, request, max_bytes)
             )
 
-        size_bytes = reader.hot_bytes(request)
-        if size_bytes is None or not holding.is_fresh(request.namespace, request.thread):
+        found = None
+        if holding.is_fresh(request.namespace, request.thread):
+            with suppress(StatewardError):  # a worker reads again, and may wait for a commit under way
+                found = reader.find_hot(request)
+        if found is None:
             return await self._calls.reserve(reader.cold_bytes(request), read)
 
-        async def read_hot(max_bytes: int) -> bytes:
-            try:
-                return reader.hydrate(request, max_bytes)
-            except StatewardError:  # a worker reads again, and may wait for a commit under way
-                return await read(max_bytes)
+        async def make(max_bytes: int) -> bytes:
+            return reader.answer(request, found, max_bytes)
 
-        return await self._calls.reserve(min(size_bytes, request.max_bytes or PAGE_BYTES), read_hot)
+        return await self._calls.reserve(min(found.tree.size_bytes, request.max_bytes or PAGE_BYTES), make)
 
     async def get_checkpoint(
         self, request: GetCheckpointRequest, context: grpc.aio.ServicerContext

@@ -8,13 +8,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
-from stateward.v1.checkpoint_pb2 import Checkpoint
+from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
-# Three small messages; the view holds most of the body a second time, so the body counts about once in here.
+# Two small messages and an answer, which holds most of the body again.
 FACTS_OVERHEAD_BYTES = 1024
 
 
@@ -25,7 +25,8 @@ class Facts:
     header: EntryHeader
     body: CheckpointBody
     stored_bytes: int
-    view: Checkpoint | None = None  # made from them by the first read
+    # The durability level and the bytes of the last answer that showed them (views.py).
+    start: tuple[Durability, bytes] | None = None
 
 
 Item = StateTree | Dictionary | Facts
@@ -65,7 +66,7 @@ class Cache:
 
     def put_facts(self, thread: int, facts: Facts, old_digest: bytes = b"") -> None:
         """Keeps the facts of a head, and forgets those of the version it was made from."""
-        size_bytes = facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
+        size_bytes = 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
         self._put(("facts", thread, facts.header.digest), facts, size_bytes, ("facts", thread, old_digest))
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:

@@ -26,11 +26,12 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees
-from stateward_sidecar.codec.pages import Page, Position, Selection, page, selection_of
+from stateward_sidecar.codec.pages import Position, Selection, page, selection_of
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.signals import list_signals
@@ -38,7 +39,7 @@ from stateward_sidecar.store.since import NOTHING, Since, changes_since
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
-from stateward_sidecar.store.views import read_facts, view_entry, view_facts
+from stateward_sidecar.store.views import hydrate_start, read_facts, view_entry
 
 PAGE_BYTES = 3 << 20
 HISTORY_STATE_BYTES = 3 << 20
@@ -53,11 +54,11 @@ _NO_DIGEST = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins."""
 
     thread: Thread
-    checkpoint: Checkpoint
+    facts: Facts
     tree: StateTree
     since: Since | None
     position: Position | None
@@ -70,16 +71,27 @@ class Reader:
         self._context = context
         self._threads = threads
 
-    def hot_bytes(self, request: HydrateRequest) -> int | None:
-        """Returns the size of the state in bytes if the event loop can read it: in memory and small. Else None."""
+    def find_hot(self, request: HydrateRequest) -> Found | None:
+        """Returns what a hydrate shows if the event loop can find it: a small state in memory. Else None.
+
+        Raises the errors of ``hydrate``, if edits since a known version are read.
+        """
+        found = self._head_in_memory(request)
+        if found is None and self._is_near(request):
+            with self._context.engine.read() as txn:
+                found = self._find(txn, request)
+        return found if found is not None and found.tree.size_bytes <= HOT_BYTES_MAX else None
+
+    def _is_near(self, request: HydrateRequest) -> bool:
+        """Whether a request names a known version shortly before a head that is in memory."""
+        if not request.known_version or request.page_token or request.HasField("version"):
+            return False
         thread = self._threads.cached(request.namespace, request.thread)
-        if thread is None or request.HasField("version") or request.page_token:
-            return None
-        branch = thread.branches.get(request.branch or MAIN)
-        if branch is None or (request.known_version and branch.version - request.known_version > HOT_VERSIONS_MAX):
-            return None
+        branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
+        if thread is None or branch is None or branch.version - request.known_version > HOT_VERSIONS_MAX:
+            return False
         tree = self._context.cache.state(thread.number, branch.version)
-        return tree.size_bytes if tree is not None and tree.size_bytes <= HOT_BYTES_MAX else None
+        return tree is not None and tree.size_bytes <= HOT_BYTES_MAX
 
     def cold_bytes(self, request: HydrateRequest) -> int:
         """Returns about how many bytes any other hydrate needs: its page, and snapshot and edits of its state."""
@@ -89,37 +101,42 @@ class Reader:
         return page_bytes + (branch.snapshot_stored_bytes + branch.weight if branch is not None else 0)
 
     def hydrate(self, request: HydrateRequest, max_bytes: int = 0) -> bytes:
-        """Returns the serialized answer to a hydrate. The state is joined from stored bytes, and is not parsed again.
-
-        ``max_bytes``: a limit below the one of the request, in bytes; 0 = the limit of the request.
-        """
+        """Returns the serialized answer to a hydrate. ``max_bytes``: see ``answer``."""
         found = self._head_in_memory(request)
         if found is None:
             with self._context.engine.read() as txn:
                 found = self._find(txn, request)
-        thread, checkpoint, since = found.thread, found.checkpoint, found.since
+        return self.answer(request, found, max_bytes)
+
+    def answer(self, request: HydrateRequest, found: Found, max_bytes: int = 0) -> bytes:
+        """Returns the serialized answer. The state is joined from stored bytes, and is not parsed again.
+
+        ``max_bytes``: a limit below the one of the request, in bytes; 0 = the limit of the request.
+        """
+        thread, facts, since = found.thread, found.facts, found.since
         if since is None:
             selection = selection_of(request.projection if request.HasField("projection") else None)
         else:
             selection = since.selection
         cut = page(found.tree, selection, found.position, max_bytes or request.max_bytes or PAGE_BYTES)
-        token = ""
+        # Parsers accept fields in any order. The state is written by hand: tag, length, bytes.
+        parts = [_STATE_TAG, varint(len(cut.state)), cut.state, hydrate_start(thread, facts)]
+        rest = HydrateResponse(archived_sequence=thread.archived_sequence, owner_id=self._other_owner(thread.archive))
+        if cut.chunk is not None:
+            rest.chunk.CopyFrom(cut.chunk)
         if cut.next is not None:
-            pinned = _VERSION.pack(checkpoint.version, checkpoint.digest, since is not None) + cut.next.pack()
-            token = self._context.tokens.pack(bare(request), pinned)
-        owner = self._other_owner(thread.archive)
-        answer = _hydrate_wire(checkpoint, cut, token, thread.archived_sequence, owner)
+            pinned = _VERSION.pack(facts.header.version, facts.header.digest, since is not None) + cut.next.pack()
+            rest.next_page_token = self._context.tokens.pack(bare(request), pinned)
         if request.include_signals and not request.page_token:
-            answer += HydrateResponse(signals=list_signals(thread)).SerializeToString()
+            rest.signals.extend(list_signals(thread))
         if since is not None:
-            more = HydrateResponse(base_version=request.known_version)
+            rest.base_version = request.known_version
             if not request.page_token:
-                more.removed_slots.extend(since.removed_slots)
-                more.removed_logs.extend(since.removed_logs)
-            answer += more.SerializeToString()
-        return answer
+                rest.removed_slots.extend(since.removed_slots)
+                rest.removed_logs.extend(since.removed_logs)
+        return b"".join((*parts, rest.SerializeToString()))
 
-    def _head_in_memory(self, request: HydrateRequest) -> _Found | None:
+    def _head_in_memory(self, request: HydrateRequest) -> Found | None:
         """Returns the head of a branch if all of it is in memory. Nothing is read from the disk, and nothing opened."""
         if request.page_token or request.HasField("version"):
             return None
@@ -133,11 +150,11 @@ class Reader:
         if request.known_version:
             if (request.known_version, request.known_digest) != (branch.version, branch.digest):
                 return None
-            return _Found(thread, view_facts(thread, facts), EMPTY, NOTHING, None)
+            return Found(thread, facts, EMPTY, NOTHING, None)
         tree = self._context.cache.state(thread.number, branch.version)
-        return _Found(thread, view_facts(thread, facts), tree, None, None) if tree is not None else None
+        return Found(thread, facts, tree, None, None) if tree is not None else None
 
-    def _find(self, txn: lmdb.Transaction, request: HydrateRequest) -> _Found:
+    def _find(self, txn: lmdb.Transaction, request: HydrateRequest) -> Found:
         """Returns what a hydrate shows, from the disk. The head's facts are kept for the next hydrate."""
         thread = self._threads.get(txn, request.namespace, request.thread)
         branch, position = request.branch or MAIN, None
@@ -156,7 +173,7 @@ class Reader:
         if head is not None and head.digest == entry.header.digest:
             self._context.cache.put_facts(thread.number, facts)
         tree, since = self._state_or_changes(txn, thread, version, entry.header.digest, request, is_since)
-        return _Found(thread, view_facts(thread, facts), tree, since, position)
+        return Found(thread, facts, tree, since, position)
 
     def _state_or_changes(
         self,
@@ -289,16 +306,6 @@ class Reader:
 def _gone() -> InvalidField:
     """Returns the error for a token whose version is gone: all pages of an answer show one version of one line."""
     return InvalidField("page_token", "names a version that no longer exists; start again without a page_token")
-
-
-def _hydrate_wire(checkpoint: Checkpoint, cut: Page, token: str, archived_sequence: int, owner_id: str) -> bytes:
-    answer = HydrateResponse(
-        checkpoint=checkpoint, next_page_token=token, archived_sequence=archived_sequence, owner_id=owner_id
-    )
-    if cut.chunk is not None:
-        answer.chunk.CopyFrom(cut.chunk)
-    # Field 2, the state, is written by hand: tag, length, bytes. Parsers accept fields in any order.
-    return b"".join((_STATE_TAG, varint(len(cut.state)), cut.state, answer.SerializeToString()))
 
 
 def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selection) -> None:

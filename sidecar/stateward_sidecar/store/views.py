@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
-from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_pb2 import (
     DURABILITY_ARCHIVED,
     DURABILITY_COMMITTED,
@@ -12,6 +11,7 @@ from stateward.v1.checkpoint_pb2 import (
     Checkpoint,
     Durability,
 )
+from stateward.v1.checkpoint_service_pb2 import HydrateResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec.entry import Entry, stored_bytes
@@ -34,25 +34,25 @@ def read_facts(thread: Thread, entry: Entry) -> Facts:
 
 def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
     """A checkpoint from its entry. Raises Corrupt."""
-    return view_facts(thread, read_facts(thread, entry))
+    return _view(thread, read_facts(thread, entry))
 
 
-def view_facts(thread: Thread, facts: Facts) -> Checkpoint:
-    """A checkpoint from its facts. The view is made once for each durability level, and must not be changed."""
-    view = facts.view
-    if view is None or view.durability != reached(thread, view.sequence):
-        view = facts.view = _view(thread, facts.header, facts.body, facts.stored_bytes)
-    return view
+def hydrate_start(thread: Thread, facts: Facts) -> bytes:
+    """The checkpoint in the answer to a hydrate, serialized. It is made once for each durability level."""
+    level = reached(thread, facts.header.sequence)
+    if facts.start is None or facts.start[0] != level:
+        facts.start = level, HydrateResponse(checkpoint=_view(thread, facts)).SerializeToString()
+    return facts.start[1]
 
 
-def _view(thread: Thread, header: EntryHeader, body: CheckpointBody, size_bytes: int) -> Checkpoint:
-    identity = thread.identity
+def _view(thread: Thread, facts: Facts) -> Checkpoint:
+    identity, header, body = thread.identity, facts.header, facts.body
     view = Checkpoint(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
         parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,
         digest=header.digest, status=body.status or STATUS_RUNNING, status_detail=body.status_detail,
         schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
-        stored_bytes=size_bytes,
+        stored_bytes=facts.stored_bytes,
         sequence=header.sequence, durability=reached(thread, header.sequence), wait_id=body.wait_id,
     )  # fmt: skip
     view.labels.update(body.labels)
