@@ -3,7 +3,8 @@
     python -m tests.bench [--section NAME …] [--rounds N] [--quick] [--no-peers] [--json FILE] [--svg FILE]
 
 Every round makes one call of each contender in turn, so that a noisy machine hits all; ratios travel, times do not.
-Everybody syncs to the disk before the answer. What is not installed is named and left out.
+Everybody syncs to the disk before the answer. What is not installed is named and left out,
+also the section `load` without Go.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.bench.sections import (
     flight,
     hydrate,
     lists,
+    load,
     memory,
     neighbour,
     save,
@@ -51,6 +53,7 @@ SECTIONS: dict[str, Measure] = {
     "memory": memory.measure,
     "archive": archive.measure,
     "writer": writer.measure,
+    "load": load.measure,
     "neighbour": neighbour.measure,
 }
 

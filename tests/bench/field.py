@@ -61,10 +61,10 @@ class Field:
                 contender.close()
 
     @contextmanager
-    def own_daemon(self, name: str) -> Iterator[Daemon]:
-        """Another Stateward, with an empty directory beside everybody else's."""
+    def own_daemon(self, name: str, **flags: str) -> Iterator[Daemon]:
+        """Another Stateward, with an empty directory beside everybody else's. `flags` are further ones of its own."""
         data = self.work / f"stateward-{name}"
-        with run_daemon(data_dir=data) as daemon:
+        with run_daemon(data_dir=data, **flags) as daemon:
             yield daemon
 
     def _admit(self, found: list[Contender], open_one: Callable[[], Contender]) -> None:

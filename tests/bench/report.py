@@ -159,14 +159,16 @@ def print_section(section: Section) -> None:
     names = list(dict.fromkeys(name for row in section.rows for name in row.figures))
     print(f"\n{section.title}")
     heads = [TITLES.get(name, _words(name)) for name in names]
-    print(f"  {'':50}" + "".join(f"{head:>15}" for head in heads))
+    case_width = max([8, *(len(row.case) for row in section.rows)])
+    labels = [f"{row.case:{case_width}}  {row.contender}" if row.case else row.contender for row in section.rows]
+    width = max([50, *map(len, labels)])
+    print(f"  {'':{width}}" + "".join(f"{head:>15}" for head in heads))
     case = section.rows[0].case if section.rows else ""
-    for row in section.rows:
+    for row, label in zip(section.rows, labels, strict=True):
         if row.case != case:
             print()
             case = row.case
-        cells = "".join(f"{format_figure(name, row.figures.get(name)):>15}" for name in names)
-        print(f"  {f'{row.case:8}  ' if row.case else ''}{row.contender:{40 if row.case else 50}}{cells}")
+        print(f"  {label:{width}}" + "".join(f"{format_figure(name, row.figures.get(name)):>15}" for name in names))
     for note in section.notes:
         print(f"  ({note})")
     sys.stdout.flush()

@@ -112,7 +112,7 @@ def run_redis(data: Path, sockets: Path) -> Iterator[Server]:
 def run_etcd(data: Path, sockets: Path) -> Iterator[Server]:
     """A single member with its defaults, which sync every write; its address is host:port."""
     binary = find_binary("etcd")
-    client, peer = f"127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}"
+    client, peer = f"127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
     command = [binary, "--data-dir", str(data), "--name", "bench", "--logger", "zap", "--log-level", "error"]
     command += ["--listen-client-urls", f"http://{client}", "--advertise-client-urls", f"http://{client}"]
     command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"bench={peer}"]
@@ -171,7 +171,8 @@ def _version(binary: str) -> str:
     return found[0] if found else "?"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -19,15 +19,20 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench reads
 
 @pytest.fixture
 def bench_without_servers(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which no database is installed."""
+    """A machine on which no database is installed, and no Go."""
     from tests.bench import servers
+    from tests.bench.sections import load
 
     def absent(*_: object) -> None:
         raise servers.PeerAbsent(servers.HOW_TO_INSTALL)
 
+    def no_go() -> None:
+        raise servers.PeerAbsent("Go is not installed")
+
     monkeypatch.chdir(repository)
     monkeypatch.setattr(servers, "find_postgres", absent)
     monkeypatch.setattr(servers, "find_binary", absent)
+    monkeypatch.setattr(load, "find_go", no_go)
 
 
 @pytest.mark.slow
@@ -41,7 +46,8 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--quick", "--rounds", "2", *files]) == 0
     found = json.loads((tmp_path / "b" / "b.json").read_text())
     sections = {section["name"]: section["rows"] for section in found["sections"]}
-    assert sections.keys() == {*SECTIONS, "alone", "pipelined", *PARTS} - {"archive"}
+    assert sections.keys() == {*SECTIONS, "alone", "pipelined", *PARTS} - {"archive", "load"}
+    assert found["skipped"]["compiled client"] == "Go is not installed"
     for name, rows in sections.items():
         ours = [row["figures"] for row in rows if row["contender"].startswith("stateward")]
         assert ours, f"no row of Stateward in {name}"
