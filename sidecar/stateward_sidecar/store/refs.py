@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import lmdb
 
+from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 
@@ -19,6 +21,18 @@ def branch_head(thread: Thread | Draft, branch: str) -> int:
         name = thread.identity.name
         raise VersionNotFound(f"thread {name!r} has no branch {branch!r}", thread=name, branch=branch)
     return found.version
+
+
+def names_head(cache: Cache, thread: Thread, ref: VersionRef, head: BranchHead) -> bool:
+    """Returns whether memory alone shows that a reference names the head of a branch. False = look the reference up."""
+    kind = ref.WhichOneof("ref")
+    if kind == "version":
+        return ref.version == head.version
+    if kind == "tag":
+        return thread.tags.get(ref.tag) == head.version
+    facts = cache.facts(thread.number, head.digest)
+    named = (head.name, ref.checkpoint_id)
+    return facts is not None and (facts.body.branch or MAIN, facts.body.checkpoint_id) == named
 
 
 def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:

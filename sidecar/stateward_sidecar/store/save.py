@@ -44,7 +44,7 @@ from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
 from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
-from stateward_sidecar.store.refs import resolve
+from stateward_sidecar.store.refs import names_head, resolve
 from stateward_sidecar.store.requests import find_keyed, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
@@ -111,7 +111,9 @@ class SaveWrite:
         """Does the same if everything it needs is in memory. Returns False, and does nothing, if not."""
         request, cache = self.request, self._context.cache
         branch = thread.branches.get(self.branch)
-        if branch is None or request.HasField("parent"):
+        if branch is None:
+            return False
+        if request.HasField("parent") and not names_head(cache, thread, request.parent, branch):
             return False
         if request.checkpoint_id and thread.floor_sequence:
             return False  # only the archive can tell whether the id is new
@@ -179,7 +181,7 @@ class SaveWrite:
         if request.HasField("parent"):
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
                 raise not_found(self.namespace, request.thread)  # a new thread would lose the state of the parent
-            parent = 0 if draft is None else resolve(txn, draft, request.parent, self.branch, "parent")
+            parent = 0 if draft is None else self._find_parent(txn, draft)
         if self._named:
             check_named(txn, draft.identity if draft is not None else None, self._named)
         made = self._made
@@ -196,6 +198,14 @@ class SaveWrite:
         except BaseException:
             context.keystore.give_up(draft.identity.uid)
             raise
+
+    def _find_parent(self, txn: lmdb.Transaction, draft: Draft) -> int:
+        """Returns the version that the reference to the parent names. Raises as ``resolve`` does."""
+        made, ref = self._made, self.request.parent
+        if made is None or made.line != draft.identity.number or ref.WhichOneof("ref") != "checkpoint_id":
+            return resolve(txn, draft, ref, self.branch, "parent")
+        replay.check_version(draft, made.base)  # ``prepare`` looked the id up, and an id never gets another version
+        return made.base
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         identity, name = draft.identity, self.request.checkpoint_id
