@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from stateward import State
 from stateward._operations.ownership import attach, with_take_over
 from stateward._operations.steps import Call, Pause, ThreadRef, with_retries
 from stateward.errors import ArchiveUnavailable, Fenced, NoArchive, NotOwner, ThreadNotFound, VersionMismatch
-from stateward.models import Access
+from stateward.models import Access, Durability
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
 
@@ -111,6 +112,22 @@ def test_supervisors_take_over_batches(both, pair, open_client):
     assert entries(own) == [1, "batch"]
     assert entries(held) == ["from first", "batch"]
     assert (own.info().owner_epoch, held.info().access) == (epoch, Access.OWNED)
+
+
+def test_branches_of_one_batch_are_archived(both, pair, open_client):
+    """Each save of a batch reaches its level, and another machine goes on from every branch."""
+    first, second = (open_client(each.target, take_over=True) for each in (pair.first, pair.second))
+    name, names = f"{both[1].name}-batched", ("main", "left", "right")
+    branches = [first.thread(name).branch(each) for each in names]
+    states = [State() for _ in names]
+    for number, state in enumerate(states):
+        state.logs["l"].append(number)
+    saves = [each.prepare(state, durability="archived") for each, state in zip(branches, states, strict=True)]
+    assert [each.durability for each in first.save_all(saves)] == [Durability.ARCHIVED] * 3
+    theirs = [second.thread(name).branch(each) for each in names]
+    for each in theirs:
+        each.append("l", "second")
+    assert [entries(each) for each in theirs] == [[0, "second"], [1, "second"], [2, "second"]]
 
 
 def test_a_dead_machine(own_pair, open_client):

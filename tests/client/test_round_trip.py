@@ -2,7 +2,7 @@
 
 import pytest
 
-from stateward import RawValue, Text, values
+from stateward import RawValue, State, Text, values
 from stateward.changes import EntriesAppended
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Status
@@ -301,6 +301,21 @@ def test_other_references(client):
         thread.hydrate(tag="bad")
     info = thread.info()
     assert (info.labels, info.options.agent, [tag.name for tag in info.tags]) == ({"team": "a"}, "x", ["good"])
+
+
+def test_save_all_branches(client):
+    """Branches of one thread are saved together, or none is."""
+    main, side = client.thread("t"), client.thread("t").branch("side")
+    x, y = State(), State()
+    x.slots["n"], y.slots["n"] = 1, 2
+    assert [(each.version, each.branch) for each in client.save_all([main.prepare(x), side.prepare(y)])] == [
+        (1, "main"), (2, "side"),
+    ]  # fmt: skip
+    side.append("l", "theirs")
+    x.slots["n"] = y.slots["n"] = 9
+    with pytest.raises(VersionMismatch):
+        client.save_all([main.prepare(x), side.prepare(y)])
+    assert [each.hydrate().slots["n"] for each in (main, side)] == [1, 2]
 
 
 def test_append_needs_no_state(client):

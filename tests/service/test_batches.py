@@ -108,3 +108,56 @@ def test_a_refused_batch_leaves_nothing_to_its_neighbours(place: Place) -> None:
     assert [value.data for value in state.logs["messages"].entries] == [b"first", b"second"] + [b"third"] * 60
     assert place.thread().version == 62
     assert place.wire.findings() == []
+
+
+def branch_saves(place: Place, thread: str, *, head: int) -> c.BatchSaveRequest:
+    """Three branches of one thread, between saves of other threads; the last branch begins at the second's version."""
+    saves = [
+        place.request(thread=thread, expected_version=head, checkpoint_id="root"),
+        place.request(thread="other", expected_version=0),
+        place.request(thread=thread, branch="left", expected_version=0, checkpoint_id="leaf", diff=appends("left")),
+        place.request(
+            thread=thread, branch="right", expected_version=0, diff=appends("right"), labels={"side": "right"},
+            parent=VersionRef(version=head + 1),
+        ),
+    ]  # fmt: skip
+    for number, save in enumerate(saves):
+        save.request_id = f"branch-{number}"
+    return c.BatchSaveRequest(saves=saves)
+
+
+@pytest.mark.parametrize(("thread", "head"), [(THREAD, 2), ("new", 0)])
+def test_branches_of_one_thread_are_saved_together(place: Place, thread: str, head: int) -> None:
+    """One version each, in the order of the saves; a retry writes nothing, and Verify finds nothing."""
+    request = branch_saves(place, thread, head=head)
+    answers = place.wire.checkpoints.BatchSave(request).saves
+    assert [answer.version for answer in answers] == [head + 1, 1, head + 2, head + 3]
+    assert [answer.parent_version for answer in answers] == [head, 0, 0, head + 1]
+    again = place.wire.checkpoints.BatchSave(request).saves
+    assert [(each.version, each.replayed) for each in again] == [(each.version, True) for each in answers]
+    found = place.wire.thread(place.namespace, thread)
+    assert {each.name: each.version for each in found.branches} == {
+        "main": head + 1, "left": head + 2, "right": head + 3,
+    }  # fmt: skip
+    logs = {}
+    for name in ("main", "left", "right"):
+        state = place.wire.hydrate(c.HydrateRequest(namespace=place.namespace, thread=thread, branch=name))
+        logs[name] = list(state.logs["messages"].entries)
+    assert logs["left"] == list(appends("left").edits[0].append.entries)
+    assert logs["right"] == logs["main"] + list(appends("right").edits[0].append.entries)
+    assert place.wire.findings(place.namespace) == []
+
+
+def test_a_branch_twice_in_a_batch_is_refused(untouched: Place) -> None:
+    """An empty branch is main; the error names the second of the two."""
+    saves = [untouched.request(), untouched.request(branch="main")]
+    found = refused(untouched.wire.checkpoints.BatchSave, c.BatchSaveRequest(saves=saves))
+    assert (found.reason, found.field) == ("INVALID_FIELD", "saves[1].thread")
+
+
+def test_one_bad_branch_stops_the_others_of_its_thread(untouched: Place) -> None:
+    """The branch before it is not made, and the next version keeps its number."""
+    request = branch_saves(untouched, THREAD, head=2)
+    request.saves[3].expected_version = 9
+    found = refused(untouched.wire.checkpoints.BatchSave, request)
+    assert (found.reason, found.metadata["item"]) == ("VERSION_MISMATCH", "saves[3]")

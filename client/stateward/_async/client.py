@@ -145,10 +145,10 @@ class AsyncClient:
         return AsyncArchive(self._session)
 
     async def save_all(self, saves: Iterable[PreparedSave]) -> list[Checkpoint]:
-        """Saves one version in each of several threads, all or none: `save_all([a.prepare(x), b.prepare(y)])`.
+        """Saves one version in each of several threads or branches: `save_all([a.prepare(x), b.prepare(y)])`.
 
-        All or none holds for this disk. The archive gets the versions thread by thread, so it may have only some of
-        them if this machine is lost.
+        All versions are written to this disk, or none. The archive gets them thread by thread, so it may have only some
+        of them if this machine is lost.
         """
         return await self._session.run(saving.save_all(list(saves)))
 

@@ -127,7 +127,7 @@ class AsyncThread:
         return await self._run(sliding.save(self._ref, state, windows, options))
 
     def prepare(self, state: State, **options: Unpack[SaveOptions]) -> PreparedSave:
-        """Returns a save that `client.save_all` makes together with saves of other threads.
+        """Returns a save that `client.save_all` makes together with saves of other branches or threads.
 
         Takes the options of `save`.
         """

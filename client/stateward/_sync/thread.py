@@ -128,7 +128,7 @@ class Thread:
         return self._run(sliding.save(self._ref, state, windows, options))
 
     def prepare(self, state: State, **options: Unpack[SaveOptions]) -> PreparedSave:
-        """Returns a save that `client.save_all` makes together with saves of other threads.
+        """Returns a save that `client.save_all` makes together with saves of other branches or threads.
 
         Takes the options of `save`.
         """

@@ -96,8 +96,9 @@ class CheckpointServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BatchSave(self, request, context):
-        """Writes one version in each of several threads. On this disk, all versions are written or none. They are archived
-        thread by thread, so after the loss of the machine the archive may have some of them and not the others.
+        """Writes one version in each of several branches, of one thread or of many. On this disk, all versions are written or
+        none. They are archived thread by thread, so after the loss of the machine the archive may have some of them and not
+        the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

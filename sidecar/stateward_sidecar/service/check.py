@@ -36,6 +36,7 @@ from stateward_sidecar.codec.edits import (
 )
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service.checkwork import check_acks, check_effects, check_question, check_token
+from stateward_sidecar.store.thread import MAIN
 
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
@@ -228,12 +229,14 @@ def check_batch(request: BatchSaveRequest) -> list[list[Named]]:
     named = []
     if not 1 <= len(request.saves) <= BATCH_MAX:
         raise InvalidField("saves", f"has {len(request.saves)} items; 1 to {BATCH_MAX} are allowed")
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     for index, save in enumerate(request.saves):
         named.append(check_save(save, f"saves[{index}]"))
-        if (save.namespace, save.thread) in seen:
-            raise InvalidField(f"saves[{index}].thread", f"{save.thread!r} is in the batch twice")
-        seen.add((save.namespace, save.thread))
+        key = save.namespace, save.thread, save.branch or MAIN
+        if key in seen:
+            what = f"branch {key[2]!r} of thread {save.thread!r}"
+            raise InvalidField(f"saves[{index}].thread", f"{what} is in the batch twice")
+        seen.add(key)
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -80,17 +81,19 @@ class CheckpointService:
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         named = check.check_batch(request)
         holding = self._calls.holding
-        places = [
-            Place(item.namespace, item.thread, False, _named(index, holding.is_wanted, item.durability), _item(index))
-            for index, item in enumerate(request.saves)
-        ]
+        is_archived = [_named(index, holding.is_wanted, item.durability) for index, item in enumerate(request.saves)]
+        places: dict[tuple[str, str], Place] = {}
+        for index, item in enumerate(request.saves):
+            key = item.namespace, item.thread
+            before = places.get(key, Place(*key, item=_item(index)))
+            places[key] = before._replace(is_archived=before.is_archived or is_archived[index])
 
         async def save_all() -> BatchSaveResponse:
             return await self._batch_save(request, named, context)
 
-        answer = await (save_all() if holding.archive is None else holding.write_all(places, save_all))
+        answer = await (save_all() if holding.archive is None else holding.write_all(list(places.values()), save_all))
         for index, item in enumerate(request.saves):
-            if places[index].is_archived:
+            if is_archived[index]:
                 await self._archive(answer.saves[index], item, context)
         return answer
 
@@ -98,11 +101,14 @@ class CheckpointService:
         self, request: BatchSaveRequest, named: Sequence[Sequence[Named]], context: grpc.aio.ServicerContext
     ) -> BatchSaveResponse:
         saves: list[SaveWrite] = []
+        ahead = Counter[tuple[str, str]]()
         for index, (item, each) in enumerate(zip(request.saves, named, strict=True)):
+            key = item.namespace, item.thread
             try:
-                saves.append(await self._saving.prepare(item, each))
+                saves.append(await self._saving.prepare(item, each, ahead[key]))
             except StatewardError as error:
                 raise check.in_item(error, _item(index)) from None
+            ahead[key] += 1
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BatchSaveResponse:
             answer = BatchSaveResponse()

@@ -29,20 +29,24 @@ class Saving:
         namespace = request.namespace or check.DEFAULT_NAMESPACE
         return check.check_save(request, is_known=self._store.threads.cached(namespace, request.thread) is not None)
 
-    def prepare_hot(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite | None:
+    def prepare_hot(self, request: SaveRequest, named: Sequence[Named], ahead: int = 0) -> SaveWrite | None:
         """Returns the prepared save if it is small and everything that it needs is in memory; else None."""
         if not self._is_inline(request):
             return None
         known = self._store.threads.cached(request.namespace, request.thread)
-        save = SaveWrite(self._store.context, self._store.threads, request, named)
+        save = SaveWrite(self._store.context, self._store.threads, request, named, ahead=ahead)
         return save if known is not None and save.prepare_hot(known) else None
 
-    async def prepare(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite:
-        """Returns the save, prepared as far as possible outside the writer. Raises errors that are certain already."""
-        save = self.prepare_hot(request, named)
+    async def prepare(self, request: SaveRequest, named: Sequence[Named], ahead: int = 0) -> SaveWrite:
+        """Returns the save, prepared as far as possible outside the writer. Raises errors that are certain already.
+
+        ``ahead``: the number of saves of the same thread before it in its batch.
+        """
+        save = self.prepare_hot(request, named, ahead)
         if save is None:
             is_large = message_bytes.get() > ASIDE_BYTES
-            save = SaveWrite(self._store.context, self._store.threads, request, named, is_large=is_large)
+            store = self._store
+            save = SaveWrite(store.context, store.threads, request, named, is_large=is_large, ahead=ahead)
             await self._calls.read(self._prepare_now, save)
         return save
 

@@ -87,16 +87,16 @@ class VersionMaker:
         # Of the request's content. Set before the first version is made.
         self.fingerprint = b""
 
-    def make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int) -> Made:
-        """Applies the save to a base version, and compresses its entry."""
+    def make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, version: int) -> Made:
+        """Applies the save to a base version, and compresses its entry. ``version``: the number that it will get."""
         if thread is None:
-            return self.pack(None, 0, self.change(None, EMPTY), None, None, 0)
+            return self.pack(None, 0, version, self.change(EMPTY, version), None, None, 0)
         old = replay.state_at(txn, thread, base, self._context.cache)
         said, schema = self._said(txn, thread, base)
         dictionary = self._dictionary(txn, thread, base, old)
-        changed = self.change(thread, old)
+        changed = self.change(old, version)
         del old  # it may be as large as the new state, and compression needs the memory
-        return self.pack(thread, base, changed, dictionary, said, schema)
+        return self.pack(thread, base, version, changed, dictionary, said, schema)
 
     def _said(
         self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
@@ -111,10 +111,9 @@ class VersionMaker:
         body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
         return body, body.schema_version
 
-    def change(self, thread: Thread | Draft | None, old: StateTree) -> Changed:
+    def change(self, old: StateTree, version: int) -> Changed:
         """Applies the save to a state. Raises EditConflict or StateTooLarge."""
         request, limit = self._request, self._context.limits.state_bytes
-        version = thread.head.last_version + 1 if thread is not None else 1
         if request.HasField("state"):
             slots, logs = read_state(old, request.state)
             tree, edits = apply_changes(old, find_changes(old, slots, logs), version)
@@ -134,6 +133,7 @@ class VersionMaker:
         self,
         thread: Thread | Draft | None,
         base: int,
+        version: int,
         changed: Changed,
         dictionary: Dictionary | None,
         said: ThreadHead | CheckpointBody | None,
@@ -141,8 +141,7 @@ class VersionMaker:
     ) -> Made:
         """Compresses the edits and the metadata of a version, with the status that it keeps of its base."""
         request, edits = self._request, changed.edits
-        version = thread.head.last_version + 1 if thread is not None else 1
-        is_first = thread is None or (thread.head.last_version == 0 and request.HasField("create"))
+        is_first = thread is None or (version == 1 and request.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
         body = metadata.checkpoint
         body.schema_version = request.schema_version or schema

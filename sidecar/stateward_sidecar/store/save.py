@@ -62,10 +62,13 @@ class SaveWrite:
         named: Sequence[Named] = (),
         *,
         is_large: bool = False,
+        ahead: int = 0,
     ) -> None:
         """``named``: the blobs that the request names, as the check of the request found them. ``is_large``: encode in
-        pieces, which needs less memory and more time."""
+        pieces, which needs less memory and more time. ``ahead``: how many saves of the same call make versions of the
+        same thread before this one."""
         self._context = context
+        self._ahead = ahead
         self._named = named
         self._threads = threads
         self.request = request
@@ -99,10 +102,12 @@ class SaveWrite:
         base = head.version if head else 0
         if request.HasField("expected_version") and request.expected_version != base:
             return
+        if self._ahead and (thread is None or request.HasField("parent")):
+            return  # a save before this one may make the thread or the parent
         try:
             if request.HasField("parent") and thread is not None:
                 base = resolve(txn, thread, request.parent, self.branch, "parent")
-            self._made = self._maker.make(txn, thread, base)
+            self._made = self._maker.make(txn, thread, base, self._next_version(thread))
         except StatewardError:
             if not request.request_id and not request.checkpoint_id:
                 raise
@@ -130,14 +135,18 @@ class SaveWrite:
         self._maker.fingerprint = fingerprint(request)
         if not request.HasField("expected_version") or request.expected_version == branch.version:
             try:
-                changed = self._maker.change(thread, old)
+                version = self._next_version(thread)
+                changed = self._maker.change(old, version)
                 self._made = self._maker.pack(
-                    thread, branch.version, changed, dictionary, thread.head, branch.schema_version
+                    thread, branch.version, version, changed, dictionary, thread.head, branch.schema_version
                 )
             except StatewardError:
                 if not request.request_id and not request.checkpoint_id:
                     raise
         return True
+
+    def _next_version(self, thread: Thread | None) -> int:
+        return (thread.head.last_version if thread is not None else 0) + self._ahead + 1
 
     def is_retry(self, txn: lmdb.Transaction, batch: Batch) -> bool:
         """Returns whether this save was written before. Raises RequestIdReused or CheckpointIdReused as ``run`` does,
@@ -189,7 +198,7 @@ class SaveWrite:
         line = draft.identity.number if draft is not None else 0
         is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
         if made is None or not is_right or not made.fits(draft):
-            made = self._maker.make(txn, draft, parent)
+            made = self._maker.make(txn, draft, parent, version)
         if draft is not None:
             return self._write(txn, batch, draft, branch, made, request_row, is_new=False)
         draft = self._threads.create(txn, batch, self.namespace, request.thread)

@@ -1,0 +1,66 @@
+"""The danger: a save that names its parent reads the disk, although the parent is the head, which is in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.wire import appends
+from tests.storage.inside import opened, save, write
+
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store
+
+
+def prepare(store: Store, **fields: Any) -> tuple[SaveWrite, bool]:
+    """A save, and whether memory was enough to prepare it."""
+    request = SaveRequest(namespace="default", thread="t", request_id="new", diff=appends("x"), **fields)
+    prepared, thread = SaveWrite(store.context, store.threads, request), store.threads.cached("default", "t")
+    assert thread is not None
+    return prepared, prepared.prepare_hot(thread)
+
+
+@pytest.mark.parametrize("branch", ["main", "side"])
+@pytest.mark.parametrize("kind", ["version", "checkpoint_id"])
+def test_the_head_as_parent_needs_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str, kind: str
+) -> None:
+    """Neither on the way to the writer nor in the writer is the parent's entry opened."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="one", branch=branch)
+        head = save(store, "b", checkpoint_id="two", branch=branch).version
+        ref = VersionRef(version=head) if kind == "version" else VersionRef(checkpoint_id="two")
+        prepared, is_hot = prepare(store, parent=ref, branch=branch)
+        assert is_hot
+
+        def fail(*args: object) -> None:
+            raise AssertionError("the parent was read from the disk")
+
+        monkeypatch.setattr(replay, "read_entry", fail)
+        assert write(store, prepared.run).parent_version == head
+
+
+@pytest.mark.parametrize(
+    "ref", [{"version": 1}, {"checkpoint_id": "one"}, {"checkpoint_id": "side"}, {"tag": "none"}, {"version": 9}]
+)
+def test_another_parent_is_looked_up(tmp_path: Path, ref: dict[str, Any]) -> None:
+    """Only the head is taken from memory: an older version, an id of another branch and a tag are not mistaken."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="one")
+        save(store, "b", checkpoint_id="two")
+        save(store, "c", checkpoint_id="side", branch="side")
+        assert not prepare(store, parent=VersionRef(**ref))[1]
+
+
+def test_a_parent_that_was_the_head_stays_the_parent(tmp_path: Path) -> None:
+    """A head that moves between the look-up and the writer changes nothing: the id still names the same version."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="one")
+        prepared, is_hot = prepare(store, parent=VersionRef(checkpoint_id="one"))
+        save(store, "b", checkpoint_id="two")
+        assert is_hot
+        assert write(store, prepared.run).parent_version == 1
