@@ -246,7 +246,10 @@ class AsyncThread:
     async def fork(
         self, new_thread: str, version: int | None = None, *, whole: bool = False, create: ThreadOptions | None = None
     ) -> AsyncThread:
-        """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it."""
+        """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it.
+
+        Results of effects are copied if their anchor is the checkpoint id of a copied version.
+        """
         info = await self._run(threads.fork(self._ref, new_thread, version, whole, create))
         return AsyncThread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
 

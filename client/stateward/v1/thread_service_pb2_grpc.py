@@ -145,7 +145,7 @@ class ThreadServiceServicer(object):
 
     def ForkThread(self, request, context):
         """Copies one version of a thread, or all of them, to a new thread with its own key. Deleting the source never harms
-        the copy.
+        the copy. Effects that are DONE or FAILED are copied if their anchor is the checkpoint id of a copied version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -95,5 +95,5 @@ class EffectService:
         checkwork.check_list(request)
         request.page_size = check.check_page(request.page_size)
         return await self._calls.holding.read(
-            request.namespace, request.thread, lambda: self._calls.read(self._effects.list, request)
+            request.namespace, request.thread, lambda: self._calls.read(self._calls.store.effect_list.read, request)
         )

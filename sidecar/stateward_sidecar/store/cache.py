@@ -6,8 +6,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
+from stateward.storage.v1.journal_pb2 import CheckpointBody, EffectRecord, EntryHeader
 from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
@@ -16,6 +17,8 @@ from stateward_sidecar.codec.state import StateTree
 ENTRY_OVERHEAD_BYTES = 64
 # Two small messages and an answer, which holds most of the body again.
 FACTS_OVERHEAD_BYTES = 1024
+# Five objects and their tuple, for each effect.
+PLACE_OVERHEAD_BYTES = 400
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +32,30 @@ class Facts:
     start: tuple[Durability, bytes] | None = None
 
 
-Item = StateTree | Dictionary | Facts
+class EffectPlace(NamedTuple):
+    """Where an effect stands in a list, its name, and the key of its row."""
+
+    sort_key: bytes
+    anchor: str
+    key: str
+    name: str
+    row_key: bytes
+
+    @classmethod
+    def of(cls, record: EffectRecord, row_key: bytes) -> EffectPlace:
+        """The place of an effect."""
+        return cls(record.sort_key, record.anchor, record.key, record.name, row_key)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOrder:
+    """The effects of an anchor, or of a thread, in order, as long as the sum of the thread's effect rows is this."""
+
+    effect_sum: bytes
+    places: list[EffectPlace]
+
+
+Item = StateTree | Dictionary | Facts | EffectOrder
 
 
 class Cache:
@@ -68,6 +94,16 @@ class Cache:
         """Keeps the facts of a head, and forgets those of the version it was made from."""
         size_bytes = 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
         self._put(("facts", thread, facts.header.digest), facts, size_bytes, ("facts", thread, old_digest))
+
+    def effect_order(self, thread: int, prefix: bytes, effect_sum: bytes) -> EffectOrder | None:
+        """Returns the order of the effects whose row keys have a prefix; None if it is not cached or no longer true."""
+        found = self._get(("effects", thread, prefix))
+        return found if isinstance(found, EffectOrder) and found.effect_sum == effect_sum else None
+
+    def put_effect_order(self, thread: int, prefix: bytes, order: EffectOrder) -> None:
+        """Keeps an order in place of the one before."""
+        names_bytes = sum(len(place.sort_key) + len(place.anchor) + len(place.key) for place in order.places)
+        self._put(("effects", thread, prefix), order, names_bytes + PLACE_OVERHEAD_BYTES * len(order.places))
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:
         """Returns the digested snapshot of a thread at a version; None if it is not cached."""

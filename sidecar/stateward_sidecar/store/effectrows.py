@@ -47,13 +47,13 @@ def find_effect(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -
     return row
 
 
-def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterator[EffectRow]:
-    """Yields all effects of an anchor, or of the thread, in key order. Raises Corrupt or HistoryElsewhere."""
+def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterator[tuple[bytes, EffectRow]]:
+    """Yields row key and row of all effects of an anchor, or of the thread. Raises Corrupt or HistoryElsewhere."""
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
     _check_sum(txn, thread)
     for key, record in rows(txn, prefix):
-        yield _open(thread.identity, key, record)
+        yield bytes(key), _open(thread.identity, key, record)
 
 
 def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
@@ -164,6 +164,14 @@ def view_effect(row: EffectRow, value: Value | None = None) -> RecordedEffect:
     if record.end_time_us:
         view.end_time.FromMicroseconds(record.end_time_us)
     return view
+
+
+def open_effect(txn: lmdb.Transaction, identity: Identity, row_key: bytes) -> EffectRow:
+    """Returns the row of an effect that must exist. Raises Corrupt."""
+    record = txn.get(row_key)
+    if record is None:
+        raise Corrupt("the row of an effect is missing", identity.name)
+    return _open(identity, row_key, record)
 
 
 def _open(identity: Identity, key: bytes, record: bytes | memoryview) -> EffectRow:

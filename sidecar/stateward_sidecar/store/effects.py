@@ -35,8 +35,6 @@ from stateward.v1.effect_service_pb2 import (
     BeginEffectResponse,
     CompleteEffectRequest,
     CompleteEffectResponse,
-    ListEffectsRequest,
-    ListEffectsResponse,
     PutEffectsRequest,
     PutEffectsResponse,
 )
@@ -49,10 +47,8 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import (
     OVER,
-    anchor_prefix,
     effect_key,
     find_effect,
-    list_effects,
     put_effect,
     read_value,
     view_effect,
@@ -65,12 +61,10 @@ from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
-from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import reached
 from stateward_sidecar.store.whole import whole
 
 TERM_US = 60_000_000
-PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,34 +248,6 @@ class Effects:
             each = asked if asked is not None and is_last else _Asked(create=asked.create if asked else None)
             self._append(txn, batch, draft, row_key, row, record, effect.value, each)
         return len(chosen)
-
-    # -- reading --------------------------------------------------------------------------------------------------
-
-    def list(self, request: ListEffectsRequest) -> ListEffectsResponse:
-        """Returns a page of effects."""
-        context = self._context
-        answer, size = ListEffectsResponse(), 0
-        with context.engine.read() as txn:
-            thread = self._threads.get(txn, request.namespace, request.thread)
-            identity = thread.identity
-            prefix = identity.keys.all_of(b"E") if request.all_anchors else anchor_prefix(identity, request.anchor)
-            found = [
-                row for row in list_effects(txn, thread, prefix)
-                if (not request.names or row.record.name in request.names)
-                and request.key in ("", row.record.key)
-            ]  # fmt: skip
-            found.sort(key=lambda row: (row.record.sort_key, row.record.anchor, row.record.key))
-            at = 0
-            if request.page_token:
-                at = int.from_bytes(context.tokens.unpack(bare(request), request.page_token), "big")
-            for number, row in enumerate(found[at:], at):
-                if number - at >= (request.page_size or PAGE_SIZE) or size >= PAGE_BYTES:
-                    answer.next_page_token = context.tokens.pack(bare(request), number.to_bytes(8, "big"))
-                    break
-                value = None if request.without_values else read_value(txn, identity, row, context.cache)
-                answer.effects.append(view_effect(row, value))
-                size += answer.effects[-1].ByteSize()
-        return answer
 
     # -- writing --------------------------------------------------------------------------------------------------
 

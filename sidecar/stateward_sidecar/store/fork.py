@@ -2,8 +2,8 @@
 
 A copy of one version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry
 that has no edits. A whole copy: every retained version is opened and sealed again, with its number, branch, checkpoint
-id and metadata. Blobs are written before the first version that names them. A copy is invisible until it is complete
-(``hidden.py``).
+id and metadata. The results whose anchor is the checkpoint id of a copied version come along. Blobs are written before
+the first version that names them. A copy is invisible until it is complete (``hidden.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     CheckpointBody,
+    EffectRecord,
     EntryHeader,
     EntryMetadata,
     ThreadCreation,
@@ -36,6 +37,7 @@ from stateward_sidecar.store.blobcopy import copy_blob, require_blobs
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.refs import resolve_or_head
@@ -47,6 +49,7 @@ from stateward_sidecar.store.views import view_head
 
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
+EFFECTS_A_STEP, EFFECTS_STEP_BYTES = 100, 1 << 20
 
 
 class Forker:
@@ -134,6 +137,7 @@ class Forker:
                 return metadata.checkpoint, replay.state_at(txn, source, version, self._context.cache)
 
         body, tree = self._context.settled(read)
+        anchors = {body.checkpoint_id} - {""}
         body.branch, body.checkpoint_id = "", ""
         body.sent_bytes = 0
         self._copy_blobs(request, source, copy, blobs_in_state(tree))
@@ -141,6 +145,7 @@ class Forker:
         snapshot = parts.pack_snapshot(to_snapshot(tree))
         made = HiddenVersion(1, 0, body, content, 0, snapshot)
         copy.put(copy.version(made), made.size_bytes)
+        self._copy_effects(source, copy, anchors)
 
     def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Hidden, last: int) -> None:
         context, dictionaries = self._context, dict[int, Dictionary]()
@@ -148,12 +153,14 @@ class Forker:
         branches = dict(source.branches)
         pruned = copy.draft.pruned = Ranges(source.pruned.pairs())
         copied: set[bytes] = set()
+        anchors: set[str] = set()
         require_blobs(self._context, source)
         for version in range(1, last + 1):
             if version in pruned:
                 continue
             header, body, edits, tree = context.settled(partial(self._read, source, version, wanted, pruned))
             body.source_digest = header.digest
+            anchors.add(body.checkpoint_id)
             dictionary = dictionaries.get(header.dictionary_version)
             named = blobs_in_edits(replay.parse_edits(edits, source.name, version))
             named |= blobs_in_state(tree) if tree is not None else set()
@@ -177,6 +184,35 @@ class Forker:
             if tagged > last or tagged in pruned:
                 continue  # this tag was set after the copy began, and names a version that the copy lacks
             copy.later(copy.tag(name, tagged))
+        self._copy_effects(source, copy, anchors - {""})
+
+    def _copy_effects(self, source: Thread, copy: Hidden, anchors: set[str]) -> None:
+        """Copies the results that belong to copied versions: their anchor is a version's checkpoint id.
+
+        An effect that is not over stays with the source, because its claim is there.
+        """
+        after = b""
+        while anchors and (found := self._context.settled(partial(self._read_effects, source, after, anchors))):
+            after = found[-1][0]
+            for _, record, value in found:
+                if record is not None:
+                    copy.later(*copy.effect(record, value))
+
+    def _read_effects(
+        self, source: Thread, after: bytes, anchors: set[str]
+    ) -> list[tuple[bytes, EffectRecord | None, bytes]]:
+        """Reads the next effects: row key, record for the copy (None = it is not copied), and serialized value."""
+        found, size_bytes = list[tuple[bytes, EffectRecord | None, bytes]](), 0
+        with self._context.engine.read() as txn:
+            for key, row in page_effects(txn, source, after, EFFECTS_A_STEP):
+                is_copied = row.record.anchor in anchors and row.record.state in OVER
+                value = read_value(txn, source.identity, row, self._context.cache) if is_copied else None
+                data = value.SerializeToString() if value is not None else b""
+                found.append((key, _unclaimed(row.record) if is_copied else None, data))
+                size_bytes += len(data)
+                if size_bytes > EFFECTS_STEP_BYTES:
+                    break
+        return found
 
     def _read(
         self, source: Thread, version: int, wanted: frozenset[int], pruned: Ranges
@@ -246,6 +282,15 @@ class Forker:
         write_head(txn, draft.identity, head)
         draft.head = head
         self._threads.keep_draft(batch, draft)
+
+
+def _unclaimed(record: EffectRecord) -> EffectRecord:
+    """Returns the record without what only the source's claims mean."""
+    made = EffectRecord()
+    made.CopyFrom(record)
+    for name in ("claim_token", "term_us", "lease_token", "was_uncertain", "written", "idempotency_key"):
+        made.ClearField(name)
+    return made
 
 
 def _options(request: ForkThreadRequest, source: Thread) -> ThreadOptions:

@@ -13,13 +13,15 @@ from typing import Any
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, EffectRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB,
     ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_EFFECT,
     ENTRY_KIND_TAG_SET,
     BlobRecord,
     CheckpointBody,
+    EffectRecord,
     EntryHeader,
     EntryKind,
     EntryMetadata,
@@ -29,7 +31,7 @@ from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import OutcomeUnknown, ThreadExists
+from stateward_sidecar.errors import InvalidField, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobrows import put_blob
@@ -37,6 +39,7 @@ from stateward_sidecar.store.branches import move_branch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
+from stateward_sidecar.store.effectrows import effect_key, put_effect
 from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
@@ -144,6 +147,21 @@ class Hidden:
             put_blob(txn, self.draft.identity, BlobRow(record=record, sequence=header.sequence, write_time_us=now))
 
         return put
+
+    def effect(self, record: EffectRecord, value: bytes, field: str = "effect") -> tuple[Put, int]:
+        """Returns the put of an effect, and its size in bytes. The put raises InvalidField, which names ``field``, if
+        the thread has the effect already."""
+        content = draft_content(EntryMetadata(effect=record), value)
+
+        def put(txn: lmdb.Transaction) -> None:
+            row_key = effect_key(self.draft.identity, record.anchor, record.key)
+            if txn.get(row_key) is not None:
+                raise InvalidField(field, "is there twice")
+            header = self.append(txn, ENTRY_KIND_EFFECT, content, self.draft.head.update_time_us)
+            row = EffectRow(record=record, sequence=header.sequence)
+            put_effect(txn, self.draft.identity, self.draft.head, row_key, None, row)
+
+        return put, content.size_bytes
 
     def version(self, made: HiddenVersion) -> Put:
         """Returns the put of a version, with its index rows."""

@@ -12,9 +12,8 @@ from functools import partial
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import EffectRow, SignalRow, ThreadHead
+from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_EFFECT,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_SIGNAL,
     EffectRecord,
@@ -37,7 +36,6 @@ from stateward_sidecar.errors import InvalidField, QueueFull, ThreadExists
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
-from stateward_sidecar.store.effectrows import effect_key, put_effect
 from stateward_sidecar.store.hidden import Hidden
 from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
 from stateward_sidecar.store.requests import find_request, hash_request
@@ -187,19 +185,7 @@ class Import:
         if shown.HasField("end_time"):
             record.end_time_us = self._time_us(shown.end_time.ToMicroseconds())
         value = effect.value.SerializeToString() if record.has_value else b""
-        content = draft_content(EntryMetadata(effect=record), value)
-        field = f"parts.effect[{effect.key!r}]"
-
-        def put(txn: lmdb.Transaction) -> None:
-            draft = self._hidden.draft
-            row_key = effect_key(draft.identity, record.anchor, record.key)
-            if txn.get(row_key) is not None:
-                raise InvalidField(field, "is there twice")
-            header = self._hidden.append(txn, ENTRY_KIND_EFFECT, content, draft.head.update_time_us)
-            row = EffectRow(record=record, sequence=header.sequence)
-            put_effect(txn, draft.identity, draft.head, row_key, None, row)
-
-        self._hidden.later(put, content.size_bytes)
+        self._hidden.later(*self._hidden.effect(record, value, f"parts.effect[{effect.key!r}]"))
         self._effects += 1
 
     def _put_signal(self, part: BackupSignal) -> None:

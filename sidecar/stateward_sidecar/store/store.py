@@ -27,6 +27,7 @@ from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.effectlist import EffectList
 from stateward_sidecar.store.effects import Effects
 from stateward_sidecar.store.exporting import Exporter
 from stateward_sidecar.store.fork import Forker
@@ -110,6 +111,7 @@ class Store:
         self.lister = Lister(context, self.threads)
         self.settings = Settings(context, self.threads)
         self.effects = Effects(context, self.threads)
+        self.effect_list = EffectList(context, self.threads)
         self.leases = Leases(context, self.threads)
         self.signals = Signals(context, self.threads)
         self.snapshots = Snapshots(context, self.threads)

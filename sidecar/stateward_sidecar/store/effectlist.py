@@ -1,0 +1,103 @@
+"""Lists effects in the order of their sort keys.
+
+Rows of effects lie under keyed hashes, because names and sort keys are sealed. So their order is made in memory, when
+the first page of many effects is asked for. It is kept in the cache under the sum of all effect rows, which every
+change of an effect changes. A page then opens only the rows that it shows.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import lmdb
+
+from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
+from stateward_sidecar.store.cache import EffectOrder, EffectPlace
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.effectrows import (
+    anchor_prefix,
+    effect_key,
+    find_effect,
+    list_effects,
+    open_effect,
+    read_value,
+    view_effect,
+)
+from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.tokens import bare
+
+PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
+# The order of fewer effects is not kept, because it is made at once.
+KEPT_FROM = 64
+_LENGTHS = struct.Struct(">HH")
+
+
+class EffectList:
+    """Reads pages of effects."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def read(self, request: ListEffectsRequest) -> ListEffectsResponse:
+        """Returns a page of effects. Effects that come meanwhile are listed if they lie behind the page."""
+        context, binding = self._context, b""
+        answer, size_bytes = ListEffectsResponse(), 0
+        # What the transaction shows is not older than a sum that was published before it began.
+        known = self._threads.cached(request.namespace, request.thread)
+        sum_before = known.head.effect_sum if known is not None else b""
+        with context.engine.read() as txn:
+            thread = self._threads.get(txn, request.namespace, request.thread)
+            places = self._places(txn, thread, request, sum_before)
+            at = 0
+            if request.page_token:
+                binding = bare(request)
+                after = _unpack(context.tokens.unpack(binding, request.page_token))
+                at = bisect_right(places, after, key=lambda place: place[:3])
+            for place in places[at:]:
+                if (request.names and place.name not in request.names) or request.key not in ("", place.key):
+                    continue
+                if len(answer.effects) >= (request.page_size or PAGE_SIZE) or size_bytes >= PAGE_BYTES:
+                    last = answer.effects[-1].effect
+                    position = _pack((last.sort_key, last.anchor, last.key))
+                    answer.next_page_token = context.tokens.pack(binding or bare(request), position)
+                    break
+                row = open_effect(txn, thread.identity, place.row_key)
+                value = None if request.without_values else read_value(txn, thread.identity, row, context.cache)
+                answer.effects.append(view_effect(row, value))
+                size_bytes += answer.effects[-1].ByteSize()
+        return answer
+
+    def _places(
+        self, txn: lmdb.Transaction, thread: Thread, request: ListEffectsRequest, sum_before: bytes
+    ) -> list[EffectPlace]:
+        """Returns the effects of the request's anchor, or of all anchors, in order."""
+        identity, cache = thread.identity, self._context.cache
+        if request.key and not request.all_anchors:
+            row_key = effect_key(identity, request.anchor, request.key)
+            found = find_effect(txn, thread, row_key)
+            return [] if found is None else [EffectPlace.of(found.record, row_key)]
+        prefix = identity.keys.all_of(b"E") if request.all_anchors else anchor_prefix(identity, request.anchor)
+        kept = cache.effect_order(thread.number, prefix, thread.head.effect_sum)
+        if kept is not None and not thread.floor_sequence:  # else a value may be in the archive only
+            return kept.places
+        places = sorted(EffectPlace.of(row.record, key) for key, row in list_effects(txn, thread, prefix))
+        if len(places) >= KEPT_FROM and thread.head.effect_sum == sum_before:
+            cache.put_effect_order(thread.number, prefix, EffectOrder(sum_before, places))
+        return places
+
+
+def _pack(place: Sequence[str | bytes]) -> bytes:
+    """Returns sort key, anchor and key for a page token."""
+    parts = [part.encode() if isinstance(part, str) else part for part in place]
+    return _LENGTHS.pack(*map(len, parts[:2])) + b"".join(parts)
+
+
+def _unpack(data: bytes) -> tuple[bytes, str, str]:
+    """The reverse of ``_pack``."""
+    sort_bytes, anchor_bytes = _LENGTHS.unpack_from(data)
+    at = _LENGTHS.size + sort_bytes
+    return data[_LENGTHS.size : at], data[at : at + anchor_bytes].decode(), data[at + anchor_bytes :].decode()
