@@ -258,7 +258,7 @@ class Machine(Reading):
         assert thread is not None
         assert thread.tags == self.truth.tags_of(line)
         fresh.archive.complete(NAMESPACE, name)
-        effects = fresh.store.effects.list(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
+        effects = fresh.store.effect_list.read(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
         assert self.payments.keys_of(uid) <= {each.effect.key for each in effects.effects}, "a payment is not known"
         for digest in line.values():
             version = self.truth.versions.get(digest)

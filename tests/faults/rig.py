@@ -231,7 +231,7 @@ def look(store: Store, made: Made) -> Seen:
         listing = c.ListCheckpointsRequest(**at)
         ask(name, "versions", lambda listing=listing: store.lister.checkpoints(listing))
         effects = ListEffectsRequest(**at, all_anchors=True)
-        ask(name, "effects", lambda effects=effects: store.effects.list(effects))
+        ask(name, "effects", lambda effects=effects: store.effect_list.read(effects))
         ask(name, "signals", lambda at=at: _signals(store, at))
         if space == SPACE:
             ask(name, "watch", lambda at=at: _watch(store, t.WatchRequest(**at, after_sequence=0)))
