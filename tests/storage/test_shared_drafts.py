@@ -98,7 +98,8 @@ def test_results_of_which_one_does_not_fit_leave_the_batch_as_it_was(
         assert isinstance(done[1].error, DiskFull)
         assert [done[0].error, done[2].error] == [None, None]
         request = ListEffectsRequest(namespace="default", thread="t")
-        assert [each.effect.key for each in store.effect_list.read(request).effects] == ["a0", "a1", "a2", "c0", "c1", "c2"]
+        listed = [each.effect.key for each in store.effect_list.read(request).effects]
+        assert listed == ["a0", "a1", "a2", "c0", "c1", "c2"]
         assert get(store).head.tip_sequence == 6 + (not is_new)
         assert findings(store) == []
         assert store.context.writer.commits == 1 + (not is_new)
