@@ -15,6 +15,7 @@ from stateward.state import State
 from stateward.v1 import thread_service_pb2
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.lease_pb2 import Lease
+from stateward.v1.thread_service_pb2 import HeadsMoved
 
 
 class HistoryEntry(NamedTuple):
@@ -50,8 +51,8 @@ _DETAILS: dict[str, type[FromProto]] = {
 class Event:
     """One entry of a thread's journal.
 
-    `kind` is "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect" or
-    "lease"; "" = a kind that is newer than this client. `what` holds the details of that kind.
+    `kind` is "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect",
+    "lease" or "heads_moved"; "" = a kind that is newer than this client. `what` holds the details of that kind.
     """
 
     kind: str
@@ -60,9 +61,9 @@ class Event:
     uid: str
     sequence: int
     time: datetime
-    what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | str | None
+    what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | HeadsMoved | str | None
     """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
-    given back; both are messages of `stateward.v1`."""
+    given back; both are messages of `stateward.v1`, and so are moved heads."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 

@@ -111,6 +111,19 @@ class Branch(FromProto):
     digest: bytes
     base_version: int
     """The version its first checkpoint was made from; 0 = the empty state."""
+    newest_version: int = 0
+    """The newest version ever saved to it, if its head was moved back; 0 = the head is the newest."""
+
+
+@dataclass(frozen=True)
+class MovedHead(FromProto):
+    """The head of a branch after a move."""
+
+    version: int
+    digest: bytes
+    """Digest of that version."""
+    previous_version: int
+    """The version that was the head before."""
 
 
 @dataclass(frozen=True)

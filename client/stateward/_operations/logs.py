@@ -74,7 +74,7 @@ class LogFollower:
             request.from_index, self._version, self._starts_at_end = page.end_index, page.version, False
         request.wait.FromTimedelta(timedelta(seconds=self._wait_s))
         page = yield from read_page(self._ref, request)
-        is_rewritten = self._version is not None and page.rewritten_version > self._version
+        is_rewritten = self._version is not None and not page.rewritten_version <= self._version <= page.version
         request.from_index, self._version = page.next_index, page.version
         if is_rewritten:  # the end may have been cut off: new entries get those indexes again
             request.from_index = min(page.next_index, page.end_index)

@@ -45,7 +45,9 @@ class Fold:
 
     def holds(self, page: checkpoints.ReadLogResponse) -> bool:
         """Whether the log still has the folded entries unchanged."""
-        return not self.version or (page.rewritten_version <= self.version and self.index <= page.end_index)
+        return not self.version or (
+            page.rewritten_version <= self.version <= page.version and self.index <= page.end_index
+        )
 
 
 def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection: str | None) -> Operation[Any]:

@@ -25,6 +25,7 @@ from stateward.models import (
     Checkpoint,
     Durability,
     DurableResult,
+    MovedHead,
     PruneResult,
     Status,
     Tag,
@@ -227,6 +228,30 @@ def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
     """Removes a tag."""
     request = ref.about(threads.DeleteTagRequest, tag=name, request_id=new_request_id())
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
+
+
+def move_head(ref: ThreadRef, version: int, expected: int | None) -> Operation[MovedHead]:
+    """Moves the head of the branch."""
+    request = ref.on_branch(
+        threads.MoveBranchRequest,
+        version=version_ref(version),
+        expected_version=expected,
+        lease_token=ref.held.for_call(),
+        request_id=new_request_id(),
+    )
+    return MovedHead.from_proto((yield Call("MoveBranch", request)))
+
+
+def delete_branch(ref: ThreadRef, name: str, expected: int | None) -> Operation[int]:
+    """Deletes a branch, and returns the version that was its head."""
+    request = ref.about(
+        threads.DeleteBranchRequest,
+        branch=name,
+        expected_version=expected,
+        lease_token=ref.held.for_call(),
+        request_id=new_request_id(),
+    )
+    return int((yield Call("DeleteBranch", request)).version)
 
 
 def wait_durable(

@@ -55,7 +55,7 @@ from stateward.effects import Effect, RecordedEffect
 from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
-from stateward.models import Checkpoint, Durability, DurableResult, PruneResult, Status, Tag, ThreadInfo
+from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Signal
 from stateward.state import State
@@ -262,6 +262,25 @@ class Thread:
     def delete_tag(self, name: str) -> Tag:
         """Removes a tag and returns it."""
         return self._run(threads.delete_tag(self._ref, name))
+
+    def move_head(self, version: int, *, expected_version: int | None = None) -> MovedHead:
+        """Moves the head of this handle's branch to another version of the branch, usually an earlier one.
+
+        The next save is made from `version`. The versions after it stay readable by number until they are pruned, and
+        their numbers are never used again. `expected_version` is the version that must be the head now; without it the
+        head is moved whatever it is. On main, status and question of the thread become those of `version`. Signals that
+        later versions acknowledged do not come back. Raises VersionMismatch, or InvalidField if `version` is on another
+        branch.
+        """
+        return self._run(threads.move_head(self._ref, version, expected_version))
+
+    def delete_branch(self, name: str, *, expected_version: int | None = None) -> int:
+        """Deletes a branch other than main, and returns the version that was its head.
+
+        Its versions stay readable by number until they are pruned. `expected_version` is the version that must be the
+        branch's head now. Raises VersionMismatch, or VersionNotFound if there is no such branch.
+        """
+        return self._run(threads.delete_branch(self._ref, name, expected_version))
 
     def prune(
         self,

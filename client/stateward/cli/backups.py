@@ -17,7 +17,8 @@ A record is one line with a JSON object. All records of a thread are together, i
      "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
-     "sha256": of all lines of the thread before this one, each with its newline; not checked if it is missing}
+     "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not checked if it
+     is missing}
 
 and the file ends with {"stateward_version": 2, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
 times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
@@ -211,6 +212,7 @@ def _end_record(end: backup.BackupEnd) -> dict[str, Any]:
     branches = [
         {"name": each.name, "version": each.version}
         | _given(base_version=each.base_version, moved_version=each.moved_version)
+        | _given(newest_version=each.newest_version, first_version=each.first_version)
         for each in end.branches
     ]
     return {
@@ -222,6 +224,7 @@ def _end_record(end: backup.BackupEnd) -> dict[str, Any]:
         "blobs": end.blobs,
         "effects": end.effects,
         "signals": end.signals,
+        **_given(deleted_branches=list(end.deleted_branches)),
     }
 
 

@@ -178,6 +178,7 @@ def _end(record: Mapping[str, Any]) -> backup.BackupEnd:
         blobs=record["blobs"],
         effects=record["effects"],
         signals=record["signals"],
+        deleted_branches=record.get("deleted_branches", ()),
     )
 
 

@@ -118,6 +118,13 @@ def _describe(event: Event) -> str:
             return "settings were changed"
         case "pruned":
             return f"{len(what.versions):,} versions were pruned"
+        case "heads_moved":
+            return "; ".join(
+                f"branch {clean(each.branch)} went to version {each.version}"
+                if each.version
+                else f"branch {clean(each.branch)} was deleted"
+                for each in what.heads
+            )
         case "deleted":
             return f"thread was deleted ({clean(what)})"
         case "signal":
@@ -166,6 +173,11 @@ def event_as_json(event: Event) -> dict[str, Any]:
             }
         case "lease":
             found["lease"] = {"holder": what.holder.name, "token": what.token}
+        case "heads_moved":
+            found["heads"] = [
+                {"branch": each.branch, "version": each.version, "previous_version": each.previous_version}
+                for each in what.heads
+            ]
         case "deleted":
             found["cause"] = what
     return found

@@ -147,7 +147,7 @@ class BackupSignal(_message.Message):
     def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., request: _Optional[_Union[RequestMark, _Mapping]] = ...) -> None: ...
 
 class BackupEnd(_message.Message):
-    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals")
+    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches")
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class BackupEnd(_message.Message):
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BRANCHES_FIELD_NUMBER: _ClassVar[int]
     last_version: int
     branches: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Branch]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
@@ -162,4 +163,5 @@ class BackupEnd(_message.Message):
     blobs: int
     effects: int
     signals: int
-    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ...) -> None: ...
+    deleted_branches: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ...) -> None: ...

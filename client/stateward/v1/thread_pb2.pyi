@@ -55,18 +55,22 @@ class ThreadOptions(_message.Message):
     def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
 
 class Branch(_message.Message):
-    __slots__ = ("name", "version", "digest", "base_version", "moved_version")
+    __slots__ = ("name", "version", "digest", "base_version", "moved_version", "newest_version", "first_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MOVED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     digest: bytes
     base_version: int
     moved_version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., moved_version: _Optional[int] = ...) -> None: ...
+    newest_version: int
+    first_version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., moved_version: _Optional[int] = ..., newest_version: _Optional[int] = ..., first_version: _Optional[int] = ...) -> None: ...
 
 class Tag(_message.Message):
     __slots__ = ("name", "version")

@@ -278,6 +278,70 @@ class DeleteTagResponse(_message.Message):
     archived_sequence: int
     def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
+class MoveBranchRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "version", "expected_version", "expected_uid", "lease_token", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    version: _checkpoint_pb2.VersionRef
+    expected_version: int
+    expected_uid: str
+    lease_token: int
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class MoveBranchResponse(_message.Message):
+    __slots__ = ("version", "digest", "previous_version", "sequence", "archived_sequence")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    digest: bytes
+    previous_version: int
+    sequence: int
+    archived_sequence: int
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+
+class DeleteBranchRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "branch", "expected_version", "expected_uid", "lease_token", "request_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    branch: str
+    expected_version: int
+    expected_uid: str
+    lease_token: int
+    request_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class DeleteBranchResponse(_message.Message):
+    __slots__ = ("version", "digest", "sequence", "archived_sequence")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    digest: bytes
+    sequence: int
+    archived_sequence: int
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels", "slots", "logs")
     class LabelsEntry(_message.Message):
@@ -314,7 +378,7 @@ class WatchResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "diff")
+    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "heads_moved", "diff")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +393,7 @@ class Event(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    HEADS_MOVED_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
     cursor: str
     thread: str
@@ -344,8 +409,27 @@ class Event(_message.Message):
     signal: _signal_pb2.Signal
     effect: _effect_pb2.RecordedEffect
     lease: _lease_pb2.Lease
+    heads_moved: HeadsMoved
     diff: _diff_pb2.Diff
-    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
+    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., heads_moved: _Optional[_Union[HeadsMoved, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
+
+class HeadsMoved(_message.Message):
+    __slots__ = ("heads",)
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    heads: _containers.RepeatedCompositeFieldContainer[MovedHead]
+    def __init__(self, heads: _Optional[_Iterable[_Union[MovedHead, _Mapping]]] = ...) -> None: ...
+
+class MovedHead(_message.Message):
+    __slots__ = ("branch", "version", "digest", "previous_version")
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    branch: str
+    version: int
+    digest: bytes
+    previous_version: int
+    def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ...) -> None: ...
 
 class ThreadDeletion(_message.Message):
     __slots__ = ("cause",)

@@ -29,7 +29,8 @@ class ThreadServiceStub(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
+    branch. `expected_uid`: empty = any. Otherwise the call fails
     with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
@@ -88,6 +89,16 @@ class ThreadServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.DeleteTagRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_thread__service__pb2.DeleteTagResponse.FromString,
                 _registered_method=True)
+        self.MoveBranch = channel.unary_unary(
+                '/stateward.v1.ThreadService/MoveBranch',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.MoveBranchRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.MoveBranchResponse.FromString,
+                _registered_method=True)
+        self.DeleteBranch = channel.unary_unary(
+                '/stateward.v1.ThreadService/DeleteBranch',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.DeleteBranchRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.DeleteBranchResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/stateward.v1.ThreadService/Watch',
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.WatchRequest.SerializeToString,
@@ -114,7 +125,8 @@ class ThreadServiceServicer(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
+    branch. `expected_uid`: empty = any. Otherwise the call fails
     with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
@@ -182,6 +194,23 @@ class ThreadServiceServicer(object):
 
     def DeleteTag(self, request, context):
         """Removes a tag.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveBranch(self, request, context):
+        """Moves the head of a branch to another version of the branch, usually an earlier one. The versions after it stay
+        readable by number until they are pruned, and their numbers are never given out again. Signals that they
+        acknowledged stay acknowledged. On main, status and question of the thread become those of the version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteBranch(self, request, context):
+        """Deletes a branch other than main. Its versions stay readable by number and checkpoint id until they are pruned. A
+        later branch of the same name is a new one. But a checkpoint id of a version that is left stays taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,6 +299,16 @@ def add_ThreadServiceServicer_to_server(servicer, server):
                     request_deserializer=stateward_dot_v1_dot_thread__service__pb2.DeleteTagRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_thread__service__pb2.DeleteTagResponse.SerializeToString,
             ),
+            'MoveBranch': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveBranch,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.MoveBranchRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.MoveBranchResponse.SerializeToString,
+            ),
+            'DeleteBranch': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteBranch,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.DeleteBranchRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.DeleteBranchResponse.SerializeToString,
+            ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
                     request_deserializer=stateward_dot_v1_dot_thread__service__pb2.WatchRequest.FromString,
@@ -302,7 +341,8 @@ class ThreadService(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version. `expected_uid`: empty = any. Otherwise the call fails
+    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
+    branch. `expected_uid`: empty = any. Otherwise the call fails
     with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
@@ -543,6 +583,60 @@ class ThreadService(object):
             '/stateward.v1.ThreadService/DeleteTag',
             stateward_dot_v1_dot_thread__service__pb2.DeleteTagRequest.SerializeToString,
             stateward_dot_v1_dot_thread__service__pb2.DeleteTagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveBranch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/MoveBranch',
+            stateward_dot_v1_dot_thread__service__pb2.MoveBranchRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.MoveBranchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteBranch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/DeleteBranch',
+            stateward_dot_v1_dot_thread__service__pb2.DeleteBranchRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.DeleteBranchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,6 +18,8 @@ from stateward.v1.thread_service_pb2 import (
     AttachResponse,
     CountThreadsRequest,
     CountThreadsResponse,
+    DeleteBranchRequest,
+    DeleteBranchResponse,
     DeleteTagRequest,
     DeleteTagResponse,
     DeleteThreadRequest,
@@ -30,6 +32,8 @@ from stateward.v1.thread_service_pb2 import (
     GetThreadResponse,
     ListThreadsRequest,
     ListThreadsResponse,
+    MoveBranchRequest,
+    MoveBranchResponse,
     PruneThreadRequest,
     PruneThreadResponse,
     SetTagRequest,
@@ -55,12 +59,13 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checklog import check_watched
+from stateward_sidecar.service.checkwork import check_token
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import ROUNDS, Holding
 from stateward_sidecar.service.levels import await_archived
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.views import view_thread
 from stateward_sidecar.store.watch import Watch
 
@@ -241,6 +246,29 @@ class ThreadService:
             return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)
 
         return await self._holding.write(request.namespace, request.thread, delete_tag, must_exist=True)
+
+    async def move_branch(self, request: MoveBranchRequest, context: grpc.aio.ServicerContext) -> MoveBranchResponse:
+        check.check_place(request)
+        check.check_ref(request.version, "version")
+        check_token(request.lease_token, "lease_token")
+
+        async def move() -> MoveBranchResponse:
+            return await self._calls.write(self._store.mover.move(request), context, size_bytes=SMALL_WRITE_BYTES)
+
+        return await self._holding.write(request.namespace, request.thread, move, must_exist=True)
+
+    async def delete_branch(
+        self, request: DeleteBranchRequest, context: grpc.aio.ServicerContext
+    ) -> DeleteBranchResponse:
+        check.check_place(request)
+        if request.branch in ("", MAIN):
+            raise InvalidField("branch", "is required, and main cannot be deleted")
+        check_token(request.lease_token, "lease_token")
+
+        async def delete() -> DeleteBranchResponse:
+            return await self._calls.write(self._store.mover.delete(request), context, frees_space=True)
+
+        return await self._holding.write(request.namespace, request.thread, delete, must_exist=True)
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)

@@ -1,6 +1,8 @@
-"""The head of a branch: checks what a save expects of the head, and moves the head."""
+"""The head of a branch: checks what a write expects of it, and moves it; and the versions of a branch."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import lmdb
 
@@ -10,7 +12,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar.errors import SchemaMismatch, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.describe import is_merge
-from stateward_sidecar.store.thread import MAIN, Draft
+from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 
 def check_expectation(request: SaveRequest, name: str, draft: Draft | None, branch: BranchHead | None) -> None:
@@ -54,14 +56,90 @@ def move_branch(
     moved = BranchHead(name=name, base_version=header.parent_version)
     if branch is not None:
         moved.CopyFrom(branch)
+    elif name != MAIN:  # which is never deleted
+        moved.first_version = header.version
     if branch is None or branch.version != header.parent_version:
-        snapshot, weight = replay.nearest_snapshot(txn, draft, header.parent_version)
-        moved.snapshot_version, moved.weight = snapshot, weight
-        moved.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, draft.identity, snapshot) if snapshot else 0
+        _lean(txn, draft, moved, header.parent_version)
         moved.moved_version = header.version if branch is not None else 0
-    moved.version = header.version
-    moved.digest = header.digest
-    moved.save_time_us = header.create_time_us
-    moved.schema_version = body.schema_version
+    if moved.newest_version:  # the head had gone back, so this version was not made from the newest one
+        moved.moved_version, moved.newest_version = header.version, 0
+    _name(moved, header, body)
     moved.weight += replay.entry_weight(header.edit_stored_bytes)
     return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A branch whose head is moved to a version that exists, and what describes this version."""
+
+    branch: BranchHead
+    header: EntryHeader
+    body: CheckpointBody
+
+
+def point_branch(txn: lmdb.Transaction, thread: Thread | Draft, branch: BranchHead, version: int) -> Pointed | None:
+    """Returns the branch with another version of it as its head; None if the version was not saved to the branch.
+
+    Raises as ``replay.read_version`` does.
+    """
+    entry = replay.read_version(txn, thread, version)
+    body = replay.open_metadata(thread.identity, entry).checkpoint
+    if (body.branch or MAIN) != branch.name or version < branch.first_version:
+        return None
+    moved = BranchHead()
+    moved.CopyFrom(branch)
+    newest = newest_version(branch)
+    moved.newest_version = newest if newest != version else 0
+    _lean(txn, thread, moved, version)
+    _name(moved, entry.header, body)
+    return Pointed(moved, entry.header, body)
+
+
+def newest_version(branch: BranchHead) -> int:
+    """Returns the newest version that was ever saved to a branch. It may be pruned."""
+    return max(branch.version, branch.newest_version)
+
+
+def _lean(txn: lmdb.Transaction, thread: Thread | Draft, branch: BranchHead, version: int) -> None:
+    """Sets the nearest snapshot of a branch, and the weight since, as they are at a version."""
+    snapshot, branch.weight = replay.nearest_snapshot(txn, thread, version)
+    branch.snapshot_version = snapshot
+    branch.snapshot_stored_bytes = replay.snapshot_stored_bytes(txn, thread.identity, snapshot) if snapshot else 0
+
+
+def _name(branch: BranchHead, header: EntryHeader, body: CheckpointBody) -> None:
+    branch.version, branch.digest, branch.save_time_us = header.version, header.digest, header.create_time_us
+    branch.schema_version = body.schema_version
+
+
+class Walk:
+    """The retained versions of a thread, newest first. In a branch it skips most versions of other branches.
+
+    A version of a branch was made from the newest version of the branch before it, unless the branch had moved. So the
+    walk follows parents above ``moved_version``, and looks at every version below it, down to the branch's first.
+    """
+
+    def __init__(self, thread: Thread, branch: BranchHead | None, below: int) -> None:
+        """``branch``: only this branch matters; None = all versions. ``below``: begins below this version."""
+        self._pruned, self._branch = thread.pruned, branch
+        self._end, newest = 0, thread.head.last_version
+        if branch is not None:
+            self._end, newest = first_version(branch) - 1, newest_version(branch)
+        self.version = self._retained(min(below - 1, newest))
+        """The version to look at; 0 = there are no more."""
+
+    def step(self, parent: int, name: str) -> None:
+        """Goes on. ``parent`` and ``name``: parent and branch of the version that was looked at."""
+        branch = self._branch
+        is_chained = branch is not None and name == branch.name and self.version > branch.moved_version
+        self.version = self._retained(parent if is_chained else self.version - 1)
+
+    def _retained(self, version: int) -> int:
+        while version > self._end and version in self._pruned:
+            version -= 1
+        return version if version > self._end else 0
+
+
+def first_version(branch: BranchHead) -> int:
+    """Returns a version before which the branch has none."""
+    return max(branch.first_version, branch.base_version + 1)

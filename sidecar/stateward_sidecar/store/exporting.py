@@ -117,11 +117,12 @@ class Exporter:
                 reader = BlobReader(self._context, self._thread(txn, request, moment), record)
             for segment in reader.segments():
                 yield ThreadPart(blob_data=segment)
-        sent = Rising()
+        sent, deleted = Rising(), set[str]()
         for version in moment.pruned.missing(moment.head.last_version):
             parts = read(partial(self._version, version, sent))
             if parts:
                 sent.add(version)
+                deleted.add(parts[0].version.checkpoint.branch)
             yield from parts
         effects, key = 0, b""
         while page := read(partial(self._effects, key)):
@@ -130,7 +131,8 @@ class Exporter:
             yield from (ThreadPart(effect=effect) for _, effect in page)
         for row in moment.signals:
             yield ThreadPart(signal=read(partial(_signal, row)))
-        yield ThreadPart(end=_end(moment, sent, effects))
+        deleted -= moment.branches.keys()
+        yield ThreadPart(end=_end(moment, sent, deleted, effects))
 
     def _read(self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]) -> T:
         def run() -> T:
@@ -197,7 +199,7 @@ def _signal(row: SignalRow, txn: lmdb.Transaction, thread: Thread) -> BackupSign
     return BackupSignal(signal=view_signal(row), request=_mark(metadata))
 
 
-def _end(moment: _Moment, sent: Rising, effects: int) -> BackupEnd:
+def _end(moment: _Moment, sent: Rising, deleted: set[str], effects: int) -> BackupEnd:
     for branch in moment.branches.values():
         if branch.version not in sent:
             name = moment.head.thread
@@ -209,6 +211,7 @@ def _end(moment: _Moment, sent: Rising, effects: int) -> BackupEnd:
     return BackupEnd(
         last_version=moment.head.last_version, branches=map(view_branch, moment.branches.values()), tags=tags,
         versions=sent.count, blobs=len(moment.blobs), effects=effects, signals=len(moment.signals),
+        deleted_branches=sorted(deleted),
     )  # fmt: skip
 
 

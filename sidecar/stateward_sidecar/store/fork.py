@@ -12,7 +12,7 @@ from functools import partial
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     CheckpointBody,
     EffectRecord,
@@ -45,7 +45,7 @@ from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
-from stateward_sidecar.store.views import view_head
+from stateward_sidecar.store.views import view_branch, view_head
 
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
@@ -78,7 +78,9 @@ class Forker:
             if known is not None:
                 return known
             source = self._threads.get(txn, request.namespace, request.thread)
-            version = source.head.last_version
+            # Together, because nothing is published meanwhile.
+            with self._context.writer.publishing:
+                version, branches = source.head.last_version, source.branches.copy()
             if not version:
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.whole:
@@ -87,7 +89,7 @@ class Forker:
         copy = Hidden(self._context, self._threads, self._deleter, request.namespace, request.new_thread)
         try:
             if request.whole:
-                self._copy_all(request, source, copy, version)
+                self._copy_all(request, source, copy, version, branches)
             else:
                 self._copy_one(request, source, copy, version)
             return self._reveal(request, source, copy, version)
@@ -147,10 +149,16 @@ class Forker:
         copy.put(copy.version(made), made.size_bytes)
         self._copy_effects(source, copy, anchors)
 
-    def _copy_all(self, request: ForkThreadRequest, source: Thread, copy: Hidden, last: int) -> None:
+    def _copy_all(
+        self,
+        request: ForkThreadRequest,
+        source: Thread,
+        copy: Hidden,
+        last: int,
+        branches: dict[str, BranchHead],
+    ) -> None:
         context, dictionaries = self._context, dict[int, Dictionary]()
         wanted = frozenset(source.snapshots)
-        branches = dict(source.branches)
         pruned = copy.draft.pruned = Ranges(source.pruned.pairs())
         copied: set[bytes] = set()
         anchors: set[str] = set()
@@ -177,9 +185,7 @@ class Forker:
                 dictionaries[version] = Dictionary(version, made.digest, snapshot)
                 while len(dictionaries) > DICTIONARIES_MAX:
                     del dictionaries[next(iter(dictionaries))]
-        for name in copy.draft.branches:
-            if name in branches:
-                copy.place_branch(name, branches[name].base_version, branches[name].moved_version)
+        copy.place_branches({name: view_branch(branch) for name, branch in branches.items()})
         for name, tagged in source.tags.items():
             if tagged > last or tagged in pruned:
                 continue  # this tag was set after the copy began, and names a version that the copy lacks

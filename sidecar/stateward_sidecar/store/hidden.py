@@ -6,7 +6,7 @@ A hidden thread that fails is removed at once; after a crash, the next start rem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB,
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_EFFECT,
+    ENTRY_KIND_HEADS,
     ENTRY_KIND_TAG_SET,
     BlobRecord,
     CheckpointBody,
@@ -26,7 +27,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
-from stateward.v1.thread_pb2 import Tag
+from stateward.v1.thread_pb2 import Branch, Tag
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import Draft as Content
@@ -35,12 +36,13 @@ from stateward_sidecar.errors import InvalidField, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobrows import put_blob
-from stateward_sidecar.store.branches import move_branch
+from stateward_sidecar.store.branches import Pointed, move_branch, point_branch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.effectrows import effect_key, put_effect
 from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
+from stateward_sidecar.store.moves import Moves, list_moves
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -202,6 +204,8 @@ class Hidden:
         if made.snapshot is None:
             return move_branch(txn, draft, old, name, header, made.body)
         branch = BranchHead(name=name, base_version=made.parent)
+        if old is None and name != MAIN:
+            branch.first_version = made.version
         if old is not None:
             branch.CopyFrom(old)
             if old.version != made.parent:
@@ -224,12 +228,41 @@ class Hidden:
 
         return put
 
-    def place_branch(self, name: str, base_version: int, moved_version: int) -> None:
-        """Sets base and last move of a branch from the original, because the versions that show them may be pruned."""
-        branch = BranchHead()
-        branch.CopyFrom(self.draft.branches[name])
-        branch.base_version, branch.moved_version = base_version, moved_version
-        self.draft.branches[name] = branch
+    def place_branches(self, originals: Mapping[str, Branch]) -> None:
+        """Sets the branches as in the original: heads that went back, deletions, bases and last moves.
+
+        The versions that show them may be pruned. Raises VersionPruned or InvalidField if a head is not here.
+        """
+        self.flush()
+        moves: dict[str, Pointed | None] = {}
+        with self._context.engine.read() as txn:
+            for name, branch in self.draft.all_branches().items():
+                original = originals.get(name)
+                if original is None:
+                    moves[name] = None
+                elif original.version != branch.version:
+                    moves[name] = point_branch(txn, self.draft, branch, original.version)
+                    if moves[name] is None:
+                        raise InvalidField("parts.end.branches", f"{original.version} is no version of branch {name!r}")
+        if moves:
+            content = draft_content(EntryMetadata(heads=list_moves(self.draft, moves)))
+            self.put(partial(self._put_moves, moves, content))
+        for name, branch in self.draft.all_branches().items():
+            original, placed = originals[name], BranchHead()
+            placed.CopyFrom(branch)
+            placed.base_version, placed.moved_version = original.base_version, original.moved_version
+            placed.first_version, placed.newest_version = original.first_version, original.newest_version
+            self.draft.branches[name] = placed
+
+    def _put_moves(self, moves: Moves, content: Content, txn: lmdb.Transaction) -> None:
+        draft = self.draft
+        self.append(txn, ENTRY_KIND_HEADS, content, draft.head.update_time_us)
+        if None in moves.values():
+            draft.head.deleted_version = draft.head.last_version
+        for name, to in moves.items():
+            draft.branches[name] = to.branch if to is not None else None
+            if to is not None and name == MAIN:
+                describe_main(draft.head, to.body, to.header)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -271,7 +304,7 @@ class Hidden:
             batch.before_commit.append(keystore.sync)
         settle(head)
         sums: dict[bytes, int] = {}
-        for branch in copy.branches.values():
+        for branch in copy.all_branches().values():
             sums.update([write_branch(txn, copy, head, branch)])
         for name, version in copy.all_tags().items():
             row = Tag(name=name, version=version)

@@ -221,8 +221,7 @@ class Import:
         self._check_end(self._end)
         draft = self._hidden.draft
         draft.pruned = self._versions.came.ranges().missing(self._end.last_version)
-        for branch in self._end.branches:
-            self._hidden.place_branch(branch.name, branch.base_version, branch.moved_version)
+        self._hidden.place_branches({branch.name: branch for branch in self._end.branches})
         for tag in self._end.tags:
             self._hidden.later(self._hidden.tag(tag.name, tag.version))
         made = self._hidden.reveal(partial(self._settle, self._end))
@@ -248,12 +247,19 @@ class Import:
                 raise InvalidField(f"parts.end.{name}", f"is {getattr(end, name)}, but {count} were received")
         draft = self._hidden.draft
         _check(end.last_version >= draft.head.last_version, "parts.end.last_version", "is below the newest version")
-        heads = {name: branch.version for name, branch in draft.branches.items()}
-        said = {branch.name: branch.version for branch in end.branches}
-        _check(heads == said, "parts.end.branches", "have other heads than the versions that were received")
+        newest = {name: branch.version for name, branch in draft.all_branches().items()}
+        said, deleted = {branch.name for branch in end.branches}, set(end.deleted_branches)
+        is_all = not said & deleted and newest.keys() - deleted == said
         for branch in end.branches:
-            fits = 0 <= branch.base_version < branch.version and 0 <= branch.moved_version <= branch.version
+            last = max(branch.version, branch.newest_version)
+            is_all = is_all and branch.version <= newest[branch.name] <= last and branch.version in self._versions.came
+        _check(is_all, "parts.end.branches", "have other heads than the versions that were received")
+        for branch in end.branches:
+            last, first = max(branch.version, branch.newest_version), branch.first_version
+            fits = 0 <= branch.base_version < branch.version and 0 <= branch.moved_version <= last
+            fits = fits and 0 <= first <= branch.version and last <= end.last_version
             _check(fits, f"parts.end.branches[{branch.name!r}]", "has a base or move after its head")
+        _check("main" not in deleted, "parts.end.deleted_branches", "name main")
         for tag in end.tags:
             is_here = tag.version in self._versions.came
             _check(is_here, f"parts.end.tags[{tag.name!r}]", "names a version that was not received")

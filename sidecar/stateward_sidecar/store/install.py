@@ -162,12 +162,14 @@ class Installer:
             renewed = self._at_hand(txn, draft, branch, row.floor_version)
             sums.update([write_branch(txn, draft, head, renewed)])
             draft.branches[branch.name] = renewed
-        gone = set(draft.thread.tags) - {tag.name for tag in image.tags}
+        for name in draft.all_branches().keys() - {branch.name for branch in image.branches}:
+            sums.update([delete_row(txn, draft, head, identity.branch_key(name))])
+            draft.branches[name] = None
         for tag in image.tags:
             sums.update([write_row(txn, draft, head, _tag_key(identity, tag.name), tag)])
             draft.tags[tag.name] = tag.version
-        for name in gone:
-            sums.update([_drop_tag(txn, draft, head, name)])
+        for name in draft.thread.tags.keys() - {tag.name for tag in image.tags}:
+            sums.update([delete_row(txn, draft, head, _tag_key(identity, name))])
             draft.tags[name] = None
         if image.pruned.ranges:
             sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
@@ -392,7 +394,3 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
 
 def _tag_key(identity: Identity, name: str) -> bytes:
     return identity.keys.tag(identity.hash_id(b"tag", name))
-
-
-def _drop_tag(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, name: str) -> tuple[bytes, int]:
-    return delete_row(txn, draft, head, _tag_key(draft.identity, name))

@@ -29,6 +29,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.branches import Walk
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.refs import resolve
@@ -146,17 +147,19 @@ class Lister:
                 (below,) = _VERSION.unpack(context.tokens.unpack(binding, request.page_token))
             elif request.HasField("before"):
                 below = resolve(txn, thread, request.before, request.branch or MAIN, "before")
-            looked_at = 0
-            for version in range(below - 1, 0, -1):
-                if version in thread.pruned:
-                    continue
+            branch = thread.branches.get(request.branch)
+            if request.branch and branch is None:
+                return answer
+            walk, looked_at = Walk(thread, branch, below), 0
+            while walk.version:
                 looked_at += 1
-                view = view_entry(thread, replay.read_version(txn, thread, version))
+                view = view_entry(thread, replay.read_version(txn, thread, walk.version))
                 if _fits(view, request):
                     answer.checkpoints.append(view)
                     page.add(view)
-                if version > 1 and page.is_full(looked_at):
-                    answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(version))
+                walk.step(view.parent_version, view.branch)
+                if walk.version and page.is_full(looked_at):
+                    answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(walk.version + 1))
                     break
         return answer
 

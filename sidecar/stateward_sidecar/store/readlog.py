@@ -87,7 +87,9 @@ class LogReader:
             tree = replay.state_at(txn, thread, version, self._context.cache)
         log = _find_log(tree, request.log, version)
         branch = thread.branches.get(request.branch or MAIN)
-        moved = branch.moved_version if branch is not None and branch.moved_version <= version else 0
+        moved = branch.moved_version if branch is not None else 0
+        if moved > version:  # at the head, after it went back: which versions were moves before this one is not known
+            moved = 0 if ref is not None else version
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
         room_bytes = min(request.max_bytes or PAGE_BYTES, ENTRY_BYTES_MAX)

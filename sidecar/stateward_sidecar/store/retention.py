@@ -17,6 +17,7 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.branches import first_version
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
@@ -91,20 +92,22 @@ class Chooser:
 
         Returns a number of oldest versions that all may go, and a list of later versions.
         """
-        if len(thread.branches) == 1:
+        deleted = thread.head.deleted_version
+        if len(thread.branches) == 1 and not (deleted and retained.pairs() and retained[0] <= deleted):
             return max(len(retained) - keep_last, 0), []
         left = dict.fromkeys(thread.branches, keep_last)
-        at, over, branches = len(retained), list[int](), list(thread.branches.items())
-        # All versions of a branch are above its base version.
-        while at and any(left[name] and branch.base_version < retained[at - 1] for name, branch in branches):
+        at, over, firsts = len(retained), list[int](), {}
+        for name, head in thread.branches.copy().items():
+            firsts[name] = first_version(head)
+        while at and any(left[name] and first <= retained[at - 1] for name, first in firsts.items()):
             with self._context.engine.read() as txn:
                 for version in (retained[index] for index in range(at - 1, max(at - ENTRIES_A_STEP, 0) - 1, -1)):
                     entry = replay.read_version(txn, thread, version)
                     branch = replay.open_metadata(thread.identity, entry).checkpoint.branch or MAIN
-                    if not left.get(branch, keep_last):
+                    if left.get(branch) and version >= firsts[branch]:
+                        left[branch] -= 1
+                    else:  # enough of this branch stay, or the branch was deleted
                         over.append(version)
-                    else:
-                        left[branch] = left.get(branch, keep_last) - 1
             at = max(at - ENTRIES_A_STEP, 0)
             time.sleep(PAUSE_S)
         return at, over[::-1]

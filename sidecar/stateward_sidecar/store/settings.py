@@ -20,8 +20,10 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
+    DeleteBranchRequest,
     DeleteTagRequest,
     DeleteTagResponse,
+    MoveBranchRequest,
     PruneThreadRequest,
     SetTagRequest,
     SetTagResponse,
@@ -43,7 +45,10 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import add_archive, view_head
 
 FINGERPRINT_BYTES = 8
-ChangeRequest = SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest
+MoveRequest = MoveBranchRequest | DeleteBranchRequest
+ChangeRequest = (
+    SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest | MoveRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ def check_change(txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) ->
         if found is not None:
             return Change(draft, request_hash, mark, found.header.sequence)
     draft.check_writable()
-    check_main_version(draft, request)
+    if not isinstance(request, MoveRequest):  # which expect the head of their own branch
+        check_main_version(draft, request)
     return Change(draft, request_hash, mark, 0)
 
 
@@ -107,12 +113,14 @@ def check_main_version(draft: Draft, request: Message) -> None:
 
 
 def fingerprint(request: Message) -> bytes:
-    """Returns a hash of a request without its id and durability: 8 bytes."""
+    """Returns a hash of a request without its id and durability, and of a move without its lease token: 8 bytes."""
     bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("request_id")
     if "durability" in bare.DESCRIPTOR.fields_by_name:
         bare.ClearField("durability")
+    if isinstance(bare, MoveRequest):  # an agent that repeats it after a restart holds another lease
+        bare.ClearField("lease_token")
     data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
 

@@ -35,6 +35,7 @@ from stateward_sidecar.store.importing import Importer
 from stateward_sidecar.store.leases import Leases
 from stateward_sidecar.store.lines import Lines
 from stateward_sidecar.store.listing import Lister
+from stateward_sidecar.store.moves import Mover
 from stateward_sidecar.store.prune import Pruner
 from stateward_sidecar.store.read import Reader
 from stateward_sidecar.store.readlog import LogReader
@@ -110,6 +111,7 @@ class Store:
         self.log_reader = LogReader(context, self.threads)
         self.lister = Lister(context, self.threads)
         self.settings = Settings(context, self.threads)
+        self.mover = Mover(context, self.threads)
         self.effects = Effects(context, self.threads)
         self.effect_list = EffectList(context, self.threads)
         self.leases = Leases(context, self.threads)

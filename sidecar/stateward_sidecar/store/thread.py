@@ -103,7 +103,7 @@ class Draft:
         self.thread = thread
         self.identity = thread.identity
         self.head = thread.head
-        self.branches: dict[str, BranchHead] = {}
+        self.branches: dict[str, BranchHead | None] = {}  # None = deleted
         self.tags: dict[str, int | None] = {}
         self.signals: dict[int, SignalRow | None] = {}
         self.pruned = thread.pruned
@@ -129,11 +129,12 @@ class Draft:
 
     def branch(self, name: str) -> BranchHead | None:
         """Returns the head of a branch; None if there is no such branch."""
-        return self.branches.get(name) or self.thread.branches.get(name)
+        return self.branches[name] if name in self.branches else self.thread.branches.get(name)
 
     def all_branches(self) -> dict[str, BranchHead]:
         """Returns the heads of all branches."""
-        return {**self.thread.branches, **self.branches}
+        merged: dict[str, BranchHead | None] = {**self.thread.branches, **self.branches}
+        return {name: branch for name, branch in merged.items() if branch is not None}
 
     def tag(self, name: str) -> int | None:
         """Returns the version that a tag names; None if there is no such tag."""
@@ -168,11 +169,13 @@ class Draft:
         thread = self.thread
         # Readers on other threads may hold the dicts. So no dict shrinks in place: it is replaced.
         if self.branches:
-            thread.branches = (
-                {**thread.branches, **self.branches}
-                if len(thread.branches) < 64
-                else _merged(thread.branches, self.branches)
-            )
+            changed = {name: branch for name, branch in self.branches.items() if branch is not None}
+            if len(changed) < len(self.branches) or len(thread.branches) < 64:
+                thread.branches = self.all_branches()
+            else:
+                # With thousands of branches, a copy for each save would cost more than the save. Adding keys in place
+                # is safe: readers that look up a key are not affected, and readers that iterate make a list first.
+                thread.branches.update(changed)
         if self.tags:
             thread.tags = self.all_tags()
         if self.signals:
@@ -183,13 +186,6 @@ class Draft:
         thread.head = self.head
         if thread.archive is not self.archive:
             thread.take_row(self.archive)
-
-
-def _merged(branches: dict[str, BranchHead], changes: dict[str, BranchHead]) -> dict[str, BranchHead]:
-    # With thousands of branches, a copy for each save would cost more than the save. Adding keys in place is safe:
-    # readers that look up a key are not affected, and readers that iterate make a list first.
-    branches.update(changes)
-    return branches
 
 
 def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:

@@ -16,6 +16,7 @@ import lmdb
 
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
+    ENTRY_KIND_HEADS,
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
     EntryMetadata,
@@ -237,6 +238,11 @@ class Verifier:
         header = entry.header
         if header.kind == ENTRY_KIND_CHECKPOINT:
             progress.branches[metadata.checkpoint.branch or MAIN] = (header.version, header.digest)
+        elif header.kind == ENTRY_KIND_HEADS:
+            for move in metadata.heads:
+                progress.branches[move.branch] = (move.version, move.digest)
+                if not move.version:
+                    del progress.branches[move.branch]
         elif header.kind == ENTRY_KIND_TAG_SET:
             progress.tags[metadata.tag.name] = metadata.tag.version
         elif header.kind == ENTRY_KIND_TAG_DELETED:
@@ -321,7 +327,7 @@ class Verifier:
                 continue
             version, digest = progress.branches.get(branch.name, (0, b""))
             if (version, digest) != (branch.version, branch.digest):
-                yield Corrupt("a branch's head is not its newest version", name, branch.version)
+                yield Corrupt("a branch's head is not the one in the journal", name, branch.version)
         if set(progress.branches) - set(thread.branches):
             yield Corrupt("a branch's head is missing", name)
         if not len(thread.pruned) and not thread.floor_sequence and progress.tags != thread.tags:

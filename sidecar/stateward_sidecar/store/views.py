@@ -124,5 +124,5 @@ def view_branch(branch: BranchHead) -> Branch:
     """A branch."""
     return Branch(
         name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version,
-        moved_version=branch.moved_version,
+        moved_version=branch.moved_version, newest_version=branch.newest_version, first_version=branch.first_version,
     )  # fmt: skip

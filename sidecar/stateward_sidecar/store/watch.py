@@ -19,6 +19,7 @@ from stateward.storage.v1.head_pb2 import DeletionRecord, EffectRow, SignalRow
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_EFFECT,
+    ENTRY_KIND_HEADS,
     ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_PRUNED,
@@ -41,6 +42,7 @@ from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.leases import view_record
 from stateward_sidecar.store.lines import Lines, Written, digest_at
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
+from stateward_sidecar.store.moves import view_move
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
 from stateward_sidecar.store.signals import view_signal
@@ -305,6 +307,8 @@ class Watcher:
             event.options_changed.CopyFrom(metadata.options)
         elif header.kind == ENTRY_KIND_PRUNED:
             event.pruned.versions.extend(Ranges.from_message(metadata.removed))
+        elif header.kind == ENTRY_KIND_HEADS:
+            event.heads_moved.heads.extend(map(view_move, metadata.heads))
         else:
             _tell_work(event, header, metadata)
         return event

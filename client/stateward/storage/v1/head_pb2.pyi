@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ThreadHead(_message.Message):
-    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main")
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main", "deleted_version")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class ThreadHead(_message.Message):
     EFFECT_SUM_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FLOOR_FIELD_NUMBER: _ClassVar[int]
     MAIN_FIELD_NUMBER: _ClassVar[int]
+    DELETED_VERSION_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     epoch: int
@@ -79,10 +80,11 @@ class ThreadHead(_message.Message):
     effect_sum: bytes
     token_floor: int
     main: BranchHead
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ...) -> None: ...
+    deleted_version: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ...) -> None: ...
 
 class BranchHead(_message.Message):
-    __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us", "schema_version", "moved_version")
+    __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us", "schema_version", "moved_version", "first_version", "newest_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +95,8 @@ class BranchHead(_message.Message):
     SAVE_TIME_US_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     MOVED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     digest: bytes
@@ -103,7 +107,9 @@ class BranchHead(_message.Message):
     save_time_us: int
     schema_version: int
     moved_version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ..., schema_version: _Optional[int] = ..., moved_version: _Optional[int] = ...) -> None: ...
+    first_version: int
+    newest_version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., snapshot_version: _Optional[int] = ..., snapshot_stored_bytes: _Optional[int] = ..., weight: _Optional[int] = ..., save_time_us: _Optional[int] = ..., schema_version: _Optional[int] = ..., moved_version: _Optional[int] = ..., first_version: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class BlobRow(_message.Message):
     __slots__ = ("record", "sequence", "write_time_us")

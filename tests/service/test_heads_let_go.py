@@ -1,0 +1,217 @@
+"""The danger: a head that goes back or a deleted branch takes something along, or fools a reader."""
+
+from __future__ import annotations
+
+import pytest
+from tests.service.conftest import THREAD, Place
+from tests.service.wire import appends, refused, sets
+
+from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportThreadRequest
+from stateward.v1.checkpoint_pb2 import STATUS_COMPLETED, STATUS_RUNNING, VersionRef
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, ReadLogRequest
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.thread_pb2 import Branch
+
+
+def at(place: Place, **fields: object) -> dict[str, object]:
+    return {"namespace": place.namespace, "thread": THREAD, **fields}
+
+
+def move(place: Place, version: int, **fields: object) -> t.MoveBranchResponse:
+    asked = t.MoveBranchRequest(**at(place, version=VersionRef(version=version)))
+    asked.MergeFrom(t.MoveBranchRequest(**fields))
+    answer: t.MoveBranchResponse = place.wire.threads.MoveBranch(asked)
+    return answer
+
+
+def delete(place: Place, branch: str, **fields: object) -> t.DeleteBranchResponse:
+    answer: t.DeleteBranchResponse = place.wire.threads.DeleteBranch(
+        t.DeleteBranchRequest(**at(place, branch=branch, **fields))
+    )
+    return answer
+
+
+def listed(place: Place, branch: str = "", **fields: object) -> list[int]:
+    found, asked = [], ListCheckpointsRequest(**at(place, branch=branch, **fields))
+    while True:
+        page = place.wire.checkpoints.ListCheckpoints(asked)
+        found += [each.version for each in page.checkpoints]
+        if not page.next_page_token:
+            return found
+        asked.page_token = page.next_page_token
+
+
+def branches(place: Place, thread: str = THREAD) -> dict[str, Branch]:
+    return {each.name: each for each in place.wire.thread(place.namespace, thread).branches}
+
+
+@pytest.fixture
+def line(place: Place) -> Place:
+    """Branch main has the versions 1 to 6, and x has 7 to 9, made from 4."""
+    for version in range(2, 6):
+        diff, status = appends(f"more {version}"), STATUS_COMPLETED if version == 5 else STATUS_RUNNING
+        place.wire.save(place.request(expected_version=version, diff=diff, status=status, step=version))
+    for version in range(6, 9):
+        parent = {"parent": VersionRef(version=4)} if version == 6 else {}
+        asked = place.request(branch="x", checkpoint_id=f"x{version}", diff=appends("of x"), **parent)
+        asked.expected_version = version if version > 6 else 0
+        place.wire.save(asked)
+    return place
+
+
+def test_main_goes_back(line: Place) -> None:
+    """State, status and step are the earlier ones; the next save goes on from there under a new number."""
+    digest = line.wire.checkpoints.Hydrate(HydrateRequest(**at(line, version=VersionRef(version=3)))).checkpoint.digest
+    answer = move(line, 3, expected_version=6)
+    assert (answer.version, answer.digest, answer.previous_version) == (3, digest, 6)
+    thread = line.thread()
+    assert (thread.version, thread.status, thread.step, thread.last_version) == (3, STATUS_RUNNING, 2, 9)
+    assert len(line.state().logs["messages"].entries) == 3
+    assert line.wire.save(line.request(expected_version=3, diff=sets("goal", "Rome"))).version == 10
+    assert listed(line) == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert listed(line, "main") == [10, 6, 5, 4, 3, 2, 1]
+    assert branches(line)["main"].moved_version == 10
+    assert line.wire.findings(line.namespace) == []
+
+
+def test_a_writer_of_the_old_head_is_refused(line: Place) -> None:
+    """Compare-and-swap: whoever saw the head before it went back must look again."""
+    move(line, 3)
+    found = refused(line.wire.checkpoints.Save, line.request(expected_version=6))
+    assert (found.reason, found.metadata["current_version"]) == ("VERSION_MISMATCH", "3")
+
+
+def test_a_deleted_branch_is_gone_and_its_versions_stay(line: Place) -> None:
+    """It is in no list of branches, its versions are read by number and id, and can be pruned."""
+    assert delete(line, "x", expected_version=9).version == 9
+    assert set(branches(line)) == {"main"}
+    assert refused(line.wire.checkpoints.Hydrate, HydrateRequest(**at(line, branch="x"))).reason == "VERSION_NOT_FOUND"
+    for ref in (VersionRef(version=9), VersionRef(checkpoint_id="x8")):
+        line.wire.checkpoints.Hydrate(HydrateRequest(**at(line, branch="x", version=ref)))
+    assert listed(line, "x") == []
+    assert listed(line)[:3] == [9, 8, 7]
+    assert line.wire.findings(line.namespace) == []
+    pruned = line.wire.threads.PruneThread(t.PruneThreadRequest(**at(line, keep_latest_per_branch=1)))
+    assert list(pruned.pruned_versions) == [1, 2, 3, 4, 5, 7, 8, 9]
+    assert line.wire.findings(line.namespace) == []
+
+
+def test_a_branch_that_is_made_again_is_a_new_one(line: Place) -> None:
+    """The versions of the old one are not among its own, neither in lists nor for a prune, and it cannot go to them."""
+    delete(line, "x")
+    asked = line.request(branch="x", expected_version=0, parent=VersionRef(version=2), diff=appends("again"))
+    assert line.wire.save(asked).version == 10
+    assert (branches(line)["x"].base_version, branches(line)["x"].first_version) == (2, 10)
+    assert listed(line, "x") == [10]
+    found = refused(line.wire.threads.MoveBranch, t.MoveBranchRequest(**at(line, branch="x", version={"version": 9})))
+    assert (found.reason, found.field) == ("INVALID_FIELD", "version")
+    pruned = line.wire.threads.PruneThread(t.PruneThreadRequest(**at(line, keep_latest_per_branch=6, dry_run=True)))
+    assert list(pruned.pruned_versions) == [7, 8, 9]
+    assert line.wire.findings(line.namespace) == []
+
+
+def test_a_retry_gets_the_first_answer(line: Place) -> None:
+    """The same request id moves and deletes once, also with another lease token, whatever happened since."""
+    first = move(line, 3, request_id="back")
+    line.wire.save(line.request(expected_version=3))
+    assert move(line, 3, request_id="back") == first
+    assert branches(line)["main"].version == 10
+    gone = delete(line, "x", request_id="gone")
+    line.wire.save(line.request(branch="x", expected_version=0))
+    assert delete(line, "x", request_id="gone") == gone
+    assert branches(line)["x"].version == 11
+    holder = AcquireLeaseRequest(**at(line, holder=Holder(name="me", incarnation="1"), request_id="lease"))
+    token = line.wire.leases.AcquireLease(holder).lease.token
+    assert move(line, 3, request_id="back", lease_token=token) == first
+    again = t.MoveBranchRequest(**at(line, version=VersionRef(version=2), request_id="back"))
+    assert refused(line.wire.threads.MoveBranch, again).reason == "REQUEST_ID_REUSED"
+    assert refused(line.wire.threads.DeleteBranch, t.DeleteBranchRequest(**at(line, branch="x"))).reason == "LEASE_HELD"
+    assert delete(line, "x", lease_token=token).version == 11
+
+
+WRONG = {
+    "move to nothing": ("MoveBranch", {}, "INVALID_FIELD"),
+    "move to another branch": ("MoveBranch", {"version": {"version": 7}}, "INVALID_FIELD"),
+    "move a branch that is not there": ("MoveBranch", {"branch": "y", "version": {"version": 7}}, "VERSION_NOT_FOUND"),
+    "move to no version": ("MoveBranch", {"version": {"version": 70}}, "VERSION_NOT_FOUND"),
+    "move another head": ("MoveBranch", {"version": {"version": 2}, "expected_version": 5}, "VERSION_MISMATCH"),
+    "move with a wrong token": ("MoveBranch", {"version": {"version": 2}, "lease_token": 5}, "LEASE_HELD"),
+    "delete main": ("DeleteBranch", {"branch": "main"}, "INVALID_FIELD"),
+    "delete nothing": ("DeleteBranch", {}, "INVALID_FIELD"),
+    "delete what is not there": ("DeleteBranch", {"branch": "y"}, "VERSION_NOT_FOUND"),
+    "delete another head": ("DeleteBranch", {"branch": "x", "expected_version": 6}, "VERSION_MISMATCH"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refused_before_anything_is_written(line: Place, name: str) -> None:
+    """Each with its reason, and nothing is changed."""
+    method, fields, reason = WRONG[name]
+    before = line.look()
+    found = refused(getattr(line.wire.threads, method), getattr(t, f"{method}Request")(**at(line, **fields)))
+    assert found.reason == reason
+    assert line.look() == before
+
+
+def test_a_reader_of_a_log_notices(line: Place) -> None:
+    """Whoever folds a log sees that the head went back, and starts again also if it looks only after the next saves."""
+
+    def read() -> tuple[int, int, int]:
+        page = line.wire.checkpoints.ReadLog(ReadLogRequest(**at(line, log="messages")))
+        return page.version, page.rewritten_version, page.end_index
+
+    assert read() == (6, 0, 6)
+    move(line, 3)
+    assert read() == (3, 0, 3)
+    line.wire.save(line.request(expected_version=3))
+    assert read() == (10, 10, 4)
+    line.wire.save(line.request(expected_version=10))
+    move(line, 6)
+    assert read() == (6, 6, 6)
+    move(line, 11)
+    assert read() == (11, 10, 5)
+
+
+def test_a_watch_tells(line: Place) -> None:
+    """One event for each move, from the beginning and by a cursor."""
+    watch = line.wire.threads.Watch(t.WatchRequest(**at(line)), timeout=20)
+    next(watch)
+    move(line, 3)
+    delete(line, "x")
+    found = []
+    while len(found) < 2:
+        found += [event.heads_moved.heads[0] for event in next(watch).events]
+    told = [(each.branch, each.version, each.previous_version) for each in found]
+    assert told == [("main", 3, 6), ("x", 0, 9)]
+
+
+def test_copies_and_backups_have_it(line: Place) -> None:
+    """A whole copy and a restored backup have the same heads, and no deleted branch."""
+    line.wire.save(line.request(branch="y", expected_version=0))
+    delete(line, "x")
+    move(line, 3)
+    line.wire.threads.ForkThread(t.ForkThreadRequest(**at(line, new_thread="copy", whole=True)))
+    parts = [part for each in line.wire.backups.ExportThread(ExportThreadRequest(**at(line))) for part in each.parts]
+    begin = ImportThreadRequest(begin={"namespace": line.namespace, "thread": "restored", "request_id": "1"})
+    line.wire.backups.ImportThread(iter([begin, ImportThreadRequest(parts=parts)]))
+    for name in ("copy", "restored"):
+        thread, original = line.wire.thread(line.namespace, name), line.thread()
+        assert (thread.version, thread.step, thread.status) == (3, original.step, original.status)
+        for each, other in zip(thread.branches, original.branches, strict=True):
+            each.digest = other.digest
+            assert each == other
+        again = line.request(thread=name, expected_version=3)
+        assert line.wire.save(again).version == 11
+        assert branches(line, name)["main"].moved_version == 11
+    assert line.wire.findings(line.namespace) == []
+    for each in parts:
+        if each.HasField("end"):
+            each.end.ClearField("deleted_branches")
+    begin.begin.thread, begin.begin.request_id = "wrong", "2"
+    calls = iter([begin, ImportThreadRequest(parts=parts)])
+    assert (
+        refused(lambda _, timeout: line.wire.backups.ImportThread(calls, timeout=timeout), None).reason
+        == "INVALID_FIELD"
+    )
