@@ -95,6 +95,8 @@ class Checkpoint(FromProto):
     metadata_value: state_pb2.Value | None = field(default=None, repr=False, metadata={"proto": "metadata"})
     question: Question | None = None
     """What a waiting agent asks; None = nothing."""
+    parent_checkpoint_id: str = ""
+    """The `checkpoint_id` of the parent; "" = none, or a daemon that did not note it saved the version."""
 
     @cached_property
     def metadata(self) -> Any:

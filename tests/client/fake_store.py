@@ -136,8 +136,12 @@ class FakeStore:
         elif kind == "tag":
             number = thread.tags.get(ref.tag, 0)
         else:
-            found = [v for v in thread.versions.values() if v.checkpoint.checkpoint_id == ref.checkpoint_id]
-            number = found[0].checkpoint.version if found else 0
+            asked = ref.branch or branch or "main"
+            found = [
+                each for each in thread.versions.values()
+                if each.checkpoint.checkpoint_id == ref.checkpoint_id and asked in ("-", each.checkpoint.branch)
+            ]  # fmt: skip
+            number = found[-1].checkpoint.version if found else 0
         if number not in thread.versions:
             raise Fault("VERSION_NOT_FOUND", version=number)
         return thread.versions[number]
@@ -214,6 +218,7 @@ class FakeStore:
             parent_version=base.checkpoint.version if base else 0,
             branch=request.branch or "main",
             checkpoint_id=request.checkpoint_id,
+            parent_checkpoint_id=base.checkpoint.checkpoint_id if base else "",
             status=request.status or 1,
             status_detail=request.status_detail,
             step=request.step if request.HasField("step") else None,
@@ -237,6 +242,7 @@ class FakeStore:
             version=number,
             digest=checkpoint.digest,
             parent_version=checkpoint.parent_version,
+            parent_checkpoint_id=checkpoint.parent_checkpoint_id,
             sequence=checkpoint.sequence,
             durability=self.reached,
             uid=thread.uid,

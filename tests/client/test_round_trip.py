@@ -318,6 +318,22 @@ def test_save_all_branches(client):
     assert [each.hydrate().slots["n"] for each in (main, side)] == [1, 2]
 
 
+def test_ids_across_branches(client):
+    """A handle finds its own ids, and with `any_branch` those of all branches; a version tells its parent's id."""
+    main, side = client.thread("t"), client.thread("t").branch("side", at=1)
+    main.append("l", 1, checkpoint_id="one")
+    state = side.hydrate()
+    state.logs["l"].append(2)
+    assert side.save(state, checkpoint_id="two").parent_checkpoint_id == "one"
+    with pytest.raises(VersionNotFound):
+        main.hydrate(checkpoint_id="two")
+    found = main.hydrate(checkpoint_id="two", any_branch=True)
+    assert (found.version, list(found.logs["l"])) == (2, [1, 2])
+    assert main.checkpoint(checkpoint_id="two", any_branch=True).parent_checkpoint_id == "one"
+    with pytest.raises(TypeError, match="any_branch"):
+        main.hydrate(1, any_branch=True)
+
+
 def test_append_needs_no_state(client):
     """Appends go on top of whatever is the head."""
     thread = client.thread("t")

@@ -24,8 +24,14 @@ def prepare(store: Store, **fields: Any) -> tuple[SaveWrite, bool]:
     return prepared, prepared.prepare_hot(thread)
 
 
+REFS = {
+    "version": VersionRef(version=2), "id": VersionRef(checkpoint_id="two"),
+    "any": VersionRef(checkpoint_id="two", branch="-"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("branch", ["main", "side"])
-@pytest.mark.parametrize("kind", ["version", "checkpoint_id"])
+@pytest.mark.parametrize("kind", REFS)
 def test_the_head_as_parent_needs_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str, kind: str
 ) -> None:
@@ -33,8 +39,7 @@ def test_the_head_as_parent_needs_no_disk(
     with opened(tmp_path) as store:
         save(store, "a", checkpoint_id="one", branch=branch)
         head = save(store, "b", checkpoint_id="two", branch=branch).version
-        ref = VersionRef(version=head) if kind == "version" else VersionRef(checkpoint_id="two")
-        prepared, is_hot = prepare(store, parent=ref, branch=branch)
+        prepared, is_hot = prepare(store, parent=REFS[kind], branch=branch)
         assert is_hot
 
         def fail(*args: object) -> None:
@@ -45,7 +50,8 @@ def test_the_head_as_parent_needs_no_disk(
 
 
 @pytest.mark.parametrize(
-    "ref", [{"version": 1}, {"checkpoint_id": "one"}, {"checkpoint_id": "side"}, {"tag": "none"}, {"version": 9}]
+    "ref", [{"version": 1}, {"checkpoint_id": "one"}, {"checkpoint_id": "side"}, {"tag": "none"}, {"version": 9},
+     {"checkpoint_id": "two", "branch": "side"}, {"checkpoint_id": "side", "branch": "-"}],
 )
 def test_another_parent_is_looked_up(tmp_path: Path, ref: dict[str, Any]) -> None:
     """Only the head is taken from memory: an older version, an id of another branch and a tag are not mistaken."""

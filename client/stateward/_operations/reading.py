@@ -36,6 +36,7 @@ def hydrate(
     *,
     tag: str | None = None,
     checkpoint_id: str | None = None,
+    any_branch: bool = False,
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
@@ -45,8 +46,9 @@ def hydrate(
     if since is not None and (slots is not None or logs is not None):
         raise TypeError("hydrate takes since, or slots and logs, but not both")
     read = partial(
-        hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, must_exist=must_exist, since=since
-    )
+        hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, any_branch=any_branch,
+        must_exist=must_exist, since=since,
+    )  # fmt: skip
     state = yield from read(slots=slots, logs=logs)
     if ref.migrations is None:
         return state
@@ -59,6 +61,7 @@ def hydrate_stored(
     *,
     tag: str | None = None,
     checkpoint_id: str | None = None,
+    any_branch: bool = False,
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
@@ -66,8 +69,9 @@ def hydrate_stored(
 ) -> Operation[State]:
     """Reads a state as it is stored. Returns the empty state if a branch has no head yet, unless `must_exist`."""
     request = ref.on_branch(
-        checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id), projection=projection(slots, logs)
-    )
+        checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id, any_branch=any_branch),
+        projection=projection(slots, logs),
+    )  # fmt: skip
     pinned = request.HasField("version")
     request.include_signals = not pinned
     origin = Origin(ref.namespace, ref.thread, ref.branch)
@@ -169,10 +173,11 @@ def read_state(
 
 
 def get_checkpoint(
-    ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None
+    ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None, any_branch: bool = False
 ) -> Operation[Checkpoint]:
     """Returns the description of a version."""
-    request = ref.on_branch(checkpoints.GetCheckpointRequest, version=version_ref(version, tag, checkpoint_id))
+    asked = version_ref(version, tag, checkpoint_id, any_branch=any_branch)
+    request = ref.on_branch(checkpoints.GetCheckpointRequest, version=asked)
     return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
 
 

@@ -277,6 +277,7 @@ def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Save
         replayed=response.replayed,
         metadata_value=request.metadata if request.HasField("metadata") else None,
         question=Question.from_proto(request.question) if request.HasField("question") else None,
+        parent_checkpoint_id=response.parent_checkpoint_id,
     )
 
 

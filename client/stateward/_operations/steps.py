@@ -236,16 +236,19 @@ def new_request_id() -> str:
 
 
 def version_ref(
-    version: int | None, tag: str | None = None, checkpoint_id: str | None = None
+    version: int | None, tag: str | None = None, checkpoint_id: str | None = None, *, any_branch: bool = False
 ) -> checkpoint_pb2.VersionRef | None:
     """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one."""
+    if any_branch and checkpoint_id is None:
+        raise TypeError("any_branch needs checkpoint_id")
     given = {"version": version, "tag": tag, "checkpoint_id": checkpoint_id}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) > 1:
         raise TypeError(f"give only one of {', '.join(given)}")
     if not isinstance(version, (SupportsIndex, NoneType)):
         raise TypeError(f"version takes a whole number, not {version!r}")
-    return checkpoint_pb2.VersionRef(**given) if given else None  # type: ignore[arg-type]
+    branch = "-" if any_branch else ""
+    return checkpoint_pb2.VersionRef(branch=branch, **given) if given else None  # type: ignore[arg-type]
 
 
 def projection(

@@ -88,6 +88,7 @@ class Thread:
         *,
         tag: str | None = None,
         checkpoint_id: str | None = None,
+        any_branch: bool = False,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         must_exist: bool = False,
@@ -95,9 +96,11 @@ class Thread:
     ) -> State:
         """Reads the head of the branch, or another version, and returns it as a State.
 
-        `version`, `tag` or `checkpoint_id` chooses another version than the head. `slots` and `logs` choose parts of
-        the state: `logs={"messages": 15}` reads the last 15 entries of that log. If only one of the two is given,
-        nothing of the other kind is read. The state is then `partial`.
+        `version`, `tag` or `checkpoint_id` chooses another version than the head. The daemon looks a checkpoint id up
+        in this branch; with `any_branch` it then takes the newest version with that id in any other branch.
+
+        `slots` and `logs` choose parts of the state: `logs={"messages": 15}` reads the last 15 entries of that log. If
+        only one of the two is given, nothing of the other kind is read. The state is then `partial`.
 
         If the thread or the branch does not exist, the state is empty and has version 0. With `must_exist` the call
         raises ThreadNotFound or VersionNotFound instead.
@@ -111,6 +114,7 @@ class Thread:
                 version,
                 tag=tag,
                 checkpoint_id=checkpoint_id,
+                any_branch=any_branch,
                 slots=slots,
                 logs=logs,
                 must_exist=must_exist,
@@ -233,10 +237,18 @@ class Thread:
         return self._run(threads.get_thread(self._ref))
 
     def checkpoint(
-        self, version: int | None = None, *, tag: str | None = None, checkpoint_id: str | None = None
+        self,
+        version: int | None = None,
+        *,
+        tag: str | None = None,
+        checkpoint_id: str | None = None,
+        any_branch: bool = False,
     ) -> Checkpoint:
-        """Returns a version without its state: the head of the branch unless one argument chooses another version."""
-        return self._run(reading.get_checkpoint(self._ref, version, tag, checkpoint_id))
+        """Returns a version without its state: the head of the branch unless an argument chooses another version.
+
+        `any_branch` as in `hydrate`.
+        """
+        return self._run(reading.get_checkpoint(self._ref, version, tag, checkpoint_id, any_branch))
 
     def diff(self, a: int, b: int | None = None) -> list[Change]:
         """Returns the edits between version `a` (0 = the empty state) and version `b` (None = the head)."""

@@ -141,6 +141,7 @@ def _version_record(version: backup.BackupVersion) -> dict[str, Any]:
         "status": status_name(each.status),
         **_given(
             checkpoint_id=each.checkpoint_id,
+            parent_checkpoint_id=each.parent_checkpoint_id,
             status_detail=each.status_detail,
             schema_version=each.schema_version,
             labels=dict(each.labels),

@@ -70,6 +70,7 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "parent_version": checkpoint.parent_version,
         "branch": checkpoint.branch,
         "checkpoint_id": checkpoint.checkpoint_id,
+        "parent_checkpoint_id": checkpoint.parent_checkpoint_id,
         "digest": checkpoint.digest.hex(),
         "status": status_word(checkpoint.status),
         "status_detail": checkpoint.status_detail,

@@ -21,7 +21,10 @@ from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Branch, ForkSource, Tag
 
-VERSION_FACTS = ("checkpoint_id", "status_detail", "schema_version", "labels", "metrics", "wait_id", "branch")
+VERSION_FACTS = (
+    "checkpoint_id", "parent_checkpoint_id", "status_detail", "schema_version", "labels", "metrics", "wait_id",
+    "branch",
+)  # fmt: skip
 
 
 def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[backup.ThreadPart]:

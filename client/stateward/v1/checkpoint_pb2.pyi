@@ -39,17 +39,19 @@ DURABILITY_COMMITTED: Durability
 DURABILITY_ARCHIVED: Durability
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "checkpoint_id", "tag")
+    __slots__ = ("version", "checkpoint_id", "tag", "branch")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
     version: int
     checkpoint_id: str
     tag: str
-    def __init__(self, version: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., tag: _Optional[str] = ...) -> None: ...
+    branch: str
+    def __init__(self, version: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., tag: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question")
+    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +88,7 @@ class Checkpoint(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     uid: str
@@ -108,4 +111,5 @@ class Checkpoint(_message.Message):
     durability: Durability
     wait_id: str
     question: _signal_pb2.Question
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ...) -> None: ...
+    parent_checkpoint_id: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...

@@ -95,7 +95,7 @@ class SaveRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
-    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers")
+    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "parent_checkpoint_id")
     class NumbersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class SaveResponse(_message.Message):
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     version: int
     digest: bytes
     parent_version: int
@@ -131,7 +132,8 @@ class SaveResponse(_message.Message):
     wait_id: str
     schema_version: int
     numbers: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    parent_checkpoint_id: str
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
 
 class BatchSaveRequest(_message.Message):
     __slots__ = ("saves",)

@@ -103,6 +103,10 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
             raise InvalidField(f"{field}.version", f"{ref.version} is not a version; versions count from 1")
     else:
         check_name(getattr(ref, kind), f"{field}.{kind}")
+    if ref.branch:
+        check_name(ref.branch, f"{field}.branch")
+        if kind != "checkpoint_id":
+            raise InvalidField(f"{field}.branch", f"is allowed only with checkpoint_id, not with {kind}")
 
 
 def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:

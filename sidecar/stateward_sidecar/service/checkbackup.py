@@ -85,6 +85,8 @@ def _check_version(version: BackupVersion) -> None:
         check_name(shown.branch, "checkpoint.branch")
     if shown.checkpoint_id:
         check_name(shown.checkpoint_id, "checkpoint.checkpoint_id")
+    if shown.parent_checkpoint_id:
+        check_name(shown.parent_checkpoint_id, "checkpoint.parent_checkpoint_id")
     save = SaveRequest(
         status=shown.status, status_detail=shown.status_detail, schema_version=shown.schema_version,
         wait_id=shown.wait_id, labels=shown.labels, metrics=shown.metrics, ack_signals=version.acked_signals,

@@ -71,8 +71,15 @@ def keeps_status(request: SaveRequest) -> bool:
     return not request.status and not request.wait_id and not request.ack_signals and is_merge(request)
 
 
-def keep_status(body: CheckpointBody, parent: ThreadHead | CheckpointBody) -> None:
-    """Copies status, wait id and question from the parent; the status detail too, if the save has none."""
+def take_over(body: CheckpointBody, parent: CheckpointBody, request: SaveRequest) -> None:
+    """Notes the parent's id. Copies its schema version if the save has none, and its status if the save keeps it: wait
+    id and question too, and the status detail if the save has none."""
+    if parent.checkpoint_id:
+        body.parent_checkpoint_id = parent.checkpoint_id
+    if not body.schema_version:
+        body.schema_version = parent.schema_version
+    if not keeps_status(request):
+        return
     body.status, body.wait_id = parent.status, parent.wait_id
     if not body.status_detail:
         body.status_detail = parent.status_detail
@@ -122,6 +129,8 @@ def response(
         answer.schema_version = body.schema_version
     if body.status and not request.status:
         answer.status, answer.wait_id = body.status, body.wait_id
+    if body.parent_checkpoint_id:
+        answer.parent_checkpoint_id = body.parent_checkpoint_id
     if body.numbers:
         answer.numbers.update(body.numbers)
     if replayed:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
+from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import (
     CheckpointBody,
     EntryMetadata,
@@ -33,8 +33,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_numbers,
     describe_version,
-    keep_status,
-    keeps_status,
+    take_over,
 )
 from stateward_sidecar.store.requests import hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
@@ -90,26 +89,26 @@ class VersionMaker:
     def make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, version: int) -> Made:
         """Applies the save to a base version, and compresses its entry. ``version``: the number that it will get."""
         if thread is None:
-            return self.pack(None, 0, version, self.change(EMPTY, version), None, None, 0)
+            return self.pack(None, 0, version, self.change(EMPTY, version), None, None)
         old = replay.state_at(txn, thread, base, self._context.cache)
-        said, schema = self._said(txn, thread, base)
+        parent = self._parent(txn, thread, base)
         dictionary = self._dictionary(txn, thread, base, old)
         changed = self.change(old, version)
         del old  # it may be as large as the new state, and compression needs the memory
-        return self.pack(thread, base, version, changed, dictionary, said, schema)
+        return self.pack(thread, base, version, changed, dictionary, parent)
 
-    def _said(
-        self, txn: lmdb.Transaction, thread: Thread | Draft, base: int
-    ) -> tuple[ThreadHead | CheckpointBody | None, int]:
-        """Returns the status of the base version (as a head or a checkpoint body), and its schema version."""
+    def _parent(self, txn: lmdb.Transaction, thread: Thread | Draft, base: int) -> CheckpointBody | None:
+        """Returns what the base version says of itself; None for the empty state."""
         if not base:
-            return None, 0
+            return None
+        if isinstance(thread, Draft) and base in thread.bodies:
+            return thread.bodies[base]
         branch = thread.branches.get(self._branch) if isinstance(thread, Thread) else thread.branch(self._branch)
-        is_head = branch is not None and branch.version == base
-        if is_head and (self._branch == MAIN or not keeps_status(self._request)):
-            return thread.head, branch.schema_version if branch is not None else 0
-        body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
-        return body, body.schema_version
+        if branch is not None and branch.version == base:
+            facts = self._context.cache.facts(thread.identity.number, branch.digest)
+            if facts is not None:
+                return facts.body
+        return replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
 
     def change(self, old: StateTree, version: int) -> Changed:
         """Applies the save to a state. Raises EditConflict or StateTooLarge."""
@@ -136,17 +135,16 @@ class VersionMaker:
         version: int,
         changed: Changed,
         dictionary: Dictionary | None,
-        said: ThreadHead | CheckpointBody | None,
-        schema: int,
+        parent: CheckpointBody | None,
     ) -> Made:
-        """Compresses the edits and the metadata of a version, with the status that it keeps of its base."""
+        """Compresses the edits and the metadata of a version, with what it takes over from its parent."""
         request, edits = self._request, changed.edits
         is_first = thread is None or (version == 1 and request.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
         body = metadata.checkpoint
-        body.schema_version = request.schema_version or schema
-        if said is not None and keeps_status(request):
-            keep_status(body, said)
+        body.schema_version = request.schema_version
+        if parent is not None:
+            take_over(body, parent, request)
         describe_numbers(body, request.diff, changed.tree)
         line = thread.identity.number if thread is not None else 0
         return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)

@@ -11,6 +11,8 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
+ANY_BRANCH = "-"
+
 
 def branch_head(thread: Thread | Draft, branch: str) -> int:
     """Returns the newest version of a branch; 0 if main is empty. Raises VersionNotFound if there is no such branch."""
@@ -31,8 +33,9 @@ def names_head(cache: Cache, thread: Thread, ref: VersionRef, head: BranchHead) 
     if kind == "tag":
         return thread.tags.get(ref.tag) == head.version
     facts = cache.facts(thread.number, head.digest)
-    named = (head.name, ref.checkpoint_id)
-    return facts is not None and (facts.body.branch or MAIN, facts.body.checkpoint_id) == named
+    if facts is None or ref.branch not in ("", ANY_BRANCH, head.name):
+        return False
+    return (facts.body.branch or MAIN, facts.body.checkpoint_id) == (head.name, ref.checkpoint_id)
 
 
 def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:
@@ -47,8 +50,10 @@ def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, bran
         version = ref.version
     elif kind == "tag":
         version = _tagged(thread, ref.tag)
+    elif ref.branch == ANY_BRANCH:
+        version = _named_anywhere(txn, thread, ref.checkpoint_id, branch)
     else:
-        version = _named(txn, thread, ref.checkpoint_id, branch)
+        version = _named(txn, thread, ref.checkpoint_id, ref.branch or branch)
     if version:
         replay.check_version(thread, version)
     return version
@@ -77,15 +82,39 @@ def _tagged(thread: Thread | Draft, tag: str) -> int:
 
 
 def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+    found = _look_up(txn, thread, checkpoint_id, branch)
+    if not found:
+        name = thread.identity.name
+        raise VersionNotFound(
+            f"branch {branch!r} of thread {name!r} has no checkpoint id {checkpoint_id!r}",
+            thread=name, branch=branch, checkpoint_id=checkpoint_id,
+        )  # fmt: skip
+    return found
+
+
+def _named_anywhere(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+    """Returns the version with an id: that of the branch if it has one, else the newest of the other branches."""
+    found = _look_up(txn, thread, checkpoint_id, branch)
+    if not found:
+        names = thread.all_branches() if isinstance(thread, Draft) else thread.branches
+        found = max((_look_up(txn, thread, checkpoint_id, name) for name in list(names)), default=0)
+    if not found:
+        name = thread.identity.name
+        raise VersionNotFound(
+            f"no branch of thread {name!r} has checkpoint id {checkpoint_id!r}",
+            thread=name, branch=ANY_BRANCH, checkpoint_id=checkpoint_id,
+        )  # fmt: skip
+    return found
+
+
+def _look_up(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+    """Returns the version with an id on a branch; 0 if there is none. Raises HistoryElsewhere or Corrupt."""
     identity = thread.identity
     row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", branch, checkpoint_id)))
     if row is None and thread.floor_sequence:
         raise replay.history_elsewhere(identity)
     if row is None:
-        raise VersionNotFound(
-            f"branch {branch!r} of thread {identity.name!r} has no checkpoint id {checkpoint_id!r}",
-            thread=identity.name, branch=branch, checkpoint_id=checkpoint_id,
-        )  # fmt: skip
+        return 0
     entry = replay.read_indexed(txn, identity, row)
     body = replay.open_metadata(identity, entry).checkpoint
     if (body.branch or MAIN, body.checkpoint_id) != (branch, checkpoint_id):

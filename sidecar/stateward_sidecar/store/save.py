@@ -36,7 +36,6 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_main,
     fingerprint,
-    keeps_status,
     replay_response,
     response,
 )
@@ -122,10 +121,8 @@ class SaveWrite:
             return False
         if request.checkpoint_id and thread.floor_sequence:
             return False  # only the archive can tell whether the id is new
-        if self.branch != MAIN and keeps_status(request):
-            return False  # the status of other branches is not in memory
-        old = cache.state(thread.number, branch.version)
-        if old is None:
+        old, facts = cache.state(thread.number, branch.version), cache.facts(thread.number, branch.digest)
+        if old is None or facts is None:
             return False
         dictionary = None
         if branch.snapshot_version:
@@ -137,9 +134,7 @@ class SaveWrite:
             try:
                 version = self._next_version(thread)
                 changed = self._maker.change(old, version)
-                self._made = self._maker.pack(
-                    thread, branch.version, version, changed, dictionary, thread.head, branch.schema_version
-                )
+                self._made = self._maker.pack(thread, branch.version, version, changed, dictionary, facts.body)
             except StatewardError:
                 if not request.request_id and not request.checkpoint_id:
                     raise
@@ -285,7 +280,7 @@ class SaveWrite:
         commit_entry(self._context, txn, batch, draft, entry, sums)
         draft.branches[self.branch] = moved
         draft.signals.update(dict.fromkeys(acked))
-        draft.states[made.version] = made.tree
+        draft.states[made.version], draft.bodies[made.version] = made.tree, made.body
         self._threads.keep_draft(batch, draft)
         cache, number = self._context.cache, identity.number
         facts = Facts(header, made.body, entry.stored_bytes)

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
-from stateward.storage.v1.journal_pb2 import PrunedVersions
+from stateward.storage.v1.journal_pb2 import CheckpointBody, PrunedVersions
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ACCESS_UNSPECIFIED, Access, Tag
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
@@ -95,8 +95,8 @@ class Draft:
     """A thread with the changes of the batch so far."""
 
     __slots__ = (
-        "archive", "branches", "head", "identity", "pruned", "row_sums", "signals", "snapshots", "states", "tags",
-        "thread",
+        "archive", "bodies", "branches", "head", "identity", "pruned", "row_sums", "signals", "snapshots", "states",
+        "tags", "thread",
     )  # fmt: skip
 
     def __init__(self, thread: Thread) -> None:
@@ -110,6 +110,7 @@ class Draft:
         self.snapshots = thread.snapshots
         self.row_sums: dict[bytes, int] = {}
         self.states: dict[int, StateTree] = {}
+        self.bodies: dict[int, CheckpointBody] = {}
         self.archive = thread.archive
 
     @property

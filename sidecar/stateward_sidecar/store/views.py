@@ -58,6 +58,8 @@ def _view(thread: Thread, facts: Facts) -> Checkpoint:
     view.labels.update(body.labels)
     view.metrics.update(body.metrics)
     view.create_time.FromMicroseconds(header.create_time_us)
+    if body.parent_checkpoint_id:
+        view.parent_checkpoint_id = body.parent_checkpoint_id
     if body.HasField("step"):
         view.step = body.step
     if body.HasField("metadata"):

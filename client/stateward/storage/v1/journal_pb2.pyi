@@ -226,7 +226,7 @@ class ThreadCreation(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ...) -> None: ...
 
 class CheckpointBody(_message.Message):
-    __slots__ = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id", "sent_bytes", "source_digest", "question", "acked_signals", "numbers")
+    __slots__ = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id", "sent_bytes", "source_digest", "question", "acked_signals", "numbers", "parent_checkpoint_id")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class CheckpointBody(_message.Message):
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ACKED_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     branch: str
     checkpoint_id: str
     status: _checkpoint_pb2.Status
@@ -278,7 +279,8 @@ class CheckpointBody(_message.Message):
     question: _signal_pb2.Question
     acked_signals: _containers.RepeatedScalarFieldContainer[str]
     numbers: _containers.ScalarMap[str, int]
-    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    parent_checkpoint_id: str
+    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
     __slots__ = ("ranges",)
