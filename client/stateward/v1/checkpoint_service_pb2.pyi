@@ -17,17 +17,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class OnMismatch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_MISMATCH_UNSPECIFIED: _ClassVar[OnMismatch]
+    ON_MISMATCH_FAIL: _ClassVar[OnMismatch]
+    ON_MISMATCH_FORK: _ClassVar[OnMismatch]
+
 class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTION_UNSPECIFIED: _ClassVar[Direction]
     DIRECTION_OLDEST_FIRST: _ClassVar[Direction]
     DIRECTION_NEWEST_FIRST: _ClassVar[Direction]
+ON_MISMATCH_UNSPECIFIED: OnMismatch
+ON_MISMATCH_FAIL: OnMismatch
+ON_MISMATCH_FORK: OnMismatch
 DIRECTION_UNSPECIFIED: Direction
 DIRECTION_OLDEST_FIRST: Direction
 DIRECTION_NEWEST_FIRST: Direction
 
+class LeaseGuard(_message.Message):
+    __slots__ = ("thread", "token")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    token: int
+    def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ...) -> None: ...
+
 class SaveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question")
+    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +84,9 @@ class SaveRequest(_message.Message):
     CREATE_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    GUARD_FIELD_NUMBER: _ClassVar[int]
+    FORK_BRANCH_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -92,10 +112,13 @@ class SaveRequest(_message.Message):
     create: _thread_pb2.ThreadOptions
     wait_id: str
     question: _signal_pb2.Question
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ...) -> None: ...
+    on_mismatch: OnMismatch
+    guard: LeaseGuard
+    fork_branch: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
-    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "parent_checkpoint_id")
+    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")
     class NumbersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +140,7 @@ class SaveResponse(_message.Message):
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     version: int
     digest: bytes
@@ -132,8 +156,9 @@ class SaveResponse(_message.Message):
     wait_id: str
     schema_version: int
     numbers: _containers.ScalarMap[str, int]
+    branch: str
     parent_checkpoint_id: str
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ..., branch: _Optional[str] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
 
 class BatchSaveRequest(_message.Message):
     __slots__ = ("saves",)

@@ -35,7 +35,7 @@ from stateward_sidecar.codec.edits import (
     only_commutative,
 )
 from stateward_sidecar.errors import InvalidField, StatewardError
-from stateward_sidecar.service.checkwork import check_acks, check_effects, check_question, check_token
+from stateward_sidecar.service.checkwork import check_acks, check_conditions, check_effects, check_question, check_token
 from stateward_sidecar.store.thread import MAIN
 
 DEFAULT_NAMESPACE = "default"
@@ -143,6 +143,7 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
         check_ref(request.parent, "parent", zero_allowed=True)
     if not is_expected and not request.request_id:
         raise InvalidField("request_id", "is required without expected_version: a retry would apply the save twice")
+    check_conditions(request)
     check_durability(request.durability)
     check_description(request)
     if request.HasField("create"):

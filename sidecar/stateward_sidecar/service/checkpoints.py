@@ -67,7 +67,10 @@ class CheckpointService:
 
         if holding.archive is None:
             return await save_now()
-        answer = await holding.write(request.namespace, request.thread, save_now, is_archived=is_archived)
+        places = [Place(request.namespace, request.thread, is_archived=is_archived)]
+        if request.HasField("guard"):
+            places.append(Place(request.namespace, request.guard.thread, must_exist=True))
+        answer = await holding.write_all(places, save_now)
         if is_archived:
             await self._archive(answer, request, context)
         return answer
@@ -87,6 +90,9 @@ class CheckpointService:
             key = item.namespace, item.thread
             before = places.get(key, Place(*key, item=_item(index)))
             places[key] = before._replace(is_archived=before.is_archived or is_archived[index])
+            if item.HasField("guard"):
+                key = item.namespace, item.guard.thread
+                places.setdefault(key, Place(*key, must_exist=True, item=_item(index)))
 
         async def save_all() -> BatchSaveResponse:
             return await self._batch_save(request, named, context)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, OnMismatch, SaveRequest
 from stateward.v1.effect_pb2 import (
     EFFECT_STATE_DONE,
     EFFECT_STATE_FAILED,
@@ -28,8 +28,12 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.edits import check_name, check_value
 from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.store.branches import fork_branch
+from stateward_sidecar.store.thread import MAIN
 
 NAME_BYTES_MAX = 256
+NUMBER_MAX = 1 << 62
+NOT_IN_WRITER = frozenset({"on_mismatch", "fork_branch", "guard"})
 PAYLOAD_BYTES_MAX = 64 << 10
 EFFECTS_MAX, ACKS_MAX = 1000, 1024
 INCARNATION_BYTES_MAX = 64
@@ -50,6 +54,44 @@ def check_token(token: int, field: str, *, required: bool = False) -> None:
     """Checks a fencing token."""
     if token < 0 or (required and not token):
         raise InvalidField(field, f"{token} is not a token")
+
+
+def check_conditions(request: SaveRequest) -> None:
+    """Checks what a save says about another head than the expected one, and about a lease on another thread."""
+    if request.on_mismatch or request.fork_branch:
+        _check_mismatch(request)
+    if request.HasField("guard"):
+        _check_guard(request)
+
+
+def _check_mismatch(request: SaveRequest) -> None:
+    if request.on_mismatch not in OnMismatch.values():
+        raise InvalidField("on_mismatch", f"{request.on_mismatch} is unknown")
+    if request.on_mismatch != ON_MISMATCH_FORK:
+        if request.fork_branch:
+            raise InvalidField("fork_branch", "is allowed only if on_mismatch is FORK")
+        return
+    if not request.HasField("expected_version"):
+        raise InvalidField("on_mismatch", "FORK needs expected_version")
+    if not request.request_id and not request.checkpoint_id:
+        raise InvalidField("request_id", "FORK needs request_id or checkpoint_id: a retry would make another branch")
+    check_name(fork_branch(request, NUMBER_MAX), "fork_branch")
+    if request.fork_branch == (request.branch or MAIN):
+        raise InvalidField("fork_branch", f"{request.fork_branch!r} is the branch of the save")
+
+
+def check_in_writer(request: SaveRequest) -> None:
+    """Checks that a frame of a writer has no field that only calls may have."""
+    for field, _ in request.ListFields():
+        if field.name in NOT_IN_WRITER:
+            raise InvalidField(f"save.{field.name}", "is not allowed in a writer")
+
+
+def _check_guard(request: SaveRequest) -> None:
+    check_name(request.guard.thread, "guard.thread")
+    if request.guard.thread == request.thread:
+        raise InvalidField("guard.thread", "is the thread of the save; its own token is lease_token")
+    check_token(request.guard.token, "guard.token", required=True)
 
 
 def check_inline(value: Value, field: str) -> None:

@@ -293,6 +293,7 @@ class WriterService:
                     raise InvalidField(f"save.{name}", "differs from the stream's; leave it empty")
         if not request.request_id:
             raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
+        checkwork.check_in_writer(request)
         if not request.lease_token:
             raise InvalidField("save.lease_token", "is required on every frame")
 

@@ -8,22 +8,67 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
-from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest
 from stateward_sidecar.errors import SchemaMismatch, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.describe import is_merge
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 
+def fork_branch(request: SaveRequest, version: int) -> str:
+    """Returns the branch that a save makes if the head is not the expected one. ``version``: that of the save."""
+    return request.fork_branch or f"{fork_prefix(request)}{version}"
+
+
+def fork_prefix(request: SaveRequest) -> str:
+    """Returns the begin of the names that the daemon gives to such branches."""
+    return f"{request.branch or MAIN}-fork-"
+
+
+def does_fork(request: SaveRequest, thread: Thread | Draft | None, branch: BranchHead | None) -> bool:
+    """Returns whether a save goes to a branch of its own: the head is not the expected one, which may be here."""
+    if request.on_mismatch != ON_MISMATCH_FORK or thread is None or is_expected(request, branch):
+        return False
+    return request.expected_version <= thread.head.last_version
+
+
+def is_expected(request: SaveRequest, branch: BranchHead | None) -> bool:
+    """Returns whether the head of a branch is the version and digest that the save expects."""
+    version, digest = (branch.version, branch.digest) if branch else (0, b"")
+    if request.HasField("expected_version") and request.expected_version != version:
+        return False
+    return not request.expected_digest or request.expected_digest == digest
+
+
+def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: Draft) -> None:
+    """Raises VersionMismatch if the branch exists, or if the thread has another version than the expected one; also
+    VersionPruned, HistoryElsewhere or Corrupt."""
+    found = draft.branch(name)
+    if found is not None:
+        raise VersionMismatch(
+            f"{_where(request, name)} exists already, at version {found.version}; the save would have made it",
+            thread=request.thread, branch=name, current_version=found.version, current_digest=found.digest.hex(),
+            expected_version=0,
+        )  # fmt: skip
+    expected = request.expected_version
+    if not expected:
+        return
+    entry = replay.read_version(txn, draft, expected)
+    replay.open_metadata(draft.identity, entry)  # proves the digest in the header
+    if request.expected_digest and request.expected_digest != entry.header.digest:
+        raise VersionMismatch(
+            f"version {expected} of thread {request.thread!r} has another digest than expected",
+            thread=request.thread, branch=request.branch or MAIN, current_version=expected,
+            current_digest=entry.header.digest.hex(), expected_version=expected,
+        )  # fmt: skip
+
+
 def check_expectation(request: SaveRequest, name: str, draft: Draft | None, branch: BranchHead | None) -> None:
     """Raises VersionMismatch if the head of the branch is not the version and digest that the save expects."""
-    current = branch.version if branch else 0
-    digest = branch.digest if branch else b""
-    wrong_version = request.HasField("expected_version") and request.expected_version != current
-    wrong_digest = bool(request.expected_digest) and request.expected_digest != digest
-    if wrong_version or wrong_digest:
+    current, digest = (branch.version, branch.digest) if branch else (0, b"")
+    if not is_expected(request, branch):
         what = f"version {request.expected_version} was expected"
-        if wrong_digest and not wrong_version:
+        if request.expected_version == current:
             what = f"version {current} with another digest was expected"
         state = f"is at version {current}" if draft is not None else "does not exist"
         raise VersionMismatch(

@@ -13,7 +13,7 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.pieces import encode_pieces
 from stateward_sidecar.codec.state import StateTree
-from stateward_sidecar.store.thread import Draft
+from stateward_sidecar.store.thread import MAIN, Draft
 
 FINGERPRINT_BYTES = 8
 # Metadata outlives pruning, so it must stay small however many numbers a diff adds to.
@@ -129,6 +129,8 @@ def response(
         answer.schema_version = body.schema_version
     if body.status and not request.status:
         answer.status, answer.wait_id = body.status, body.wait_id
+    if request.on_mismatch and body.branch != request.branch and (body.branch or request.branch != MAIN):
+        answer.branch = body.branch or MAIN
     if body.parent_checkpoint_id:
         answer.parent_checkpoint_id = body.parent_checkpoint_id
     if body.numbers:
@@ -141,16 +143,19 @@ def response(
 
 
 def fingerprint(request: SaveRequest, *, is_large: bool = False) -> bytes:
-    """Returns a hash of a save request without request id, durability and lease token: 8 bytes.
+    """Returns a hash of a save request without request id, durability, lease token and guard: 8 bytes.
 
-    The lease token is left out because an agent that repeats a save after a restart holds another lease. The request
+    The leases are left out because an agent that repeats a save after a restart holds other ones. The request
     is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
     """
     request_id, durability, lease_token = request.request_id, request.durability, request.lease_token
-    for name in ("request_id", "durability", "lease_token"):
+    guard = SaveRequest(guard=request.guard) if request.HasField("guard") else None
+    for name in ("request_id", "durability", "lease_token", "guard"):
         request.ClearField(name)
     pieces = encode_pieces(request) if is_large else [request.SerializeToString(deterministic=True)]
     request.request_id, request.durability, request.lease_token = request_id, durability, lease_token
+    if guard is not None:
+        request.MergeFrom(guard)
     found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
     for piece in pieces:
         found.update(piece)

@@ -12,6 +12,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, EntryMetadata, LeaseRecord
+from stateward.v1.checkpoint_service_pb2 import LeaseGuard
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -23,7 +24,7 @@ from stateward_sidecar.store.opening import describe_creation, opened, settle_op
 from stateward_sidecar.store.requests import hash_request
 from stateward_sidecar.store.terms import LEASE
 from stateward_sidecar.store.thread import Draft, Thread
-from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.threads import Threads, not_found
 
 TERM_US = 30_000_000
 _COUNTER_BITS = 32
@@ -55,6 +56,14 @@ def check_lease(context: Context, draft: Draft, token: int) -> None:
         return  # also after the term: nobody else has acquired the lease since
     if token or _remaining_s(context, draft.identity.number, lease):
         raise _held(context, draft, lease, token)
+
+
+def check_guard(context: Context, draft: Draft | None, namespace: str, guard: LeaseGuard) -> None:
+    """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, NotOwner."""
+    if draft is None:
+        raise not_found(namespace, guard.thread)
+    draft.check_writable()
+    check_lease(context, draft, guard.token)
 
 
 class Leases:

@@ -80,7 +80,7 @@ class VersionMaker:
         """``is_large``: encode in pieces, which needs less memory and more time."""
         self._context = context
         self._request = request
-        self._branch = branch
+        self.branch = branch  # the branch that gets the version; a fork on a mismatch changes it
         self.is_large = is_large
         self.request_hash = hash_request(request.request_id)
         # Of the request's content. Set before the first version is made.
@@ -103,7 +103,7 @@ class VersionMaker:
             return None
         if isinstance(thread, Draft) and base in thread.bodies:
             return thread.bodies[base]
-        branch = thread.branches.get(self._branch) if isinstance(thread, Thread) else thread.branch(self._branch)
+        branch = thread.branches.get(self.branch) if isinstance(thread, Thread) else thread.branch(self.branch)
         if branch is not None and branch.version == base:
             facts = self._context.cache.facts(thread.identity.number, branch.digest)
             if facts is not None:
@@ -156,9 +156,9 @@ class VersionMaker:
         loading; else None."""
         branch = None
         if isinstance(thread, Thread):
-            branch = thread.branches.get(self._branch)
+            branch = thread.branches.get(self.branch)
         elif thread is not None:
-            branch = thread.branch(self._branch)
+            branch = thread.branch(self.branch)
         if thread is None or branch is None or branch.version != base or not branch.snapshot_version:
             return None
         found = self._context.cache.dictionary(thread.identity.number, branch.snapshot_version)
@@ -182,8 +182,8 @@ class VersionMaker:
         metadata = EntryMetadata(request_hash=self.request_hash, fingerprint=self.fingerprint)
         body = metadata.checkpoint
         body.SetInParent()
-        if self._branch != MAIN:
-            body.branch = self._branch
+        if self.branch != MAIN:
+            body.branch = self.branch
         if sent_bytes != edit_bytes:
             body.sent_bytes = sent_bytes
         describe_version(body, request)

@@ -6,6 +6,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
@@ -108,15 +109,23 @@ def _named_anywhere(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id
 
 
 def _look_up(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
-    """Returns the version with an id on a branch; 0 if there is none. Raises HistoryElsewhere or Corrupt."""
+    found = find_named(txn, thread, checkpoint_id, branch)
+    return found.header.version if found is not None else 0
+
+
+def find_named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> Entry | None:
+    """Returns the entry of the version with an id on a branch; None if there is none.
+
+    Raises HistoryElsewhere or Corrupt.
+    """
     identity = thread.identity
     row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", branch, checkpoint_id)))
     if row is None and thread.floor_sequence:
         raise replay.history_elsewhere(identity)
     if row is None:
-        return 0
+        return None
     entry = replay.read_indexed(txn, identity, row)
     body = replay.open_metadata(identity, entry).checkpoint
     if (body.branch or MAIN, body.checkpoint_id) != (branch, checkpoint_id):
         raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
-    return entry.header.version
+    return entry

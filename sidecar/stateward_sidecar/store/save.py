@@ -4,7 +4,7 @@
 checks the save and writes the rows. A prepared version is valid for one base version. If the head has moved since, an
 unconditional save is prepared again inside the writer, and a conditional save is refused.
 
-Order of checks: request id → checkpoint id → ownership and lease → expectation → schema → parent → blobs → edits.
+Order of checks: request id → checkpoint id → ownership, lease, guard → expectation → schema → parent → blobs → edits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
 )
-from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest, SaveResponse
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import (
     CheckpointIdReused,
-    Corrupt,
     LeaseHeld,
     StatewardError,
 )
@@ -30,7 +29,16 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import check_named
-from stateward_sidecar.store.branches import check_expectation, check_schema, move_branch
+from stateward_sidecar.store.branches import (
+    check_expectation,
+    check_fork,
+    check_schema,
+    does_fork,
+    fork_branch,
+    fork_prefix,
+    is_expected,
+    move_branch,
+)
 from stateward_sidecar.store.cache import Cache, Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
@@ -41,9 +49,9 @@ from stateward_sidecar.store.describe import (
 )
 from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
-from stateward_sidecar.store.leases import check_lease
+from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
-from stateward_sidecar.store.refs import names_head, resolve
+from stateward_sidecar.store.refs import find_named, names_head, resolve
 from stateward_sidecar.store.requests import find_keyed, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
@@ -99,7 +107,9 @@ class SaveWrite:
         self._maker.fingerprint = fingerprint(request, is_large=self._maker.is_large)
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
-        if request.HasField("expected_version") and request.expected_version != base:
+        if does_fork(request, thread, head):
+            base, self._maker.branch = request.expected_version, fork_branch(request, self._next_version(thread))
+        elif not is_expected(request, head):
             return
         if self._ahead and (thread is None or request.HasField("parent")):
             return  # a save before this one may make the thread or the parent
@@ -129,8 +139,11 @@ class SaveWrite:
             dictionary = cache.dictionary(thread.number, branch.snapshot_version)
             if dictionary is None and self._maker.wants_dictionary(thread, branch, old):
                 return False
+        is_mismatch = not is_expected(request, branch)
+        if is_mismatch and request.on_mismatch == ON_MISMATCH_FORK:
+            return False
         self._maker.fingerprint = fingerprint(request)
-        if not request.HasField("expected_version") or request.expected_version == branch.version:
+        if not is_mismatch:
             try:
                 version = self._next_version(thread)
                 changed = self._maker.change(old, version)
@@ -157,7 +170,7 @@ class SaveWrite:
         if request_row:
             found = find_keyed(txn, draft, request_row, self.request.request_id, self._maker.fingerprint)
         if found is None and self.request.checkpoint_id:
-            found = self._find_checkpoint_id(txn, draft)
+            found = self._find_checkpoint_id(txn, draft) or self._find_forked(txn, draft)
         return found
 
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
@@ -178,21 +191,19 @@ class SaveWrite:
                 f"the lease token is not valid: there is no thread {request.thread!r}", thread=request.thread,
                 token=0, remaining_s=0,
             )  # fmt: skip
-        branch = draft.branch(self.branch) if draft is not None else None
-        check_expectation(request, self.branch, draft, branch)
-        check_schema(request, self.branch, branch)
-        parent = branch.version if branch else 0
-        if request.HasField("parent"):
-            if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
-                raise not_found(self.namespace, request.thread)  # a new thread would lose the state of the parent
-            parent = 0 if draft is None else self._find_parent(txn, draft)
+        if request.HasField("guard"):
+            guarding = self._threads.draft(txn, batch, self.namespace, request.guard.thread)
+            check_guard(context, guarding, self.namespace, request.guard)
+        version = (draft.head.last_version if draft else 0) + 1
+        branch, parent = self._find_base(txn, draft, version)
         if self._named:
             check_named(txn, draft.identity if draft is not None else None, self._named)
         made = self._made
-        version = (draft.head.last_version if draft else 0) + 1
         line = draft.identity.number if draft is not None else 0
         is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
+        is_right = is_right and self._maker.branch == self.branch
         if made is None or not is_right or not made.fits(draft):
+            self._maker.branch = self.branch
             made = self._maker.make(txn, draft, parent, version)
         if draft is not None:
             return self._write(txn, batch, draft, branch, made, request_row, is_new=False)
@@ -203,31 +214,57 @@ class SaveWrite:
             context.keystore.give_up(draft.identity.uid)
             raise
 
+    def _find_base(self, txn: lmdb.Transaction, draft: Draft | None, version: int) -> tuple[BranchHead | None, int]:
+        """Returns the head of the branch that gets the version, and the parent. Sets ``branch``: it is another one than
+        the request's if the save forks. Raises as ``check_expectation``, ``check_schema`` and ``check_fork`` do."""
+        request = self.request
+        self.branch = request.branch or MAIN
+        branch = draft.branch(self.branch) if draft is not None else None
+        if draft is not None and does_fork(request, draft, branch):
+            self.branch, branch, parent = fork_branch(request, version), None, request.expected_version
+            check_fork(txn, request, self.branch, draft)
+        else:
+            check_expectation(request, self.branch, draft, branch)
+            check_schema(request, self.branch, branch)
+            parent = branch.version if branch else 0
+        if request.HasField("parent"):
+            if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
+                raise not_found(self.namespace, request.thread)  # a new thread would lose the state of the parent
+            parent = 0 if draft is None else self._find_parent(txn, draft)
+        return branch, parent
+
     def _find_parent(self, txn: lmdb.Transaction, draft: Draft) -> int:
         """Returns the version that the reference to the parent names. Raises as ``resolve`` does."""
         made, ref = self._made, self.request.parent
         if made is None or made.line != draft.identity.number or ref.WhichOneof("ref") != "checkpoint_id":
-            return resolve(txn, draft, ref, self.branch, "parent")
+            return resolve(txn, draft, ref, self.request.branch or MAIN, "parent")
         replay.check_version(draft, made.base)  # ``prepare`` looked the id up, and an id never gets another version
         return made.base
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
-        identity, name = draft.identity, self.request.checkpoint_id
-        row = txn.get(identity.keys.checkpoint_id(identity.hash_id(b"checkpoint", self.branch, name)))
-        if row is None and draft.floor_sequence:
-            raise replay.history_elsewhere(identity)
-        if row is None:
-            return None
-        entry = replay.read_indexed(txn, identity, row)
-        metadata = replay.open_metadata(identity, entry)
-        if (metadata.checkpoint.branch or MAIN, metadata.checkpoint.checkpoint_id) != (self.branch, name):
-            raise Corrupt("the index row of a checkpoint id leads to another version", identity.name)
-        if metadata.fingerprint != self._maker.fingerprint:
+        name = self.request.checkpoint_id
+        entry = find_named(txn, draft, name, self.request.branch or MAIN)
+        if entry is not None and not self._is_answer(draft, entry):
             raise CheckpointIdReused(
                 f"checkpoint id {name!r} names version {entry.header.version}, which has other content; use another id",
                 checkpoint_id=name, version=entry.header.version,
             )  # fmt: skip
         return entry
+
+    def _find_forked(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
+        """Returns the entry that this save made on a branch of its own; None if it made none."""
+        request = self.request
+        if request.on_mismatch != ON_MISMATCH_FORK:
+            return None
+        for name in draft.all_branches():
+            if name == request.fork_branch or (not request.fork_branch and name.startswith(fork_prefix(request))):
+                entry = find_named(txn, draft, request.checkpoint_id, name)
+                if entry is not None and self._is_answer(draft, entry):
+                    return entry
+        return None
+
+    def _is_answer(self, draft: Draft, entry: Entry) -> bool:
+        return replay.open_metadata(draft.identity, entry).fingerprint == self._maker.fingerprint
 
     def _write(
         self,
@@ -285,12 +322,13 @@ class SaveWrite:
         cache, number = self._context.cache, identity.number
         facts = Facts(header, made.body, entry.stored_bytes)
         old_digest = branch.digest if branch is not None else b""
-        batch.after_commit.append(lambda: _keep_hot(cache, number, made, facts, old_digest))
+        old_version = branch.version if branch is not None else 0
+        batch.after_commit.append(lambda: _keep_hot(cache, number, made, facts, old_version, old_digest))
         draft.thread.saves += 1
         self.draft = draft
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
 
 
-def _keep_hot(cache: Cache, number: int, made: Made, facts: Facts, old_digest: bytes) -> None:
-    cache.replace_state(number, made.base, made.version, made.tree)
+def _keep_hot(cache: Cache, number: int, made: Made, facts: Facts, old_version: int, old_digest: bytes) -> None:
+    cache.replace_state(number, old_version, made.version, made.tree)
     cache.put_facts(number, facts, old_digest)

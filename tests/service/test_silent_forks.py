@@ -1,0 +1,162 @@
+"""The danger: a save that lost a race forks twice, forks from another version than its caller had, or overwrites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.service.agents import Agent
+from tests.service.conftest import THREAD, Place
+from tests.service.wire import appends, refused
+
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1.checkpoint_pb2 import VersionRef
+
+LOST = {"expected_version": 1, "on_mismatch": c.ON_MISMATCH_FORK, "request_id": "lost", "diff": appends("fork")}
+
+
+def log(place: Place, branch: str) -> list[bytes]:
+    request = c.HydrateRequest(namespace=place.namespace, thread=THREAD, branch=branch)
+    return [each.data for each in place.wire.hydrate(request).logs["messages"].entries]
+
+
+def branches(place: Place) -> dict[str, int]:
+    return {each.name: each.version for each in place.thread().branches}
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_a_lost_race_makes_a_branch(place: Place, name: str) -> None:
+    """The version goes to a new branch, made from the expected version; main stays, and a retry finds the branch."""
+    before = log(place, "")
+    request = place.request(**LOST, fork_branch=name)
+    answer = place.wire.checkpoints.Save(request)
+    made = name or "main-fork-3"
+    assert (answer.version, answer.parent_version, answer.branch) == (3, 1, made)
+    again = place.wire.checkpoints.Save(request)
+    assert (again.version, again.branch, again.digest, again.replayed) == (3, made, answer.digest, True)
+    assert branches(place) == {"main": 2, made: 3}
+    assert log(place, "") == before
+    assert log(place, made) == [*before, *(each.data for each in appends("fork").edits[0].append.entries)]
+    assert place.wire.findings(place.namespace) == []
+
+
+def test_a_race_that_was_not_lost_makes_none(place: Place) -> None:
+    """The head is the expected one: the save goes to its branch, also if it asks for FAIL in so many words."""
+    assert place.wire.save(place.request(**{**LOST, "expected_version": 2})).branch == ""
+    request = place.request(on_mismatch=c.ON_MISMATCH_FAIL, expected_version=1)
+    assert refused(place.wire.checkpoints.Save, request).reason == "VERSION_MISMATCH"
+    assert branches(place) == {"main": 3}
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_a_retry_by_checkpoint_id_finds_the_branch(place: Place, name: str) -> None:
+    """Without a request id the checkpoint id tells the retry; another content under that id makes a fork of its own."""
+    request = place.request(**{**LOST, "request_id": ""}, checkpoint_id="x", fork_branch=name)
+    first, again = (place.wire.checkpoints.Save(request) for _ in range(2))
+    assert (again.version, again.branch, again.replayed) == (first.version, first.branch, True)
+    other = c.SaveRequest()
+    other.CopyFrom(request)
+    other.step, other.fork_branch = 7, "other" if name else ""
+    assert place.wire.checkpoints.Save(other).branch == ("other" if name else "main-fork-4")
+    assert place.wire.checkpoints.Save(request).branch == first.branch
+
+
+def test_the_parent_comes_before_the_expectation(place: Place) -> None:
+    """A fork is made from `parent` if there is one; from nothing if the branch was not to exist."""
+    ref = VersionRef(checkpoint_id="step-2")
+    assert place.wire.save(place.request(**LOST, parent=ref)).parent_version == 2
+    nothing = {**LOST, "expected_version": 0, "request_id": "nothing"}
+    answer = place.wire.checkpoints.Save(place.request(**nothing))
+    assert (answer.parent_version, answer.branch) == (0, "main-fork-4")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "field"),
+    [
+        ({"expected_version": None}, "INVALID_FIELD", "on_mismatch"),
+        ({"request_id": ""}, "INVALID_FIELD", "request_id"),
+        ({"on_mismatch": 9}, "INVALID_FIELD", "on_mismatch"),
+        ({"on_mismatch": 0, "fork_branch": "b"}, "INVALID_FIELD", "fork_branch"),
+        ({"fork_branch": "main"}, "INVALID_FIELD", "fork_branch"),
+        ({"fork_branch": "a\0"}, "INVALID_FIELD", "fork_branch"),
+        ({"expected_version": 9}, "VERSION_MISMATCH", ""),
+        ({"expected_digest": b"\1" * 16}, "VERSION_MISMATCH", ""),
+        ({"expected_version": 2, "expected_digest": b"\1" * 16}, "VERSION_MISMATCH", ""),
+        ({"thread": "none"}, "VERSION_MISMATCH", ""),
+        ({"lease_token": 7}, "LEASE_HELD", ""),
+        ({"parent": VersionRef(version=9)}, "VERSION_NOT_FOUND", ""),
+    ],
+)
+def test_what_cannot_fork_fails(untouched: Place, fields: dict[str, Any], reason: str, field: str) -> None:
+    """Wrong fields, an expected version that is not there or has another digest: nothing is written."""
+    found = refused(untouched.wire.checkpoints.Save, untouched.request(**{**LOST, **fields}))
+    assert (found.reason, found.field) == (reason, field)
+
+
+def test_a_branch_that_exists_is_not_moved(place: Place) -> None:
+    """The named branch belongs to somebody: the save fails and says where that branch is."""
+    place.wire.save(place.request(branch="theirs", expected_version=0))
+    found = refused(place.wire.checkpoints.Save, place.request(**LOST, fork_branch="theirs"))
+    assert (found.reason, found.metadata["branch"], found.metadata["current_version"]) == (
+        "VERSION_MISMATCH", "theirs", "3",
+    )  # fmt: skip
+
+
+def test_forks_of_one_batch(place: Place) -> None:
+    """Each save of a batch forks by itself, and the names follow the versions."""
+    saves = [place.request(**LOST), place.request(branch="b", expected_version=0)]
+    answers = place.wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=saves)).saves
+    assert [(each.version, each.branch) for each in answers] == [(3, "main-fork-3"), (4, "")]
+
+
+def guarded(place: Place, thread: str, token: int, **fields: Any) -> c.SaveRequest:
+    return place.request(guard=c.LeaseGuard(thread=thread, token=token), **fields)
+
+
+def test_a_lease_elsewhere_guards_a_save(place: Place) -> None:
+    """With the newest token it passes; once somebody else took the lease it fails, and a retry is still answered."""
+    first, second = (Agent(place.wire, place.namespace, name, thread="lock") for name in "ab")
+    token = first.take()
+    request = guarded(place, "lock", token, request_id="r")
+    assert place.wire.checkpoints.Save(request).version == 3
+    newer = second.take(take_over=True)
+    found = refused(place.wire.checkpoints.Save, guarded(place, "lock", token, expected_version=3))
+    assert (found.reason, found.metadata["thread"]) == ("LEASE_HELD", "lock")
+    for again in (request, guarded(place, "lock", newer, request_id="r")):
+        assert place.wire.checkpoints.Save(again).replayed
+    saves = [guarded(place, "lock", newer, expected_version=3), guarded(place, "lock", token, branch="b")]
+    saves[1].expected_version = 0
+    found = refused(place.wire.checkpoints.BatchSave, c.BatchSaveRequest(saves=saves))
+    assert (found.reason, found.metadata["item"]) == ("LEASE_HELD", "saves[1]")
+    assert place.thread().version == 3
+    assert second.release(newer)
+    assert (
+        refused(place.wire.checkpoints.Save, guarded(place, "lock", newer, expected_version=3)).reason == "LEASE_HELD"
+    )
+
+
+@pytest.mark.parametrize(
+    ("guard", "reason", "field"),
+    [
+        ({"thread": "", "token": 1}, "INVALID_FIELD", "guard.thread"),
+        ({"thread": THREAD, "token": 1}, "INVALID_FIELD", "guard.thread"),
+        ({"thread": "lock"}, "INVALID_FIELD", "guard.token"),
+        ({"thread": "lock", "token": -1}, "INVALID_FIELD", "guard.token"),
+        ({"thread": "none", "token": 1}, "THREAD_NOT_FOUND", ""),
+    ],
+)
+def test_a_wrong_guard_is_refused(untouched: Place, guard: dict[str, Any], reason: str, field: str) -> None:
+    """A guard names another thread, which exists, and a token."""
+    found = refused(untouched.wire.checkpoints.Save, untouched.request(guard=c.LeaseGuard(**guard)))
+    assert (found.reason, found.field) == (reason, field)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"on_mismatch": c.ON_MISMATCH_FORK}, {"guard": c.LeaseGuard(thread="lock", token=1)}]
+)
+def test_a_writer_takes_neither(place: Place, make: Any, fields: dict[str, Any]) -> None:
+    """A stream has one branch and a lease of its own; the frame is refused, and the field named."""
+    stream = make("agent").open()
+    stream.send(**fields)
+    assert stream.next().refused.metadata["field"] == f"save.{next(iter(fields))}"
+    stream.end()
