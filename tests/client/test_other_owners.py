@@ -130,6 +130,38 @@ def test_branches_of_one_batch_are_archived(both, pair, open_client):
     assert [entries(each) for each in theirs] == [[0, "second"], [1, "second"], [2, "second"]]
 
 
+def test_a_fork_from_history_of_another_machine(both, pair, open_client):
+    """Who takes a thread over may fork from a version that only the archive has; so does every other machine."""
+    name = f"{both[1].name}-forked"
+    first, second = (open_client(each.target, take_over=True).thread(name) for each in (pair.first, pair.second))
+    first.append("l", 1)
+    old = first.hydrate()
+    first.append("l", 2, durability="archived")
+    old.logs["l"].append("ours")
+    second.append("l", 3)
+    made = second.save(old, on_mismatch="fork", durability="archived")
+    assert (made.parent_version, made.branch) == (1, "main-fork-4")
+    assert entries(second.branch(made.branch)) == [1, "ours"]
+    first.attach(take_over=True)
+    assert entries(first.branch(made.branch)) == [1, "ours"]
+
+
+def test_a_guard_that_another_machine_holds(both, pair, open_client):
+    """A lease that was given out by another sidecar cannot be checked here: NotOwner, and nothing is saved."""
+    holder, saver = (open_client(each.target, retry_timeout=0) for each in (pair.first, pair.second))
+    lock = holder.thread(f"{both[1].name}-lock")
+    lock.append("l", 1, durability="archived")
+    thread = saver.thread(f"{both[1].name}-guarded")
+    with lock.lease() as lease:
+        state = State()
+        state.logs["l"].append(1)
+        with pytest.raises(NotOwner):
+            thread.save(state, guard=lease)
+        with pytest.raises(ThreadNotFound):
+            thread.hydrate(must_exist=True)
+        holder.thread(f"{both[1].name}-theirs").save(state, guard=lease)
+
+
 def test_a_dead_machine(own_pair, open_client):
     """Who waits gets the thread of a dead machine when its lease time has passed, and not before."""
     first, second = (open_client(each.target).thread("t") for each in (own_pair.first, own_pair.second))

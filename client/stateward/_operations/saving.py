@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from stateward import values
 from stateward._operations import threads
@@ -35,6 +35,13 @@ class HeldToken(Protocol):
 
     @property
     def token(self) -> int: ...
+
+
+class HeldElsewhere(HeldToken, Protocol):
+    """A lease that is held on a named thread, such as a lock."""
+
+    @property
+    def thread(self) -> str: ...
 
 
 class SaveOptions(TypedDict, total=False):
@@ -68,6 +75,14 @@ class SaveOptions(TypedDict, total=False):
     """Saves the whole state on top of any head: the last writer wins."""
     lease: HeldToken | None
     """The lease under which to save; None = the lease that was taken through this handle, if there is one."""
+    guard: HeldElsewhere | None
+    """A lease or lock on another thread: the save raises LeaseHeld if it is lost. Not in a writer."""
+    on_mismatch: Literal["fail", "fork"] | None
+    """What happens if the branch's head is not the version of the state: "fail" raises VersionMismatch, as None does;
+    "fork" saves on a new branch, made from the version of the state. `checkpoint.branch` names the branch, and
+    `thread.branch(checkpoint.branch)` goes on with the state. Not in a writer."""
+    fork_branch: str
+    """The branch that "fork" makes; it must not exist. "" = such as "main-fork-7", with the number of the version."""
     wait_id: str
     """The name of what a WAITING agent waits for."""
     effects: Iterable[Effect] | None
@@ -169,7 +184,7 @@ def go_on(
     ref: ThreadRef, state: State, request: checkpoints.SaveRequest, unsaved: Unsaved, checkpoint: Checkpoint
 ) -> None:
     """Makes a state continue from the version that was saved from it."""
-    origin = Origin(ref.namespace, ref.thread, ref.branch)
+    origin = Origin(ref.namespace, ref.thread, checkpoint.branch or ref.branch)
     state.rebase(unsaved, checkpoint, origin, whole=request.overwrite)
     state.acknowledge(request.ack_signals)
     state.read_blobs_through(ref.blobs)
@@ -222,6 +237,7 @@ def _used_answer(ref: ThreadRef, state: State, wait_id: str) -> Signal | None:
     return None if answer is None or answer.wait_id == wait_id else answer
 
 
+_ON_MISMATCH = {"fail": checkpoints.ON_MISMATCH_FAIL, "fork": checkpoints.ON_MISMATCH_FORK}
 # Options that have another form in the request.
 _WRITERS: dict[str, Callable[[Any], Any]] = {
     "status": partial(choice_number, Status),
@@ -230,12 +246,16 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "create": ThreadOptions.to_proto,
     "effects": lambda effects: [each.to_proto() for each in effects],
     "question": Question.to_proto,
+    "guard": lambda lease: checkpoints.LeaseGuard(thread=lease.thread, token=lease.token),
+    "on_mismatch": lambda choice: _ON_MISMATCH[choice],
 }
 
 
 def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
     """Returns a SaveRequest without content and without an expected version."""
     check_options(options, SaveOptions, "save")
+    if (choice := options.get("on_mismatch")) is not None and choice not in _ON_MISMATCH:
+        raise ValueError(f"on_mismatch is one of {', '.join(_ON_MISMATCH)}, not {choice!r}")
     fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, write in _WRITERS.items():
         if name in fields:
@@ -259,7 +279,7 @@ def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Save
         uid=response.uid,
         version=response.version,
         parent_version=response.parent_version,
-        branch=request.branch,
+        branch=response.branch or request.branch,
         checkpoint_id=request.checkpoint_id,
         digest=response.digest,
         status=read_member(Status, request.status or response.status) or Status.RUNNING,

@@ -156,6 +156,8 @@ class Writing:
         return (yield from self._send(state, options, is_early=True))
 
     def _send(self, state: State, options: SaveOptions, *, is_early: bool) -> Steps:
+        if options.get("guard") or options.get("on_mismatch"):
+            raise TypeError("a writer takes neither guard nor on_mismatch; use thread.save")
         prepared = PreparedSave(self.ref, state, {**options, "lease": self})
         if state.saving:
             raise RuntimeError("this state is being saved already; wait for that save")

@@ -54,6 +54,11 @@ class HeldLease:
         return f"{type(self).__name__}({self._ref.thread!r}, token={self.token})"
 
     @property
+    def thread(self) -> str:
+        """The thread that the lease is for."""
+        return self._ref.thread
+
+    @property
     def is_ours(self) -> bool:
         """Whether this process took the lease. A forked child gives back nothing that its parent holds."""
         return self._pid == os.getpid()
