@@ -85,6 +85,10 @@ class Comparison(RuleBasedStateMachine):
         thread.sequence += 1
         assert answer.uid == thread.uid
         assert (answer.version, answer.parent_version, answer.replayed) == (thread.last + 1, expected.parent, False)
+        assert (answer.branch or request.branch or "main") == expected.branch
+        assert answer.parent_checkpoint_id == (
+            thread.versions[expected.parent].checkpoint_id if expected.parent else ""
+        )  # fmt: skip
         assert answer.sequence == thread.sequence
         assert answer.digest not in {version.digest for version in thread.versions.values()}
         expected.digest = answer.digest
@@ -114,13 +118,18 @@ class Comparison(RuleBasedStateMachine):
         """The version a save makes, or its error, or the version that it made before."""
         branch = request.branch or "main"
         head = thread.heads.get(branch, 0)
+        forks_from = None
         if request.HasField("expected_version") and request.expected_version != head:
-            return VersionMismatch
+            if request.on_mismatch != checkpoints.ON_MISMATCH_FORK or request.expected_version > thread.last:
+                return VersionMismatch
+            forks_from, branch = request.expected_version, f"{branch}-fork-{thread.last + 1}"
+            if forks_from in thread.pruned:
+                return VersionPruned
         if request.expected_digest and request.expected_digest != thread.versions[head].digest:
             return VersionMismatch
         if request.checkpoint_id and (known := thread.find(branch, request.checkpoint_id)):
             return known if self.is_same(thread, known, request) else CheckpointIdReused
-        parent = head
+        parent = head if forks_from is None else forks_from
         if request.HasField("parent"):
             parent = request.parent.version
             if parent > thread.last:

@@ -20,7 +20,7 @@ from tests.model.strategies import (
     value,
 )
 
-from stateward.v1 import diff_pb2, state_pb2
+from stateward.v1 import checkpoint_service_pb2, diff_pb2, state_pb2
 
 
 class Saving(Archived):
@@ -73,11 +73,14 @@ class Saving(Archived):
         request.state.CopyFrom(state)
         self.save(name, request)
 
-    @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), off=st.integers(-2, 3), edits=FREE_EDITS)
-    def save_with_wrong_expectation(self, name: str, branch: str, off: int, edits: list[Any]) -> None:
-        """Somebody saved in between, or expects what is not there yet."""
+    @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), off=st.integers(-2, 3), edits=FREE_EDITS,
+          forks=st.booleans())  # fmt: skip
+    def save_with_wrong_expectation(self, name: str, branch: str, off: int, edits: list[Any], forks: bool) -> None:
+        """Somebody saved in between, or expects what is not there yet; the save may ask for a branch of its own."""
         request = self.request(branch, "", None, "")
         request.expected_version = max(self.thread(name).heads.get(branch, 0) + off, 0)
+        if forks:
+            request.on_mismatch = checkpoint_service_pb2.ON_MISMATCH_FORK
         request.diff.edits.extend(edits)
         request.diff.SetInParent()
         self.save(name, request)

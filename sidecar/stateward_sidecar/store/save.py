@@ -201,8 +201,7 @@ class SaveWrite:
         made = self._made
         line = draft.identity.number if draft is not None else 0
         is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
-        is_right = is_right and self._maker.branch == self.branch
-        if made is None or not is_right or not made.fits(draft):
+        if made is None or not is_right or (made.body.branch or MAIN) != self.branch or not made.fits(draft):
             self._maker.branch = self.branch
             made = self._maker.make(txn, draft, parent, version)
         if draft is not None:
