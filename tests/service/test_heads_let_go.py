@@ -155,6 +155,50 @@ def test_refused_before_anything_is_written(line: Place, name: str) -> None:
     assert line.look() == before
 
 
+def prune(place: Place, *versions: int, **fields: object) -> t.PruneThreadResponse:
+    asked = t.PruneThreadRequest(**at(place, versions={"versions": versions}, move_heads=True, **fields))
+    answer: t.PruneThreadResponse = place.wire.threads.PruneThread(asked)
+    return answer
+
+
+def test_a_pruned_head_falls_back(line: Place) -> None:
+    """To its newest earlier version that is left; a retry gets the first answer; the next save goes on from there."""
+    first = prune(line, 5, 6, 9, request_id="p")
+    assert (list(first.pruned_versions), first.retained_versions) == ([5, 6, 9], 6)
+    assert {name: head.version for name, head in branches(line).items()} == {"main": 4, "x": 8}
+    thread = line.thread()
+    assert (thread.version, thread.status, thread.step) == (4, STATUS_RUNNING, 3)
+    assert line.wire.save(line.request(expected_version=4)).version == 10
+    again = prune(line, 5, 6, 9, request_id="p")
+    assert (again.pruned_versions, again.sequence) == (first.pruned_versions, first.sequence)
+    assert branches(line)["main"].moved_version == 10
+    assert listed(line, "main") == [10, 4, 3, 2, 1]
+    assert len(line.state().logs["messages"].entries) == 5
+    assert line.wire.findings(line.namespace) == []
+
+
+def test_a_branch_without_versions_disappears(line: Place) -> None:
+    """Also if its head had gone back; main never does, and a tag protects a head."""
+    prune(line, 8, 9)
+    assert branches(line)["x"].version == 7
+    before = line.look()
+    for dry_run in (True, False):
+        asked = t.PruneThreadRequest(**at(line, versions={"versions": range(1, 7)}, move_heads=True, dry_run=dry_run))
+        found = refused(line.wire.threads.PruneThread, asked)
+        assert (found.reason, found.field) == ("INVALID_FIELD", "versions")
+    assert line.look() == before
+    assert list(prune(line, 6, 7, dry_run=True).pruned_versions) == [6, 7]
+    assert line.look() == before
+    prune(line, 7)
+    assert set(branches(line)) == {"main"}
+    line.wire.threads.SetTag(t.SetTagRequest(**at(line, tag="kept")))
+    asked = t.PruneThreadRequest(**at(line, versions={"versions": [6]}, move_heads=True))
+    assert refused(line.wire.threads.PruneThread, asked).field == "versions"
+    by_rule = t.PruneThreadRequest(**at(line, keep_latest_per_branch=1, move_heads=True))
+    assert refused(line.wire.threads.PruneThread, by_rule).field == "move_heads"
+    assert line.wire.findings(line.namespace) == []
+
+
 def test_a_reader_of_a_log_notices(line: Place) -> None:
     """Whoever folds a log sees that the head went back, and starts again also if it looks only after the next saves."""
 

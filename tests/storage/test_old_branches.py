@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.storage.test_slow_prunes import cut, entry
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.store import Store
 
@@ -71,6 +73,19 @@ def test_an_old_branch_is_listed_by_its_own_versions(tmp_path: Path, reads: list
         assert reads[0] - before < 20
 
 
+def cut_heads(store: Store, doomed: list[int], made: dict[str, list[int]]) -> None:
+    """Prunes versions, heads too: a branch falls back to its newest earlier version, or is no longer ``made``."""
+    old = {name: head.version for name, head in get(store).branches.items()}
+    with suppress(InvalidField):  # main would have nothing left
+        cut(store, versions={"versions": doomed}, move_heads=True)
+    thread = get(store)
+    for name, head in old.items():
+        left = [version for version in made[name] if version <= head and version not in thread.pruned]
+        assert [thread.branches[name].version if name in thread.branches else None] == (left or [None])[-1:]
+        if not left:
+            del made[name]
+
+
 def test_lists_are_complete(tmp_path: Path) -> None:
     """Whatever was saved, moved, deleted and pruned: a branch's list has its retained versions, and Verify is clean."""
     for seed in range(6):
@@ -86,7 +101,9 @@ def test_lists_are_complete(tmp_path: Path) -> None:
                     del made[branch]
                 elif kind < 0.15 and mine:
                     move(store, dice.choice(mine), branch)
-                elif kind < 0.18:
+                elif kind < 0.22 and len(free) > 5:
+                    cut_heads(store, dice.sample(list(free), 3), made)
+                elif kind < 0.25:
                     cut(store, keep_latest_per_branch=dice.randrange(1, 9))
                 else:
                     fields: dict[str, Any] = {"branch": branch}
@@ -101,6 +118,7 @@ def test_lists_are_complete(tmp_path: Path) -> None:
                 assert get(store).branches.keys() == made.keys()
                 for branch, versions in made.items():
                     left = [version for version in reversed(versions) if version not in pruned]
+                    assert hydrate(store, version=left[0]).checkpoint.version == left[0]
                     assert listed(store, branch) == listed(store, branch, 2) == left
                 assert findings(store) == []
 

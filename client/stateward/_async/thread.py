@@ -301,14 +301,19 @@ class AsyncThread:
         versions: Iterable[int] | None = None,
         older_than: Duration | None = None,
         keep_latest_per_branch: int | None = None,
+        move_heads: bool = False,
         dry_run: bool = False,
     ) -> PruneResult:
         """Removes versions now.
 
         Exactly one argument says which: `versions` names them, `older_than` is their least age, and
-        `keep_latest_per_branch` is how many of each branch stay. `dry_run` only returns what would be removed.
+        `keep_latest_per_branch` is how many of each branch stay. `move_heads` allows `versions` to name heads: such a
+        branch moves to its newest earlier version that is left, and is deleted if there is none. `dry_run` only returns
+        what would be removed.
         """
-        return await self._run(threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run))
+        return await self._run(
+            threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run, move_heads)
+        )
 
     async def update_options(self, **changes: Unpack[OptionChanges]) -> ThreadInfo:
         """Changes the given options of the thread. None clears an option."""

@@ -157,6 +157,7 @@ def prune(
     older_than: Duration | None,
     keep_latest_per_branch: int | None,
     dry_run: bool,
+    move_heads: bool = False,
 ) -> Operation[PruneResult]:
     """Removes versions."""
     if sum(each is not None for each in (versions, older_than, keep_latest_per_branch)) != 1:
@@ -166,6 +167,7 @@ def prune(
         versions=None if versions is None else threads.VersionList(versions=versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
+        move_heads=move_heads,
         dry_run=dry_run,
         request_id="" if dry_run else new_request_id(),
     )

@@ -171,6 +171,8 @@ class ThreadService:
             raise InvalidField("what", "is required: set versions, older_than or keep_latest_per_branch")
         if what == "versions" and not 1 <= len(request.versions.versions) <= check.PRUNE_VERSIONS_MAX:
             raise InvalidField("versions", f"must name 1 to {check.PRUNE_VERSIONS_MAX} versions")
+        if request.move_heads and what != "versions":
+            raise InvalidField("move_heads", "goes with versions only: no rule removes heads")
         if what == "older_than":
             check.check_duration(request.older_than, "older_than")
         if what == "keep_latest_per_branch" and request.keep_latest_per_branch < 1:

@@ -12,6 +12,7 @@ from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest
 from stateward_sidecar.errors import SchemaMismatch, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.describe import is_merge
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 
@@ -138,6 +139,18 @@ def point_branch(txn: lmdb.Transaction, thread: Thread | Draft, branch: BranchHe
     _lean(txn, thread, moved, version)
     _name(moved, entry.header, body)
     return Pointed(moved, entry.header, body)
+
+
+def fall_back(txn: lmdb.Transaction, thread: Thread, branch: BranchHead, going: Ranges) -> int:
+    """Returns the newest retained version of a branch that is older than its head and not ``going``; 0 = none."""
+    walk = Walk(thread, branch, branch.version + 1)
+    while version := walk.version:
+        entry = replay.read_version(txn, thread, version)
+        name = replay.open_metadata(thread.identity, entry).checkpoint.branch or MAIN
+        if name == branch.name and version not in going:
+            return version
+        walk.step(entry.header.parent_version, name)
+    return 0
 
 
 def newest_version(branch: BranchHead) -> int:

@@ -1,9 +1,10 @@
 """Prunes versions. All other versions stay readable.
 
     1. plan (outside the writer): find the versions to prune, and the versions that stay without their parent
-    2. write a snapshot of each version that stays without its parent
-    3. one small transaction: check that the plan still holds (else make a new plan); put the entry that lists the
-       pruned versions, the row of pruned versions, the branches' snapshots, and a row that lists what to clear
+    2. write a snapshot of each version that stays without its parent; find where heads go that are pruned
+    3. one small transaction: check that the plan still holds (else make a new plan); put the entry that moves heads,
+       the entry that lists the pruned versions, the row of pruned versions, the branches' snapshots, and a row that
+       lists what to clear
     4. clear, in small steps (``clear.py``)
 
 The cost depends on what is pruned. A crash after step 2 leaves snapshots that shorten replays. A crash after step 3
@@ -31,7 +32,8 @@ from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.lineage import Lineages
-from stateward_sidecar.store.pruneplan import Plan, find_moves
+from stateward_sidecar.store.moves import put_moves
+from stateward_sidecar.store.pruneplan import Plan, find_falls, find_moves
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
@@ -44,6 +46,7 @@ from stateward_sidecar.telemetry import log_damage
 T = TypeVar("T")
 # How many plans are made in turn. A plan fails if, for example, a version to prune got a tag or a child meanwhile.
 PLANS_MAX = 16
+BY_RULE = PruneThreadRequest()
 
 
 class Pruner:
@@ -63,7 +66,8 @@ class Pruner:
         with self._alone.of((request.namespace, request.thread)):
             for _ in range(PLANS_MAX):
                 plan = self._plan_or_vanish(request)
-                answer = self._submit(self._commit_request(request, plan))
+                is_alone = plan is not None and bool(plan.falls)
+                answer = self._submit(self._commit_request(request, plan), is_alone=is_alone)
                 if answer is not None:
                     if plan is not None and not request.dry_run:
                         self._clear_up(plan)
@@ -138,9 +142,11 @@ class Pruner:
         with self._context.engine.read() as txn:
             if check_change(txn, Draft(thread), request).replayed_sequence:
                 return None
-        return self._plan(thread, self.chooser.by_request(thread, request), is_dry=request.dry_run)
+        return self._plan(thread, self.chooser.by_request(thread, request), request)
 
-    def _plan(self, thread: Thread, doomed: list[int], *, is_dry: bool = False) -> Plan | None:
+    def _plan(
+        self, thread: Thread, doomed: list[int], request: PruneThreadRequest = BY_RULE
+    ) -> Plan | None:
         retained = thread.pruned.missing(thread.head.last_version)
         if thread.floor_version and retained.pairs() and retained[0] <= thread.floor_version:
             raise replay.history_elsewhere(thread.identity)
@@ -150,7 +156,10 @@ class Pruner:
         gone = set(doomed)
         alone = frozenset(lineage.left_alone(gone, thread.head.last_version))
         going = Ranges((version, version) for version in doomed)
-        if is_dry:
+        if request.move_heads:
+            with self._context.engine.read() as txn:
+                find_falls(txn, thread, going)  # raises before anything is written
+        if request.dry_run:
             return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, going, frozenset(), {})
         for version in sorted(alone - thread.snapshots):
             with self._context.engine.read() as txn:
@@ -160,8 +169,10 @@ class Pruner:
         now = self._moment(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}
+            falls = find_falls(txn, now, going) if now is not None and request.move_heads else {}
         after, snapshots = Ranges([*thread.pruned.pairs(), *going.pairs()]), now.snapshots if now else frozenset[int]()
-        return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, after, alone, moves, snapshots)
+        tip = thread.head.tip_sequence
+        return Plan(thread.number, tip, thread.pruned, going, after, alone, moves, snapshots, falls)
 
     def _clear_up(self, plan: Plan) -> None:
         """Clears the pruned versions after the commit. If this fails, the next start or sweep continues."""
@@ -227,6 +238,9 @@ class Pruner:
     def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, plan: Plan, metadata: EntryMetadata) -> int:
         """Appends the entry that lists the pruned versions. Returns its sequence."""
         context, identity = self._context, draft.identity
+        if plan.falls:
+            moves = {name: fall.to for name, fall in plan.falls.items()}
+            put_moves(context, txn, batch, draft, moves, EntryMetadata())
         metadata.pruned.CopyFrom(plan.after.to_message())
         metadata.removed.CopyFrom(plan.going.to_message())
         entry_put = append(
@@ -246,8 +260,10 @@ class Pruner:
         self._threads.keep_draft(batch, draft)
         return entry_put.header.sequence
 
-    def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
-        answer: T = self._context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], T], *, is_alone: bool = False) -> T:
+        """``is_alone``: the write puts several entries. If one of them fails, the batch must not keep the others."""
+        write = Write(run=run, frees_space=True, is_alone=is_alone)
+        answer: T = self._context.writer.submit(write, wait=True).wait()
         return answer
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
+from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.branches import Pointed, fall_back, point_branch
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.retention import protected
-from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 # If more entries than this were written since the plan, a new plan is made.
 NEW_ENTRIES_MAX = 500
@@ -36,6 +38,14 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Fall:
+    """A branch whose head is pruned: it moves to an earlier version, or is deleted."""
+
+    before: BranchHead
+    to: Pointed | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The versions to prune (``going``), planned for a thread at one entry of its journal."""
 
@@ -47,6 +57,7 @@ class Plan:
     alone: frozenset[int]  # versions that stay without their parent; each has a snapshot
     moves: dict[str, Move]
     snapshots: frozenset[int] = frozenset()  # the thread's snapshots when the moves were found
+    falls: dict[str, Fall] = field(default_factory=dict)
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
@@ -57,7 +68,12 @@ class Plan:
             return True  # shortcut: the checks below look at every branch, and there may be thousands
         if tip - self.tip_sequence > NEW_ENTRIES_MAX or not self.alone <= draft.snapshots:
             return False
-        if any(version in going for version in protected(draft)):
+        if any(draft.branch(name) != fall.before for name, fall in self.falls.items()):
+            return False
+        falling = {fall.before.version for fall in self.falls.values()}
+        if any(version in going and version not in falling for version in protected(draft)):
+            return False
+        if any(version in going for version in draft.all_tags().values()):
             return False
         for sequence in range(self.tip_sequence + 1, tip + 1):
             if replay.read_entry(txn, draft.identity, sequence).header.parent_version in going:
@@ -65,6 +81,8 @@ class Plan:
         return all(self._knows(branch) for branch in draft.all_branches().values())
 
     def _knows(self, branch: BranchHead) -> bool:
+        if branch.name in self.falls:
+            return True
         move = self.moves.get(branch.name)
         if move is None or branch.snapshot_version != move.before.snapshot_version:
             return branch.snapshot_version not in self.going
@@ -78,6 +96,21 @@ class Plan:
                 yield move.apply(branch)
 
 
+def find_falls(txn: lmdb.Transaction, thread: Thread, going: Ranges) -> dict[str, Fall]:
+    """Returns the branches whose heads are ``going``. Raises InvalidField if main would have no version.
+
+    The versions that stay without their parent must have their snapshots already.
+    """
+    falls = {}
+    for name, branch in thread.branches.copy().items():
+        if branch.version in going:
+            version = fall_back(txn, thread, branch, going)
+            if not version and name == MAIN:
+                raise InvalidField("versions", "would leave main without a version; delete the thread instead")
+            falls[name] = Fall(branch, point_branch(txn, thread, branch, version) if version else None)
+    return falls
+
+
 def find_moves(txn: lmdb.Transaction, thread: Thread, going: Ranges, alone: Iterable[int]) -> dict[str, Move]:
     """Returns the branches whose nearest snapshot changes if ``going`` is pruned.
 
@@ -85,6 +118,8 @@ def find_moves(txn: lmdb.Transaction, thread: Thread, going: Ranges, alone: Iter
     """
     moves, new = {}, sorted(alone)
     for branch in thread.branches.values():
+        if branch.version in going:
+            continue  # see ``find_falls``
         at = branch.snapshot_version
         if at not in going and not any(at < version <= branch.version for version in new):
             continue

@@ -37,7 +37,7 @@ class Chooser:
         """Returns the versions that a request prunes, ascending. Raises InvalidField or VersionNotFound."""
         kind = request.WhichOneof("what")
         if kind == "versions":
-            return self._named(thread, request.versions.versions)
+            return self._named(thread, request.versions.versions, move_heads=request.move_heads)
         rule = Retention(keep_last=request.keep_latest_per_branch)
         if kind == "older_than":
             rule = Retention(keep_for=request.older_than)
@@ -78,8 +78,8 @@ class Chooser:
             key=lambda at: replay.sequence_of(txn, thread, retained[at]),
         )  # fmt: skip
 
-    def _named(self, thread: Thread, versions: Iterable[int]) -> list[int]:
-        doomed = choose_named(Draft(thread), versions)
+    def _named(self, thread: Thread, versions: Iterable[int], *, move_heads: bool) -> list[int]:
+        doomed = choose_named(Draft(thread), versions, move_heads=move_heads)
         with self._context.engine.read() as txn:
             archived = thread.archived_sequence
             return [
@@ -121,10 +121,10 @@ def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, time_u
     )  # fmt: skip
 
 
-def choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
+def choose_named(draft: Draft, versions: Iterable[int], *, move_heads: bool) -> list[int]:
     """Returns the retained versions among ``versions``, ascending.
 
-    Raises VersionNotFound if a version does not exist, InvalidField if it is a head or has a tag.
+    Raises VersionNotFound if a version does not exist, InvalidField if it has a tag, or is a head that may not move.
     """
     doomed = sorted(set(versions))
     last = draft.head.last_version
@@ -135,7 +135,7 @@ def choose_named(draft: Draft, versions: Iterable[int]) -> list[int]:
             raise VersionNotFound(
                 f"thread {draft.identity.name!r} has no version {version}", thread=draft.identity.name, version=version
             )
-        if version in heads:
+        if version in heads and not move_heads:
             raise InvalidField("versions", f"version {version} is the head of branch {heads[version]!r}")
         if version in tagged:
             raise InvalidField("versions", f"version {version} has the tag {tagged[version]!r}; delete the tag first")
