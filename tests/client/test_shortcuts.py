@@ -123,6 +123,9 @@ def test_every_option_is_sent():
         "effects": [Effect("k", "v")],
         "question": Question("sure?", {"type": "boolean"}),
         "ack": ["s1"],
+        "guard": SimpleNamespace(thread="g", token=8),
+        "on_mismatch": "fork",
+        "fork_branch": "f",
     }
     assert given.keys() == SaveOptions.__annotations__.keys()
     expected = checkpoints.SaveRequest(
@@ -146,6 +149,9 @@ def test_every_option_is_sent():
         effects=[Effect("k", "v").to_proto()],
         question=signal_pb2.Question(prompt="sure?", answer_schema='{"type": "boolean"}'),
         ack_signals=["s1"],
+        guard=checkpoints.LeaseGuard(thread="g", token=8),
+        on_mismatch=checkpoints.ON_MISMATCH_FORK,
+        fork_branch="f",
     )
     assert bare_request(ThreadRef("n", "t", "main"), given) == expected
     nothing = bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))

@@ -37,13 +37,18 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.DurableResult, thread_service_pb2.WaitDurableResponse),
     (models.ForkSource, thread_pb2.ForkSource),
     (models.Lease, lease_pb2.Lease),
+    (models.MovedHead, thread_service_pb2.MoveBranchResponse),
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
     (options.ThreadOptions, thread_pb2.ThreadOptions),
     (signals.Signal, signal_pb2.Signal),
 ]
 
-LEFT_OUT = {admin.ServerInfo: {"max_request_items"}, models.Branch: {"moved_version"}}
+LEFT_OUT = {
+    admin.ServerInfo: {"max_request_items"},
+    models.Branch: {"moved_version", "first_version"},
+    models.MovedHead: {"sequence", "archived_sequence"},
+}
 
 
 @pytest.mark.parametrize(("kind", "message"), PAIRS, ids=[kind.__name__ for kind, _ in PAIRS])

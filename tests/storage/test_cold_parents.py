@@ -50,8 +50,16 @@ def test_the_head_as_parent_needs_no_disk(
 
 
 @pytest.mark.parametrize(
-    "ref", [{"version": 1}, {"checkpoint_id": "one"}, {"checkpoint_id": "side"}, {"tag": "none"}, {"version": 9},
-     {"checkpoint_id": "two", "branch": "side"}, {"checkpoint_id": "side", "branch": "-"}],
+    "ref",
+    [
+        {"version": 1},
+        {"checkpoint_id": "one"},
+        {"checkpoint_id": "side"},
+        {"tag": "none"},
+        {"version": 9},
+        {"checkpoint_id": "two", "branch": "side"},
+        {"checkpoint_id": "side", "branch": "-"},
+    ],
 )
 def test_another_parent_is_looked_up(tmp_path: Path, ref: dict[str, Any]) -> None:
     """Only the head is taken from memory: an older version, an id of another branch and a tag are not mistaken."""
