@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypedDict
 
 from stateward._operations.known import Known, LogPart
+from stateward._operations.pages import read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
@@ -99,45 +100,16 @@ def hydrate_stored(
 
 
 def _read_pages(request: checkpoints.HydrateRequest, pinned: bool, known: Known | None) -> Operation[State]:
-    """Reads all pages of a state and joins them. A value that is larger than a page arrives in chunks. Pages that have
-    only what changed since `known` are put over that."""
-    slots: dict[str, state_pb2.Value] = {}
-    logs: dict[str, state_pb2.Log] = {}
-    signals: list[Signal] = []
-    pieces: list[bytes] = []
-    removed_slots: list[str] = []
-    removed_logs: list[str] = []
-    while True:
-        page: checkpoints.HydrateResponse = yield Call("Hydrate", request)
-        removed_slots += page.removed_slots
-        removed_logs += page.removed_logs
-        signals += map(Signal.from_proto, page.signals)
-        slots.update(page.state.slots)
-        for name, log in page.state.logs.items():
-            if name in logs:
-                logs[name].entries.extend(log.entries)
-            else:
-                logs[name] = log
-        if page.HasField("chunk"):
-            chunk = page.chunk
-            pieces.append(chunk.data)
-            if chunk.offset + len(chunk.data) >= chunk.size_bytes:
-                value = state_pb2.Value(media_type=chunk.media_type, data=b"".join(pieces))
-                pieces.clear()
-                if chunk.WhichOneof("place") == "slot":
-                    slots[chunk.slot] = value
-                else:
-                    logs.setdefault(chunk.log, state_pb2.Log(first_index=chunk.index)).entries.append(value)
-        if not page.next_page_token:
-            break
-        request.page_token = page.next_page_token
-    asked, is_partial, read = request.projection, page.state.partial, parts_of(logs)
-    if page.base_version:
+    """Reads a state. What changed since `known` is put over that."""
+    pages = yield from read_pages(request)
+    last, slots, read = pages.last, pages.slots, parts_of(pages.logs)
+    is_partial = last.state.partial
+    if last.base_version:
         assert known is not None
-        known.change(removed_slots, removed_logs, slots, read)
+        known.change(pages.removed_slots, pages.removed_logs, slots, read)
         slots, read, is_partial = known.slots, known.logs, False
-    state = read_state(page.checkpoint, slots, read, asked=asked, partial=is_partial, pinned=pinned)
-    state.owner_id, state.signals = page.owner_id, tuple(signals)
+    state = read_state(last.checkpoint, slots, read, asked=request.projection, partial=is_partial, pinned=pinned)
+    state.owner_id, state.signals = last.owner_id, tuple(map(Signal.from_proto, pages.signals))
     return state
 
 

@@ -1,0 +1,381 @@
+"""What the saver does, without I/O: operations as in `stateward._operations`, driven by the blocking and the asyncio
+client alike.
+
+A LangGraph thread is a thread, a checkpoint namespace is a branch, and a checkpoint is a version under its checkpoint
+id. The state of a version has the channels, and one slot for the rest of the checkpoint. Pending writes are effects.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stateward._operations.pages import Pages, read_pages
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.langgraph._channels import Edits, Serializer, Stored, from_value, read_channels, to_value
+from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import effect_service_pb2 as effects
+from stateward.v1 import thread_service_pb2 as threads
+
+REST = "checkpoint"
+RUN_LABEL = "run_id"
+DELTA_COUNTERS = "counters_since_delta_snapshot"
+PAGE = 1000
+_MAIN, _ESCAPE = "main", "ns/"
+_EFFECTS_MAX = 1000
+
+
+def branch_of(checkpoint_ns: str) -> str:
+    """The branch of a checkpoint namespace. The root's is main."""
+    if checkpoint_ns == _MAIN or checkpoint_ns.startswith(_ESCAPE):
+        return _ESCAPE + checkpoint_ns
+    return checkpoint_ns or _MAIN
+
+
+def namespace_of(branch: str) -> str:
+    """The reverse of `branch_of`."""
+    return "" if branch == _MAIN else branch.removeprefix(_ESCAPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A version whose channels are known, so that only what changes is sent. Version 0 = the empty state."""
+
+    version: int = 0
+    channel_versions: Mapping[str, Any] = field(default_factory=dict)
+    channels: Mapping[str, Stored] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return 1000 + sum(len(each.data) + 8 * len(each.ends or ()) for each in self.channels.values())
+
+
+class Bases:
+    """The newest version of each branch that was written or read last, within a memory limit. Safe for threads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes, self._used_bytes = limit_bytes, 0
+        self._lock = threading.Lock()
+        self._items: OrderedDict[tuple[str, str], tuple[str, Base, int]] = OrderedDict()
+
+    def get(self, ref: ThreadRef, checkpoint_id: str) -> Base | None:
+        """The version with this checkpoint id, if it is the one that is kept for its branch."""
+        with self._lock:
+            found = self._items.get((ref.thread, ref.branch))
+        return found[1] if found is not None and found[0] == checkpoint_id else None
+
+    def keep(self, ref: ThreadRef, checkpoint_id: str, base: Base) -> None:
+        """Keeps a version in place of the one that was kept for its branch."""
+        size_bytes = base.size_bytes
+        with self._lock:
+            self._drop((ref.thread, ref.branch))
+            self._items[ref.thread, ref.branch] = checkpoint_id, base, size_bytes
+            self._used_bytes += size_bytes
+            while self._used_bytes > self._limit_bytes:
+                self._drop(next(iter(self._items)))
+
+    def forget(self, ref: ThreadRef) -> None:
+        """Keeps nothing of a branch any more."""
+        with self._lock:
+            self._drop((ref.thread, ref.branch))
+
+    def forget_thread(self, thread: str) -> None:
+        """Keeps nothing of a thread any more."""
+        with self._lock:
+            for key in [key for key in self._items if key[0] == thread]:
+                self._drop(key)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        found = self._items.pop(key, None)
+        if found is not None:
+            self._used_bytes -= found[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A pending write: task, channel, value as it was serialized, and the order in which LangGraph applies it."""
+
+    task_id: str
+    channel: str
+    value: tuple[str, bytes]
+    order: tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint as it was read."""
+
+    message: checkpoint_pb2.Checkpoint
+    rest: dict[str, Any]
+    channels: dict[str, Stored]
+    writes: list[Written]
+
+    @property
+    def base(self) -> Base:
+        return Base(self.message.version, self.rest["channel_versions"], self.channels)
+
+
+def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operation[Found | None]:
+    """Reads a checkpoint with its writes; `checkpoint_id` None = the newest one of the branch. None = there is none."""
+    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
+    request = ref.on_branch(checkpoints.HydrateRequest, version=version)
+    try:
+        pages = yield from read_pages(request)
+    except (ThreadNotFound, VersionNotFound, VersionPruned):
+        return None
+    writes = yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)
+    return _found(serde, pages, writes)
+
+
+def _found(serde: Serializer, pages: Pages, writes: list[Written]) -> Found:
+    if REST not in pages.slots:
+        raise ValueError(f"version {pages.last.checkpoint.version} was not written by StatewardSaver")
+    rest = serde.loads_typed(from_value(pages.slots[REST]))
+    return Found(pages.last.checkpoint, rest, read_channels(pages.slots, pages.logs), writes)
+
+
+def anchor_of(ref: ThreadRef, checkpoint_id: str) -> str:
+    """What the writes of a checkpoint belong to."""
+    return f"{ref.branch}@{checkpoint_id}"
+
+
+def read_writes(ref: ThreadRef, checkpoint_id: str) -> Operation[list[Written]]:
+    """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them."""
+    request = ref.about(effects.ListEffectsRequest, anchor=anchor_of(ref, checkpoint_id), page_size=PAGE)
+    found = list[Written]()
+    while True:
+        page: effects.ListEffectsResponse = yield Call("ListEffects", request)
+        found += (_written(each.effect) for each in page.effects)
+        if not page.next_page_token:
+            return sorted(found, key=lambda each: each.order)
+        request.page_token = page.next_page_token
+
+
+def _written(effect: effect_pb2.Effect) -> Written:
+    task_id, index = json.loads(effect.key)
+    return Written(task_id, effect.name, from_value(effect.value), (effect.sort_key.decode(), task_id, index))
+
+
+def put_writes(
+    ref: ThreadRef,
+    checkpoint_id: str,
+    writes: Sequence[tuple[int, str, tuple[str, bytes]]],
+    task_id: str,
+    task_path: str,
+) -> Operation[None]:
+    """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones."""
+    anchor, keep, replace = anchor_of(ref, checkpoint_id), effect_pb2.Effect.CONFLICT_RULE_KEEP, effect_pb2.Effect.CONFLICT_RULE_REPLACE  # fmt: skip
+    made = [
+        effect_pb2.Effect(
+            anchor=anchor, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
+            value=to_value(*value),
+            on_conflict=keep if index >= 0 else replace,
+        )
+        for index, channel, value in writes
+    ]  # fmt: skip
+    for start in range(0, len(made), _EFFECTS_MAX):
+        part = made[start : start + _EFFECTS_MAX]
+        request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id())
+        yield Call("PutEffects", request)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A checkpoint to be written."""
+
+    parent_id: str
+    rest: Mapping[str, Any]
+    """The checkpoint without the values of its channels."""
+    values: Mapping[str, Any]
+    new_versions: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+    @property
+    def checkpoint_id(self) -> str:
+        return str(self.rest["id"])
+
+    @property
+    def channel_versions(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.rest["channel_versions"]
+        return found
+
+
+def put(ref: ThreadRef, serde: Serializer, bases: Bases, wanted: Put, *, owns: bool) -> Operation[None]:
+    """Writes a checkpoint as a version: what changed since its parent.
+
+    If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
+    the call raises VersionMismatch instead.
+    """
+    base = bases.get(ref, wanted.parent_id)
+    known = base is not None
+    while True:
+        if base is None:
+            base = yield from _read_base(ref, serde, wanted.parent_id)
+        edits = _edits(serde, base, wanted)
+        request = _request(ref, serde, base, edits, wanted)
+        try:
+            saved = yield from _save(request, base, owns=owns)
+            break
+        except (EditConflict, VersionPruned):
+            bases.forget(ref)
+            if not known:
+                raise
+            base, known = None, False  # what is remembered is not what is there: look
+    bases.keep(ref, wanted.checkpoint_id, Base(saved, wanted.channel_versions, edits.channels))
+
+
+def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operation[Base]:
+    if not checkpoint_id:
+        return Base()
+    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id)
+    try:
+        pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=version))
+    except (ThreadNotFound, VersionNotFound, VersionPruned):
+        return Base()
+    return _found(serde, pages, []).base
+
+
+def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
+    """A channel is unchanged if its version is that of the parent, and it is not said to be new."""
+    edits = Edits(serde, base.channels)
+    for channel, version in wanted.channel_versions.items():
+        if channel not in wanted.values:
+            continue
+        is_new = channel in wanted.new_versions or channel not in base.channels
+        if is_new or base.channel_versions.get(channel) != version:
+            edits.put(channel, wanted.values[channel])
+        else:
+            edits.keep(channel)
+    edits.finish()
+    return edits
+
+
+def _request(ref: ThreadRef, serde: Serializer, base: Base, edits: Edits, wanted: Put) -> checkpoints.SaveRequest:
+    rest = diff_pb2.SetSlot(slot=REST, value=to_value(*serde.dumps_typed(dict(wanted.rest))))
+    about = {"metadata": dict(wanted.metadata), "parent_id": wanted.parent_id}
+    request = ref.on_branch(
+        checkpoints.SaveRequest, checkpoint_id=wanted.checkpoint_id, request_id=new_request_id(),
+        metadata=to_value(*serde.dumps_typed(about)), expected_version=base.version,
+        diff=diff_pb2.Diff(edits=[diff_pb2.Edit(set_slot=rest), *edits.edits]),
+    )  # fmt: skip
+    if isinstance(step := wanted.metadata.get("step"), int):
+        request.step = step
+    if isinstance(run_id := wanted.metadata.get(RUN_LABEL), str) and run_id:
+        request.labels[RUN_LABEL] = run_id
+    return request
+
+
+def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[int]:
+    try:
+        answer: checkpoints.SaveResponse = yield Call("Save", request)
+    except VersionMismatch:
+        if owns:
+            raise
+        request.ClearField("expected_version")
+        request.parent.version = base.version
+        answer = yield Call("Save", request)
+    return answer.version
+
+
+def list_page(
+    ref: ThreadRef, token: str, labels: Mapping[str, str] | None = None, *, all_branches: bool = False
+) -> Operation[checkpoints.ListCheckpointsResponse]:
+    """A page of versions, newest first, without states. A thread that does not exist has none."""
+    request = ref.about(checkpoints.ListCheckpointsRequest, page_size=PAGE, page_token=token, labels=labels)
+    if not all_branches:
+        request.branch = ref.branch
+    try:
+        answer: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", request)
+    except ThreadNotFound:
+        return checkpoints.ListCheckpointsResponse()
+    return answer
+
+
+def about(serde: Serializer, message: checkpoint_pb2.Checkpoint) -> tuple[dict[str, Any], str]:
+    """Metadata and parent's checkpoint id of a version."""
+    found = serde.loads_typed(from_value(message.metadata))
+    return found["metadata"], found["parent_id"]
+
+
+def delete_thread(ref: ThreadRef) -> Operation[None]:
+    """Removes a thread with all its namespaces."""
+    yield Call("DeleteThread", ref.about(threads.DeleteThreadRequest, allow_missing=True))
+
+
+def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:
+    """Copies a thread whole. A source that does not exist is copied as nothing."""
+    request = ref.about(threads.ForkThreadRequest, new_thread=target, whole=True, request_id=new_request_id())
+    try:
+        yield Call("ForkThread", request)
+    except ThreadNotFound:
+        return
+
+
+def keep_latest(ref: ThreadRef, serde: Serializer) -> Operation[None]:
+    """Removes all versions but the newest one of each branch, and those that its delta channels are made from."""
+    listed = yield from list_all(ref)
+    kept, branches = set[int](), set[str]()
+    for message in listed:  # newest first
+        if message.branch not in branches:
+            branches.add(message.branch)
+            kept.add(message.version)
+            kept |= yield from _needed(replace(ref, branch=message.branch), serde, message, listed)
+    yield from _prune(ref, [message.version for message in listed if message.version not in kept])
+
+
+def _needed(
+    ref: ThreadRef,
+    serde: Serializer,
+    newest: checkpoint_pb2.Checkpoint,
+    listed: Sequence[checkpoint_pb2.Checkpoint],
+) -> Operation[set[int]]:
+    """The ancestors from which the delta channels of a version are made: back to one that has their value."""
+    metadata, parent_id = about(serde, newest)
+    channels = set(metadata.get(DELTA_COUNTERS) or ())
+    by_id = {message.checkpoint_id: message for message in listed if message.branch == newest.branch}
+    needed, message = set[int](), newest
+    while channels:
+        found = yield from get(ref, serde, message.checkpoint_id)
+        if found is not None:
+            channels -= found.channels.keys()
+        if not channels or parent_id not in by_id:
+            break
+        message = by_id[parent_id]
+        parent_id = about(serde, message)[1]
+        needed.add(message.version)
+    return needed
+
+
+def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operation[list[checkpoint_pb2.Checkpoint]]:
+    """All versions of all branches, newest first."""
+    found, token = list[checkpoint_pb2.Checkpoint](), ""
+    while True:
+        page = yield from list_page(ref, token, labels, all_branches=True)
+        found += page.checkpoints
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+def _prune(ref: ThreadRef, versions: Sequence[int]) -> Operation[None]:
+    if versions:
+        wanted = threads.VersionList(versions=versions)
+        yield Call("PruneThread", ref.about(threads.PruneThreadRequest, versions=wanted, request_id=new_request_id()))
+
+
+def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
+    """Removes all versions of a run, in all threads. Returns the branches that they were on."""
+    places, versions = set[ThreadRef](), dict[str, list[int]]()
+    for message in (yield from list_all(everywhere, {RUN_LABEL: run_id})):
+        places.add(replace(everywhere, thread=message.thread, branch=message.branch))
+        versions.setdefault(message.thread, []).append(message.version)
+    for thread, pruned in versions.items():
+        yield from _prune(replace(everywhere, thread=thread), pruned)
+    return list(places)

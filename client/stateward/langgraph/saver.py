@@ -1,0 +1,321 @@
+"""A LangGraph checkpointer: the checkpoints of graphs as versions of threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    SerializerProtocol,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+
+from stateward._async.client import AsyncClient
+from stateward._operations.steps import ThreadRef
+from stateward._sync.client import Client
+from stateward.langgraph import _operations as operations
+from stateward.langgraph._operations import Bases, Found, Put, branch_of, namespace_of
+from stateward.v1 import checkpoint_pb2
+
+CACHE_BYTES = 64 << 20
+
+
+class StatewardSaver(BaseCheckpointSaver[str]):
+    """Keeps the checkpoints of LangGraph graphs in Stateward.
+
+    Every LangGraph thread is a thread of `namespace`, every checkpoint namespace a branch, and every checkpoint a
+    version, of which only what changed is sent and stored. Both kinds of methods work, from any number of threads and
+    event loops. Use it as `with` or `async with`, or call `close` or `aclose` at the end.
+
+    `target` and the further options are those of `stateward.Client`. `serde` turns values into bytes, as in every
+    saver; the daemon encrypts all of them, and metadata too. With `write_ownership` a checkpoint whose parent is no
+    longer the newest raises VersionMismatch; without it such a checkpoint is a fork, as in LangGraph's own savers.
+    `cache_bytes` limits what is remembered of the newest checkpoints, which spares reading them before the next one.
+    """
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        namespace: str = "default",
+        serde: SerializerProtocol | None = None,
+        write_ownership: bool = False,
+        cache_bytes: int = CACHE_BYTES,
+        **options: Any,
+    ) -> None:
+        super().__init__(serde=serde)
+        # Both connect at their first call.
+        self._blocking = Client(target, namespace=namespace, **options)
+        self._aio = AsyncClient(target, namespace=namespace, **options)
+        self._write_ownership = write_ownership
+        self._bases = Bases(cache_bytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def close(self) -> None:
+        """Closes the connection of the blocking methods. Closing again does nothing."""
+        self._blocking.close()
+
+    async def aclose(self) -> None:
+        """Closes both connections. Closing again does nothing."""
+        self._blocking.close()
+        await self._aio.close()
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Returns the checkpoint that `config` names, or the newest one of its namespace; None = there is none."""
+        ref = self._ref(config)
+        found = self._blocking._session.run(operations.get(ref, self.serde, get_checkpoint_id(config)))
+        return self._tuple(ref, config, found)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        ref = self._ref(config)
+        found = await self._aio._session.run(operations.get(ref, self.serde, get_checkpoint_id(config)))
+        return self._tuple(ref, config, found)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns."""
+        ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
+        self._blocking._session.run(
+            operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership)
+        )
+        return _config(ref, wanted.checkpoint_id)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`."""
+        ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
+        await self._aio._session.run(operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership))
+        return _config(ref, wanted.checkpoint_id)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those
+        to special channels, such as errors and interrupts, are replaced."""
+        if writes:
+            self._blocking._session.run(self._put_writes(config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        if writes:
+            await self._aio._session.run(self._put_writes(config, writes, task_id, task_path))
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> operations.Operation[None]:
+        made = [
+            (WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        checkpoint_id = config["configurable"]["checkpoint_id"]
+        return operations.put_writes(self._ref(config), checkpoint_id, made, task_id, task_path)
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002  the name that LangGraph gives
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Lists checkpoints, newest first: of a namespace, of a thread, or with `config` None of all threads.
+
+        `filter` takes those whose metadata has all of these values, `before` those older than a checkpoint.
+        """
+        run, left = self._blocking._session.run, limit
+        refs = [self._ref(config)] if config else [self._refer(info.name) for info in self._blocking.threads()]
+        for ref in refs:
+            token = ""
+            while left is None or left > 0:
+                page = run(operations.list_page(ref, token, all_branches=not _names_branch(config)))
+                for message in page.checkpoints:
+                    if (left is None or left > 0) and self._is_listed(message, config, filter, before):
+                        place = self._refer(ref.thread, message.branch)
+                        found = self._tuple(place, None, run(operations.get(place, self.serde, message.checkpoint_id)))
+                        if found is not None:
+                            yield found
+                            left = left if left is None else left - 1
+                token = page.next_page_token
+                if not token:
+                    break
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002  the name that LangGraph gives
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        run, left = self._aio._session.run, limit
+        refs = [self._ref(config)] if config else [self._refer(info.name) async for info in self._aio.threads()]
+        for ref in refs:
+            token = ""
+            while left is None or left > 0:
+                page = await run(operations.list_page(ref, token, all_branches=not _names_branch(config)))
+                for message in page.checkpoints:
+                    if (left is None or left > 0) and self._is_listed(message, config, filter, before):
+                        place = self._refer(ref.thread, message.branch)
+                        found = await run(operations.get(place, self.serde, message.checkpoint_id))
+                        made = self._tuple(place, None, found)
+                        if made is not None:
+                            yield made
+                            left = left if left is None else left - 1
+                token = page.next_page_token
+                if not token:
+                    break
+
+    def _is_listed(
+        self,
+        message: checkpoint_pb2.Checkpoint,
+        config: RunnableConfig | None,
+        wanted: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+    ) -> bool:
+        only = get_checkpoint_id(config) if config else None
+        older = get_checkpoint_id(before) if before else None
+        if not message.checkpoint_id or (only and message.checkpoint_id != only):
+            return False
+        if older and message.checkpoint_id >= older:
+            return False
+        metadata = operations.about(self.serde, message)[0] if wanted else {}
+        return all(key in metadata and metadata[key] == value for key, value in (wanted or {}).items())
+
+    # -- whole threads ------------------------------------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Removes a thread with all its namespaces. The daemon destroys its key."""
+        self._blocking._session.run(operations.delete_thread(self._forget(thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._aio._session.run(operations.delete_thread(self._forget(thread_id)))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copies all checkpoints and writes of a thread to a new thread, with a key of its own."""
+        self._blocking._session.run(operations.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await self._aio._session.run(operations.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Removes checkpoints: all but the newest of each namespace ("keep_latest"), or all ("delete").
+
+        Of a graph with delta channels those that the newest needs stay, too.
+        """
+        for thread_id in thread_ids:
+            self._blocking._session.run(self._prune(thread_id, strategy))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        for thread_id in thread_ids:
+            await self._aio._session.run(self._prune(thread_id, strategy))
+
+    def _prune(self, thread_id: str, strategy: str) -> operations.Operation[None]:
+        if strategy == "keep_latest":
+            return operations.keep_latest(self._refer(thread_id), self.serde)
+        if strategy == "delete":
+            return operations.delete_thread(self._forget(thread_id))
+        raise ValueError(f"strategy is keep_latest or delete, not {strategy!r}")
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Removes all checkpoints and writes of these runs, in all threads."""
+        for run_id in run_ids:
+            for ref in self._blocking._session.run(operations.delete_run(self._refer("-"), run_id)):
+                self._bases.forget(ref)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        for run_id in run_ids:
+            for ref in await self._aio._session.run(operations.delete_run(self._refer("-"), run_id)):
+                self._bases.forget(ref)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def get_next_version(self, current: str | int | float | None, channel: None = None) -> str:
+        """Returns the next version of a channel. Its end is random, so that two forks have different versions."""
+        number = int(str(current).split(".")[0]) + 1 if current else 1
+        return f"{number:032}.{random.random():016}"
+
+    def _refer(self, thread_id: str, branch: str = "main") -> ThreadRef:
+        return self._blocking._session.refer(str(thread_id), branch)
+
+    def _ref(self, config: RunnableConfig) -> ThreadRef:
+        place = config["configurable"]
+        return self._refer(place["thread_id"], branch_of(place.get("checkpoint_ns", "")))
+
+    def _forget(self, thread_id: str) -> ThreadRef:
+        ref = self._refer(thread_id)
+        self._bases.forget_thread(ref.thread)
+        return ref
+
+    def _tuple(self, ref: ThreadRef, config: RunnableConfig | None, found: Found | None) -> CheckpointTuple | None:
+        if found is None:
+            return None
+        metadata, parent_id = operations.about(self.serde, found.message)
+        values = {name: self.serde.loads_typed((each.kind, each.data)) for name, each in found.channels.items()}
+        writes = [(each.task_id, each.channel, self.serde.loads_typed(each.value)) for each in found.writes]
+        made: Any = {**found.rest, "channel_values": values}
+        if not (config and get_checkpoint_id(config)):
+            self._bases.keep(ref, found.message.checkpoint_id, found.base)
+            config = _config(ref, found.message.checkpoint_id)
+        parent = _config(ref, parent_id) if parent_id else None
+        return CheckpointTuple(config, made, metadata, parent, writes)  # type: ignore[arg-type]
+
+
+def _names_branch(config: RunnableConfig | None) -> bool:
+    return config is not None and "checkpoint_ns" in config["configurable"]
+
+
+def _config(ref: ThreadRef, checkpoint_id: str) -> RunnableConfig:
+    place = {"thread_id": ref.thread, "checkpoint_ns": namespace_of(ref.branch), "checkpoint_id": checkpoint_id}
+    return {"configurable": place}
+
+
+def _wanted(
+    config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+) -> Put:
+    rest: dict[str, Any] = dict(checkpoint)
+    values = rest.pop("channel_values")
+    parent_id = config["configurable"].get("checkpoint_id") or ""
+    return Put(parent_id, rest, values, new_versions, dict(get_checkpoint_metadata(config, metadata)))
+
