@@ -8,8 +8,6 @@ id. The state of a version has the channels, and one slot for the rest of the ch
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +15,8 @@ from typing import Any
 from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
-from stateward.langgraph._channels import Edits, Serializer, Stored, from_value, read_channels, to_value
+from stateward.langgraph._bases import Base, Bases
+from stateward.langgraph._channels import CHANNEL, Edits, Serializer, Stored, from_value, read_channels, to_value
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
@@ -41,61 +40,6 @@ def branch_of(checkpoint_ns: str) -> str:
 def namespace_of(branch: str) -> str:
     """The reverse of `branch_of`."""
     return "" if branch == _MAIN else branch.removeprefix(_ESCAPE)
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A version whose channels are known, so that only what changes is sent. Version 0 = the empty state."""
-
-    version: int = 0
-    channel_versions: Mapping[str, Any] = field(default_factory=dict)
-    channels: Mapping[str, Stored] = field(default_factory=dict)
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much memory it takes."""
-        return 1000 + sum(len(each.data) + 8 * len(each.ends or ()) for each in self.channels.values())
-
-
-class Bases:
-    """The newest version of each branch that was written or read last, within a memory limit. Safe for threads."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes, self._used_bytes = limit_bytes, 0
-        self._lock = threading.Lock()
-        self._items: OrderedDict[tuple[str, str], tuple[str, Base, int]] = OrderedDict()
-
-    def get(self, ref: ThreadRef, checkpoint_id: str) -> Base | None:
-        """The version with this checkpoint id, if it is the one that is kept for its branch."""
-        with self._lock:
-            found = self._items.get((ref.thread, ref.branch))
-        return found[1] if found is not None and found[0] == checkpoint_id else None
-
-    def keep(self, ref: ThreadRef, checkpoint_id: str, base: Base) -> None:
-        """Keeps a version in place of the one that was kept for its branch."""
-        size_bytes = base.size_bytes
-        with self._lock:
-            self._drop((ref.thread, ref.branch))
-            self._items[ref.thread, ref.branch] = checkpoint_id, base, size_bytes
-            self._used_bytes += size_bytes
-            while self._used_bytes > self._limit_bytes:
-                self._drop(next(iter(self._items)))
-
-    def forget(self, ref: ThreadRef) -> None:
-        """Keeps nothing of a branch any more."""
-        with self._lock:
-            self._drop((ref.thread, ref.branch))
-
-    def forget_thread(self, thread: str) -> None:
-        """Keeps nothing of a thread any more."""
-        with self._lock:
-            for key in [key for key in self._items if key[0] == thread]:
-                self._drop(key)
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        found = self._items.pop(key, None)
-        if found is not None:
-            self._used_bytes -= found[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +90,10 @@ def anchor_of(ref: ThreadRef, checkpoint_id: str) -> str:
     return f"{ref.branch}@{checkpoint_id}"
 
 
-def read_writes(ref: ThreadRef, checkpoint_id: str) -> Operation[list[Written]]:
-    """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them."""
-    request = ref.about(effects.ListEffectsRequest, anchor=anchor_of(ref, checkpoint_id), page_size=PAGE)
+def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
+    """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them; () = all channels."""
+    anchor = anchor_of(ref, checkpoint_id)
+    request = ref.about(effects.ListEffectsRequest, anchor=anchor, names=channels, page_size=PAGE)
     found = list[Written]()
     while True:
         page: effects.ListEffectsResponse = yield Call("ListEffects", request)
@@ -163,6 +108,49 @@ def _written(effect: effect_pb2.Effect) -> Written:
     return Written(task_id, effect.name, from_value(effect.value), (effect.sort_key.decode(), task_id, index))
 
 
+@dataclass(slots=True)
+class History:
+    """What one channel got along the ancestors of a checkpoint: its nearest stored value, and the writes since."""
+
+    writes: list[Written] = field(default_factory=list)
+    seed: Stored | None = None
+
+
+def channel_history(
+    ref: ThreadRef, serde: Serializer, checkpoint_id: str | None, channels: Sequence[str]
+) -> Operation[dict[str, History]]:
+    """Walks from the parent of a checkpoint to its ancestors, for each channel until one has a value of it."""
+    found = {channel: History() for channel in channels}
+    parent_id = yield from _parent_id(ref, serde, checkpoint_id)
+    while parent_id and (missing := [name for name, each in found.items() if each.seed is None]):
+        names = [CHANNEL + channel for channel in missing]
+        request = ref.on_branch(checkpoints.HydrateRequest, version=checkpoint_pb2.VersionRef(checkpoint_id=parent_id))
+        request.projection.slots.extend(names)
+        request.projection.logs.extend(checkpoints.LogSelection(log=name) for name in names)
+        try:
+            pages = yield from read_pages(request)
+        except (ThreadNotFound, VersionNotFound, VersionPruned):
+            break
+        stored = read_channels(pages.slots, pages.logs)
+        for each in reversed((yield from read_writes(ref, parent_id, missing))):
+            found[each.channel].writes.append(each)
+        for channel in missing:
+            found[channel].seed = stored.get(channel)
+        parent_id = about(serde, pages.last.checkpoint)[1]
+    for history in found.values():
+        history.writes.reverse()
+    return found
+
+
+def _parent_id(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operation[str]:
+    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
+    try:
+        answer = yield Call("GetCheckpoint", ref.on_branch(checkpoints.GetCheckpointRequest, version=version))
+    except (ThreadNotFound, VersionNotFound, VersionPruned):
+        return ""
+    return about(serde, answer.checkpoint)[1]
+
+
 def put_writes(
     ref: ThreadRef,
     checkpoint_id: str,
@@ -171,12 +159,11 @@ def put_writes(
     task_path: str,
 ) -> Operation[None]:
     """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones."""
-    anchor, keep, replace = anchor_of(ref, checkpoint_id), effect_pb2.Effect.CONFLICT_RULE_KEEP, effect_pb2.Effect.CONFLICT_RULE_REPLACE  # fmt: skip
+    anchor, rule = anchor_of(ref, checkpoint_id), effect_pb2.Effect
     made = [
         effect_pb2.Effect(
             anchor=anchor, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
-            value=to_value(*value),
-            on_conflict=keep if index >= 0 else replace,
+            value=to_value(*value), on_conflict=rule.CONFLICT_RULE_KEEP if index >= 0 else rule.CONFLICT_RULE_REPLACE,
         )
         for index, channel, value in writes
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -14,16 +14,19 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    SerializerProtocol,
+    DeltaChannelHistory,
+    PendingWrite,
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
-from stateward._operations.steps import ThreadRef
+from stateward._operations.steps import Operation, ThreadRef
 from stateward._sync.client import Client
 from stateward.langgraph import _operations as operations
-from stateward.langgraph._operations import Bases, Found, Put, branch_of, namespace_of
+from stateward.langgraph._bases import Bases
+from stateward.langgraph._operations import Found, Put, branch_of, namespace_of
 from stateward.v1 import checkpoint_pb2
 
 CACHE_BYTES = 64 << 20
@@ -103,9 +106,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        self._blocking._session.run(
-            operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership)
-        )
+        self._blocking._session.run(operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership))
         return _config(ref, wanted.checkpoint_id)
 
     async def aput(
@@ -137,7 +138,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> operations.Operation[None]:
+    ) -> Operation[None]:
         made = [
             (WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
@@ -250,7 +251,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         for thread_id in thread_ids:
             await self._aio._session.run(self._prune(thread_id, strategy))
 
-    def _prune(self, thread_id: str, strategy: str) -> operations.Operation[None]:
+    def _prune(self, thread_id: str, strategy: str) -> Operation[None]:
         if strategy == "keep_latest":
             return operations.keep_latest(self._refer(thread_id), self.serde)
         if strategy == "delete":
@@ -269,12 +270,35 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             for ref in await self._aio._session.run(operations.delete_run(self._refer("-"), run_id)):
                 self._bases.forget(ref)
 
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Returns for each channel its nearest value among a checkpoint's ancestors, and the writes since."""
+        found = self._blocking._session.run(self._history(config, channels))
+        return {channel: self._delta(each) for channel, each in found.items()}
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        found = await self._aio._session.run(self._history(config, channels))
+        return {channel: self._delta(each) for channel, each in found.items()}
+
+    def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Operation[dict[str, operations.History]]:
+        return operations.channel_history(self._ref(config), self.serde, get_checkpoint_id(config), channels)
+
+    def _delta(self, found: operations.History) -> DeltaChannelHistory:
+        made = DeltaChannelHistory(writes=[self._write(each) for each in found.writes])
+        if found.seed is not None:
+            made["seed"] = self.serde.loads_typed((found.seed.kind, found.seed.data))
+        return made
+
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def get_next_version(self, current: str | int | float | None, channel: None = None) -> str:
+    def get_next_version(self, current: str | float | None, channel: None = None) -> str:
         """Returns the next version of a channel. Its end is random, so that two forks have different versions."""
         number = int(str(current).split(".")[0]) + 1 if current else 1
-        return f"{number:032}.{random.random():016}"
+        return f"{number:032}.{secrets.randbits(53):016}"
 
     def _refer(self, thread_id: str, branch: str = "main") -> ThreadRef:
         return self._blocking._session.refer(str(thread_id), branch)
@@ -293,13 +317,16 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             return None
         metadata, parent_id = operations.about(self.serde, found.message)
         values = {name: self.serde.loads_typed((each.kind, each.data)) for name, each in found.channels.items()}
-        writes = [(each.task_id, each.channel, self.serde.loads_typed(each.value)) for each in found.writes]
+        writes = [self._write(each) for each in found.writes]
         made: Any = {**found.rest, "channel_values": values}
         if not (config and get_checkpoint_id(config)):
             self._bases.keep(ref, found.message.checkpoint_id, found.base)
             config = _config(ref, found.message.checkpoint_id)
         parent = _config(ref, parent_id) if parent_id else None
         return CheckpointTuple(config, made, metadata, parent, writes)  # type: ignore[arg-type]
+
+    def _write(self, found: operations.Written) -> PendingWrite:
+        return found.task_id, found.channel, self.serde.loads_typed(found.value)
 
 
 def _names_branch(config: RunnableConfig | None) -> bool:
@@ -318,4 +345,3 @@ def _wanted(
     values = rest.pop("channel_values")
     parent_id = config["configurable"].get("checkpoint_id") or ""
     return Put(parent_id, rest, values, new_versions, dict(get_checkpoint_metadata(config, metadata)))
-
