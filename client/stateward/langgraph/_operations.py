@@ -85,15 +85,9 @@ def _found(serde: Serializer, pages: Pages, writes: list[Written]) -> Found:
     return Found(pages.last.checkpoint, rest, read_channels(pages.slots, pages.logs), writes)
 
 
-def anchor_of(ref: ThreadRef, checkpoint_id: str) -> str:
-    """What the writes of a checkpoint belong to."""
-    return f"{ref.branch}@{checkpoint_id}"
-
-
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
     """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them; () = all channels."""
-    anchor = anchor_of(ref, checkpoint_id)
-    request = ref.about(effects.ListEffectsRequest, anchor=anchor, names=channels, page_size=PAGE)
+    request = ref.about(effects.ListEffectsRequest, anchor=checkpoint_id, names=channels, page_size=PAGE)
     found = list[Written]()
     while True:
         page: effects.ListEffectsResponse = yield Call("ListEffects", request)
@@ -159,10 +153,10 @@ def put_writes(
     task_path: str,
 ) -> Operation[None]:
     """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones."""
-    anchor, rule = anchor_of(ref, checkpoint_id), effect_pb2.Effect
+    rule = effect_pb2.Effect
     made = [
         effect_pb2.Effect(
-            anchor=anchor, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
+            anchor=checkpoint_id, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
             value=to_value(*value), on_conflict=rule.CONFLICT_RULE_KEEP if index >= 0 else rule.CONFLICT_RULE_REPLACE,
         )
         for index, channel, value in writes
