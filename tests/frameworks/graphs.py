@@ -1,4 +1,4 @@
-"""A graph with all that a checkpointer meets: tools, parallel tasks, an interrupt, a subgraph, and a log of messages."""
+"""A graph with all that a checkpointer meets: tools, parallel tasks, interrupts, a subgraph, and messages."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from stateward.testing import Daemon, run_daemon
 
-PAGES = ("README.md", "docs/guide.md")
+PAGES = ("README.md", "docs/guide.md", "docs/frameworks.md")
 COMMAND = re.compile(r"^    (stateward(?:-sidecar)?) (.+?)(?:  +.*| &)?$", re.MULTILINE)
 
 

@@ -37,8 +37,8 @@ class Stored:
     """The type that the serializer gave."""
     data: bytes
     """What the serializer made. For a list: of the whole list."""
-    first: int = 0
-    """Index of the log's first entry."""
+    first: int | None = 0
+    """Index of the log's first entry; None = unknown, because there may have been a log of this name before."""
     ends: list[int] | None = None
     """For a log: where each element ends in `data`. None = a slot."""
 
@@ -79,8 +79,9 @@ def _header(count: int) -> bytes:
 class Edits:
     """Collects the edits from the channels of one checkpoint to those of another."""
 
-    def __init__(self, serde: Serializer, old: Mapping[str, Stored]) -> None:
-        self._serde, self._old = serde, old
+    def __init__(self, serde: Serializer, old: Mapping[str, Stored], *, is_new: bool) -> None:
+        """`old`: channels of the parent, whose `first` are known. `is_new`: the parent is the empty state."""
+        self._serde, self._old, self._is_new = serde, old, is_new
         self.edits: list[diff_pb2.Edit] = []
         self.channels: dict[str, Stored] = {}
 
@@ -121,9 +122,10 @@ class Edits:
     def _put_list(self, channel: str, value: list[Any], data: bytes, old: Stored | None) -> Stored | None:
         """Adds the edits of a list, and returns how it is stored; None = its elements do not make up its bytes."""
         name, header = CHANNEL + channel, _header(len(value))
-        kept, old_header, old_ends, first = 0, header, list[int](), 0
+        kept, old_header, old_ends, first = 0, header, list[int](), 0 if self._is_new else None
         if old is not None and old.ends is not None:
             old_header, old_ends, first = _header(len(old.ends)), old.ends, old.first
+            assert first is not None
             common = common_prefix(old.data, len(old_header), data, len(header))
             kept = bisect_right(old_ends, common + len(old_header))
         pieces = []
@@ -140,11 +142,11 @@ class Edits:
         if old is not None and old.ends is None:
             self._delete(channel, old)
         if kept < len(old_ends):
-            trim = diff_pb2.TrimLog(log=name, from_index=first + kept)
+            trim = diff_pb2.TrimLog(log=name, from_index=(first or 0) + kept)
             self.edits.append(diff_pb2.Edit(trim_log=trim))
         if pieces:
             entries = [to_value(_LIST_KIND, piece) for piece in pieces]
-            append = diff_pb2.Append(log=name, entries=entries, at_index=first + kept)
+            append = diff_pb2.Append(log=name, entries=entries, at_index=None if first is None else first + kept)
             self.edits.append(diff_pb2.Edit(append=append))
         return Stored(_LIST_KIND, data, first, [*ends, *list(accumulate(map(len, pieces), initial=start))[1:]])
 

@@ -209,7 +209,10 @@ def put(ref: ThreadRef, serde: Serializer, bases: Bases, wanted: Put, *, owns: b
             if not known:
                 raise
             base, known = None, False  # what is remembered is not what is there: look
-    bases.keep(ref, wanted.checkpoint_id, Base(saved, wanted.channel_versions, edits.channels))
+    if all(each.first is not None for each in edits.channels.values()):
+        bases.keep(ref, wanted.checkpoint_id, Base(saved, wanted.channel_versions, edits.channels))
+    else:
+        bases.forget(ref)  # the next checkpoint reads where the new log begins
 
 
 def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operation[Base]:
@@ -225,7 +228,7 @@ def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operati
 
 def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
     """A channel is unchanged if its version is that of the parent, and it is not said to be new."""
-    edits = Edits(serde, base.channels)
+    edits = Edits(serde, base.channels, is_new=base.version == 0)
     for channel, version in wanted.channel_versions.items():
         if channel not in wanted.values:
             continue
