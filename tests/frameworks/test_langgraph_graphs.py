@@ -122,3 +122,11 @@ def test_a_second_writer_is_refused_with_write_ownership(daemon: Daemon) -> None
     assert found.parent_config is not None
     assert found.parent_config["configurable"]["checkpoint_id"] == checkpoint(1)["id"]
     assert found.checkpoint["channel_values"] == {"a": 4}
+
+
+def test_a_thread_of_somebody_else_is_not_read_as_a_checkpoint(daemon: Daemon) -> None:
+    """The error says which thread, and what to do."""
+    with daemon.client() as client, StatewardSaver(daemon.target) as saver:
+        client.thread("other").append("log", 1)
+        with pytest.raises(ValueError, match="version 1 of thread 'other' is no checkpoint of LangGraph"):
+            saver.get_tuple({"configurable": {"thread_id": "other"}})

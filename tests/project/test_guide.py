@@ -27,7 +27,7 @@ def test_its_code_runs(repository: Path, daemon: Daemon, page: str, monkeypatch:
     """All Python blocks of a page are one program, and it ends well."""
     monkeypatch.setenv("STATEWARD_TARGET", daemon.target)
     blocks = re.findall(r"```python\n(.*?)```", (repository / page).read_text(), re.DOTALL)
-    program = compile("\n".join(blocks), page, "exec")
+    program = compile("\n".join(blocks), page, "exec", dont_inherit=True)
     names: dict[str, object] = {}
     exec(program, names)
     assert "thread" in names

@@ -74,15 +74,19 @@ def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operati
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return None
-    writes = yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)
-    return _found(serde, pages, writes)
+    found = _found(serde, pages)
+    return replace(found, writes=(yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)))
 
 
-def _found(serde: Serializer, pages: Pages, writes: list[Written]) -> Found:
-    if REST not in pages.slots:
-        raise ValueError(f"version {pages.last.checkpoint.version} was not written by StatewardSaver")
+def _found(serde: Serializer, pages: Pages) -> Found:
+    message = pages.last.checkpoint
+    if REST not in pages.slots or not message.checkpoint_id:
+        raise ValueError(
+            f"version {message.version} of thread {message.thread!r} is no checkpoint of LangGraph: something else writes "
+            "to this thread; give the saver a namespace of its own"
+        )
     rest = serde.loads_typed(from_value(pages.slots[REST]))
-    return Found(pages.last.checkpoint, rest, read_channels(pages.slots, pages.logs), writes)
+    return Found(message, rest, read_channels(pages.slots, pages.logs), [])
 
 
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
@@ -223,7 +227,7 @@ def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operati
         pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=version))
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return Base()
-    return _found(serde, pages, []).base
+    return _found(serde, pages).base
 
 
 def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
