@@ -81,10 +81,8 @@ def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operati
 def _found(serde: Serializer, pages: Pages) -> Found:
     message = pages.last.checkpoint
     if REST not in pages.slots or not message.checkpoint_id:
-        raise ValueError(
-            f"version {message.version} of thread {message.thread!r} is no checkpoint of LangGraph: something else writes"
-            " to this thread; give the saver a namespace of its own"
-        )
+        place = f"version {message.version} of thread {message.thread!r}"
+        raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
     rest = serde.loads_typed(from_value(pages.slots[REST]))
     return Found(message, rest, read_channels(pages.slots, pages.logs), [])
 
