@@ -17,7 +17,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, new_request_
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.langgraph._bases import Base, Bases
 from stateward.langgraph._channels import CHANNEL, Edits, Serializer, Stored, from_value, read_channels, to_value
-from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2
+from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
 from stateward.v1 import thread_service_pb2 as threads
@@ -74,6 +74,8 @@ def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operati
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return None
+    if not pages.last.checkpoint.checkpoint_id and not pages.slots:
+        return None  # what is left where a run was deleted
     found = _found(serde, pages)
     return replace(found, writes=(yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)))
 
@@ -350,18 +352,46 @@ def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operati
             return found
 
 
-def _prune(ref: ThreadRef, versions: Sequence[int]) -> Operation[None]:
+def _prune(ref: ThreadRef, versions: Sequence[int], *, move_heads: bool = False) -> Operation[None]:
     if versions:
         wanted = threads.VersionList(versions=versions)
-        yield Call("PruneThread", ref.about(threads.PruneThreadRequest, versions=wanted, request_id=new_request_id()))
+        request = ref.about(threads.PruneThreadRequest, versions=wanted, move_heads=move_heads)
+        request.request_id = new_request_id()
+        yield Call("PruneThread", request)
 
 
 def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
     """Removes all versions of a run, in all threads. Returns the branches that they were on."""
-    places, versions = set[ThreadRef](), dict[str, list[int]]()
+    places, gone = set[ThreadRef](), dict[str, set[int]]()
     for message in (yield from list_all(everywhere, {RUN_LABEL: run_id})):
         places.add(replace(everywhere, thread=message.thread, branch=message.branch))
-        versions.setdefault(message.thread, []).append(message.version)
-    for thread, pruned in versions.items():
-        yield from _prune(replace(everywhere, thread=thread), pruned)
+        gone.setdefault(message.thread, set()).add(message.version)
+    for thread, versions in gone.items():
+        yield from _delete_versions(replace(everywhere, thread=thread, branch=_MAIN), versions)
     return list(places)
+
+
+def _delete_versions(ref: ThreadRef, gone: set[int]) -> Operation[None]:
+    """Removes these versions. A thread of which nothing is left is removed, too.
+
+    main cannot be without a version. If only other branches are left, main gets an empty state, which is no checkpoint.
+    """
+    while True:
+        listed = yield from list_all(ref)
+        left = {message.branch for message in listed if message.version not in gone}
+        head = next((message.version for message in listed if message.branch == _MAIN), 0)
+        try:
+            if not left:
+                request = ref.about(threads.DeleteThreadRequest, expected_version=head, allow_missing=True)
+                yield Call("DeleteThread", request)
+                return
+            if head and _MAIN not in left:
+                empty = state_pb2.State()
+                request_id = new_request_id()
+                yield Call("Save", ref.on_branch(
+                    checkpoints.SaveRequest, state=empty, expected_version=head, request_id=request_id
+                ))  # fmt: skip
+            break
+        except VersionMismatch:
+            continue  # a checkpoint of another run came
+    yield from _prune(ref, sorted(gone & {message.version for message in listed}), move_heads=True)
