@@ -56,7 +56,7 @@ class Kept:
         return diff
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(CHANNELS, min_size=1, max_size=5))
 def test_every_step_leads_to_the_values_of_the_graph(steps: list[dict[str, Any]]) -> None:
     """Any values in any order: lists that grow, shrink, change their kind or go, and come again."""

@@ -74,7 +74,7 @@ def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operati
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return None
-    if not pages.last.checkpoint.checkpoint_id and not pages.slots:
+    if not (pages.last.checkpoint.checkpoint_id or pages.slots or pages.logs):
         return None  # what is left where a run was deleted
     found = _found(serde, pages)
     return replace(found, writes=(yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)))
