@@ -28,6 +28,7 @@ from stateward._sync.writer import Writer as Writer
 from stateward.admin import DrainResult as DrainResult
 from stateward.admin import ServerInfo as ServerInfo
 from stateward.admin import Stats as Stats
+from stateward.attributes import Attribute as Attribute
 from stateward.durations import Duration as Duration
 from stateward.effects import NOT_HAPPENED as NOT_HAPPENED
 from stateward.effects import Effect as Effect

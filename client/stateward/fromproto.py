@@ -19,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from stateward.attributes import Attribute, read_attributes
 from stateward.durations import DurationField
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,6 +64,7 @@ _CONVERTERS: dict[Any, Callable[[Any], Any]] = {
     timedelta: Duration.ToTimedelta,
     DurationField: Duration.ToTimedelta,
     Mapping: read_map,
+    Mapping[str, Attribute]: read_attributes,
     frozenset: frozenset,
 }
 
@@ -99,4 +101,4 @@ def _converter(kind: Any) -> Callable[[Any], Any] | None:
         return tuple if convert is None else lambda field: tuple(map(convert, field))
     if isinstance(kind, type) and issubclass(kind, IntEnum):
         return partial(read_member, kind)
-    return _CONVERTERS.get(get_origin(kind) or kind) or getattr(kind, "from_proto", None)
+    return _CONVERTERS.get(kind) or _CONVERTERS.get(get_origin(kind)) or getattr(kind, "from_proto", None)

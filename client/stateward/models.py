@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, TypedDict, TypeVar
 
 from stateward import values
+from stateward.attributes import Attribute
 from stateward.durations import Duration
 from stateward.fromproto import FromProto, read_fields
 from stateward.options import ThreadOptions
@@ -97,6 +98,8 @@ class Checkpoint(FromProto):
     """What a waiting agent asks; None = nothing."""
     parent_checkpoint_id: str = ""
     """The `checkpoint_id` of the parent; "" = none, or a daemon that did not note it saved the version."""
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    """Typed facts that were given with the save. `checkpoints(attributes=…)` selects by them."""
 
     @cached_property
     def metadata(self) -> Any:

@@ -29,6 +29,10 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
 
 HOLDER = Holder(name="worker", incarnation="1")
+ATTRIBUTES = {
+    "text": {"string_value": "é"}, "n": {"int_value": -(1 << 63)}, "x": {"double_value": 1.0},
+    "no": {"bool_value": False},
+}  # fmt: skip
 LOGS = ("messages", "gone", "long", "never")
 LARGE = b"blob " * 500_000
 # What a restored thread has of its own.
@@ -79,7 +83,8 @@ def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
          metadata=Value(media_type="x/y", data=b"\xff"),
          effects=[Effect(anchor="first", key=each, sort_key=each.encode(), value=text(each)) for each in "zya"],
     )  # fmt: skip
-    save(diff=sets("long", long[:9000] + "X" + long[9000:]), labels={"k": "v"}, metrics={"cost": 0.1})  # a splice
+    save(diff=sets("long", long[:9000] + "X" + long[9000:]), labels={"k": "v"}, metrics={"cost": 0.1},
+         attributes=ATTRIBUTES)  # fmt: skip  # a splice
     save(diff=edits({"add_number": AddNumber(slot="n", delta=7)}, {"delete_slot": DeleteSlot(slot="odd")},
                     {"delete_log": DeleteLog(log="gone")}, {"trim_log": TrimLog(log="messages", before_index=1)},
                     {"replace_entry": ReplaceEntry(log="messages", index=1, value=text("B"))}))  # fmt: skip

@@ -146,6 +146,7 @@ class Checkpoints(checkpoint_service_pb2_grpc.CheckpointServiceServicer):
             for version in thread.versions.values()
             if request.branch in ("", version.checkpoint.branch)
             and dict(request.labels).items() <= dict(version.checkpoint.labels).items()
+            and all(version.checkpoint.attributes.get(key) == value for key, value in request.attributes.items())
         ]
         found.sort(key=lambda each: (each.create_time.ToNanoseconds(), each.version), reverse=True)
         start, size = int(request.page_token or 0), request.page_size or 100

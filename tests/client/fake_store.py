@@ -224,6 +224,7 @@ class FakeStore:
             step=request.step if request.HasField("step") else None,
             schema_version=request.schema_version,
             labels=dict(request.labels),
+            attributes=dict(request.attributes),
             metadata=request.metadata if request.HasField("metadata") else None,
             metrics=dict(request.metrics),
             sequence=len(thread.events) + 1,

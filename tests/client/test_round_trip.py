@@ -26,8 +26,9 @@ def test_save_and_hydrate(client):
     state.slots["own"] = RawValue("image/x", b"abc")
     state.logs["messages"].extend([{"role": "user"}, {"role": "agent"}])
     checkpoint = thread.save(
-        state, step=-1, status="waiting", labels={"run": "7"}, metadata={"a": [1]}, metrics={"cost": 0.5}
-    )
+        state, step=-1, status="waiting", labels={"run": "7"}, metadata={"a": [1]}, metrics={"cost": 0.5},
+        attributes={"n": -1, "x": 1.0, "yes": True, "no": False, "text": "é", "empty": ""},
+    )  # fmt: skip
     assert (checkpoint.version, state.version, state.digest) == (1, 1, checkpoint.digest)
     assert checkpoint == thread.checkpoint()
     found = thread.hydrate()
@@ -38,6 +39,26 @@ def test_save_and_hydrate(client):
     read = thread.checkpoint()
     assert (read.step, read.status, read.labels, read.metadata) == (-1, Status.WAITING, {"run": "7"}, {"a": [1]})
     assert (read.metrics, read.digest, read.uid) == ({"cost": 0.5}, checkpoint.digest, checkpoint.uid)
+    assert repr(sorted(read.attributes.items())) == (
+        "[('empty', ''), ('n', -1), ('no', False), ('text', 'é'), ('x', 1.0), ('yes', True)]"
+    )
+    assert [each.version for each in thread.checkpoints(attributes={"n": -1, "x": 1.0, "yes": True})] == [1]
+    for other in ({"n": -1.0}, {"x": 1}, {"yes": 1}, {"no": ""}, {"none": ""}, {"n": -1, "text": "e"}):
+        assert list(thread.checkpoints(attributes=other)) == []
+
+
+def test_values_that_are_no_attributes(client):
+    """Are refused before anything is sent, and the error names the attribute."""
+    thread = client.thread("t")
+    for value in (None, b"x", ["a"], {"a": 1}):
+        with pytest.raises(TypeError, match="'k'"):
+            thread.append("log", 1, attributes={"k": value})
+    for value in (1 << 63, float("nan")):
+        with pytest.raises(ValueError, match="'k'"):
+            thread.append("log", 1, attributes={"k": value})
+    with pytest.raises(TypeError, match="dict"):
+        thread.append("log", 1, attributes=["k"])
+    assert thread.hydrate().version == 0
 
 
 def test_edits_in_place_are_kept(client):

@@ -13,6 +13,7 @@ from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, c
 from stateward import Client
 from stateward._io.channel import bind_methods, grpc
 from stateward._io.failures import error_from_rpc
+from stateward.attributes import write_attributes
 from stateward.errors import (
     CheckpointIdReused,
     EditConflict,
@@ -165,6 +166,7 @@ class Comparison(RuleBasedStateMachine):
         return checkpoints.SaveRequest(
             branch=branch, checkpoint_id=checkpoint_id, step=step, labels={"label": label} if label else None,
             request_id=str(uuid.uuid4()),
+            attributes=write_attributes({"label": label} | ({} if step is None else {"step": step})),
         )  # fmt: skip
 
     def fill(self, request: checkpoints.SaveRequest, state: PlainState, edits: list[Any], fits: bool) -> None:

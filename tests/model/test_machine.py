@@ -20,6 +20,7 @@ from tests.model.strategies import (
     THREADS,
 )
 
+from stateward.attributes import Attribute
 from stateward.errors import (
     InvalidField,
     RequestIdReused,
@@ -287,6 +288,10 @@ class Machine(Saving):
             assert found == thread.retained[::-1]
             labelled = [each.version for each in self.client.thread(name).checkpoints(labels={"label": "p"})]
             assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
+            for step in {version.step for version in thread.versions.values()} - {None}:
+                asked: dict[str, Attribute] = {"label": "p", "step": step}
+                found = [each.version for each in self.client.thread(name).checkpoints(attributes=asked)]
+                assert found == [v for v in labelled if thread.versions[v].step == step]
             for tag, version in thread.tags.items():
                 self.check_state(
                     self.hydrate(name, version=checkpoint_pb2.VersionRef(tag=tag))[1], thread.state_at(version)

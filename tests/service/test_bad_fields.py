@@ -141,6 +141,13 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "schema version negative": ({"schema_version": -1}, "schema_version"),
     "too many labels": ({"labels": {f"k{n}": "v" for n in range(65)}}, "labels"),
     "label value too long": ({"labels": {"k": "v" * 1025}}, "labels['k']"),
+    "too many attributes": ({"attributes": {f"k{n}": {"int_value": n} for n in range(65)}}, "attributes"),
+    "attributes too large": (
+        {"attributes": {f"k{n}": {"string_value": "é" * 4096} for n in range(2)}}, "attributes"
+    ),
+    "attribute without a value": ({"attributes": {"k": {}}}, "attributes['k']"),
+    "attribute not finite": ({"attributes": {"k": {"double_value": float("inf")}}}, "attributes['k']"),
+    "attribute without a name": ({"attributes": {"": {"int_value": 1}}}, "attributes (a key)"),
     "metric not finite": ({"metrics": {"cost": float("nan")}}, "metrics['cost']"),
     "metadata unset": ({"metadata": Value()}, "metadata"),
     "metadata too large": ({"metadata": Value(data=bytes((256 << 10) + 1))}, "metadata"),

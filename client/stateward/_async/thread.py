@@ -785,10 +785,10 @@ class AsyncThread:
     async def migrate(self) -> Checkpoint | None:
         """Saves the head as a new version of the current schema. Returns None if the head has that schema already.
 
-        The new version keeps status, step, metrics, metadata and labels. It gets the label "stateward/migrated-from",
-        which replaces the alphabetically last label of a head with 64 labels; labels that begin with "trimmed:" are
-        left out. The old version stays. The TTL of a finished thread starts again. The handle needs `migrations`; with
-        them `hydrate` migrates too, but only in memory.
+        The new version keeps status, step, metrics, metadata, attributes and labels. It gets the label
+        "stateward/migrated-from", which replaces the alphabetically last label of a head with 64 labels; labels that
+        begin with "trimmed:" are left out. The old version stays. The TTL of a finished thread starts again. The handle
+        needs `migrations`; with them `hydrate` migrates too, but only in memory.
 
         If others save all the time, the call takes the thread's lease for a moment; appends wait for that. Raises
         LeaseHeld if another holder has the lease. Raises NoMigrationPath or MigrationFailed, and leaves the thread

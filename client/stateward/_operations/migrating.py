@@ -22,6 +22,7 @@ from stateward._operations.retry import race_backoff
 from stateward._operations.saving import SaveOptions, save
 from stateward._operations.steps import Call, Migrating, Operation, Pause, ThreadRef
 from stateward._operations.windows import LABEL as TRIMMED
+from stateward.attributes import read_attributes
 from stateward.errors import LeaseHeld, NotFound, SchemaMismatch, ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Checkpoint, Lease, Status
 from stateward.signals import Question
@@ -147,7 +148,7 @@ def _migrate_once(migrations: Migrating, ref: ThreadRef, lease: Lease | None, dr
 
 
 def _options(head: checkpoint_pb2.Checkpoint, found: int) -> SaveOptions:
-    """Returns what the new version keeps of its parent: status, step, metrics, metadata, question and labels.
+    """Returns what the new version keeps of its parent: status, step, question and all facts.
 
     If the parent has the maximum of labels, the last one in alphabetical order is dropped. The labels of trimmed logs
     are not kept, because the new version trims nothing.
@@ -162,6 +163,7 @@ def _options(head: checkpoint_pb2.Checkpoint, found: int) -> SaveOptions:
         "metadata": metadata,
         "wait_id": head.wait_id,
         "question": Question.from_proto(head.question) if head.HasField("question") else None,
+        "attributes": read_attributes(head.attributes),
         "labels": {**{name: head.labels[name] for name in kept[: LABELS_MAX - 1]}, LABEL: str(found)},
     }
 

@@ -11,6 +11,7 @@ from stateward._operations.pages import read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
+from stateward.attributes import Attribute, write_attributes
 from stateward.changes import Change, changes_from_proto
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, choice_number
@@ -25,6 +26,8 @@ class CheckpointFilters(TypedDict, total=False):
 
     labels: Mapping[str, str] | None
     """Only versions that have all of these labels."""
+    attributes: Mapping[str, Attribute] | None
+    """Only versions that have all of these attributes, with values of the same type. The daemon reads every version."""
     statuses: Iterable[Status | str | int]
     """Only versions that have one of these statuses; empty = any status."""
     page_size: int
@@ -173,6 +176,7 @@ def list_checkpoints(
     branch: str = "",
     before: int | None = None,
     labels: Mapping[str, str] | None = None,
+    attributes: Mapping[str, Attribute] | None = None,
     statuses: Iterable[Status | str | int] = (),
     page_size: int = 0,
 ) -> checkpoints.ListCheckpointsRequest:
@@ -182,6 +186,7 @@ def list_checkpoints(
         thread=thread,
         branch=branch,
         labels=dict(labels or {}),
+        attributes=write_attributes(attributes or {}),
         statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
         before=version_ref(before),
         page_size=page_size,

@@ -8,8 +8,8 @@ A record is one line with a JSON object. All records of a thread are together, i
     {…, "kind": "blob", "sha256": …, "size": n, "type": …, "preview": …}   then {…, "kind": "data", "base64": …} until
                                                                         all of its bytes are there
     {…, "kind": "version", "version": 3, "parent_version": 2, "branch": "main", "time": …, "status": "running",
-     "checkpoint_id", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id",
-     "question", "acked_signals", "edit_bytes", "request", and
+     "checkpoint_id", "status_detail", "step", "schema_version", "labels", "attributes", "metadata", "metrics",
+     "wait_id", "question", "acked_signals", "edit_bytes", "request", and
      "edits": [EDIT, …]     from its parent to it, or, if its parent was pruned or it began as a copy,
      "state": {"slots": {name: VALUE}, "logs": {name: {"first_index", "rewritten_version", "values"}},
                "retired_logs": {name: index}}}
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from stateward.attributes import read_attributes
 from stateward.cli.exporting import FORMAT, KIND, MARK, edit_to_json, to_base64, value_to_json
 from stateward.models import Status
 from stateward.options import ThreadOptions
@@ -145,6 +146,7 @@ def _version_record(version: backup.BackupVersion) -> dict[str, Any]:
             status_detail=each.status_detail,
             schema_version=each.schema_version,
             labels=dict(each.labels),
+            attributes=read_attributes(each.attributes),
             metrics=dict(each.metrics),
             wait_id=each.wait_id,
             question=_question_record(each.question) if each.HasField("question") else None,

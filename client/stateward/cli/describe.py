@@ -77,6 +77,7 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "step": checkpoint.step,
         "schema_version": checkpoint.schema_version,
         "labels": dict(checkpoint.labels),
+        "attributes": dict(checkpoint.attributes),
         "metadata": plain(metadata_of(checkpoint)),
         "metrics": dict(checkpoint.metrics),
         "create_time": checkpoint.create_time.isoformat(),

@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from stateward.attributes import write_attributes
 from stateward.cli.exporting import KIND, edit_from_json, from_base64, value_from_json
 from stateward.models import Status, choice_number
 from stateward.options import Retention, ThreadOptions
@@ -91,6 +92,8 @@ def _version(record: Mapping[str, Any]) -> Iterator[backup.ThreadPart]:
     _read_time(shown.create_time, record["time"])
     if record.get("step") is not None:
         shown.step = record["step"]
+    for key, value in write_attributes(record.get("attributes", {})).items():
+        shown.attributes[key].CopyFrom(value)
     if "metadata" in record:
         shown.metadata.CopyFrom(value_from_json(record["metadata"]))
     if question := record.get("question"):

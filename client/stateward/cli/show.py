@@ -157,6 +157,7 @@ def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
             ("digest", checkpoint.digest.hex()),
             ("size", f"{size(checkpoint.edit_bytes)} of edits, {size(checkpoint.stored_bytes)} at rest"),
             ("labels", pairs(checkpoint.labels)),
+            ("attributes", pairs(checkpoint.attributes)),
             ("metrics", pairs(checkpoint.metrics)),
             ("metadata", "" if metadata is None else compact(metadata, SLOT_WIDTH)),
         ]

@@ -44,7 +44,7 @@ class LeaseGuard(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch")
+    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,13 @@ class SaveRequest(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _checkpoint_pb2.AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +94,7 @@ class SaveRequest(_message.Message):
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     GUARD_FIELD_NUMBER: _ClassVar[int]
     FORK_BRANCH_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -115,7 +123,8 @@ class SaveRequest(_message.Message):
     on_mismatch: OnMismatch
     guard: LeaseGuard
     fork_branch: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ...) -> None: ...
+    attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
     __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")
@@ -273,7 +282,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token")
+    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "attributes")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +290,13 @@ class ListCheckpointsRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _checkpoint_pb2.AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +305,7 @@ class ListCheckpointsRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -297,7 +314,8 @@ class ListCheckpointsRequest(_message.Message):
     before: _checkpoint_pb2.VersionRef
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ("checkpoints", "next_page_token")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -35,6 +34,12 @@ from stateward_sidecar.codec.edits import (
     only_commutative,
 )
 from stateward_sidecar.errors import InvalidField, StatewardError
+from stateward_sidecar.service.checkfacts import (
+    LABEL_VALUE_BYTES_MAX,
+    check_facts,
+    check_labels,
+    check_text,
+)
 from stateward_sidecar.service.checkwork import check_acks, check_conditions, check_effects, check_question, check_token
 from stateward_sidecar.store.thread import MAIN
 
@@ -44,9 +49,6 @@ REQUEST_ID_BYTES_MAX = 256
 TAG_BYTES_MAX = 256
 DETAIL_BYTES_MAX = 4096
 METADATA_BYTES_MAX = 256 << 10
-LABELS_MAX = 64
-LABEL_KEY_BYTES_MAX = 256
-LABEL_VALUE_BYTES_MAX = 1024
 PAGE_SIZE_MAX = 1000
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 1 << 10, 64 << 20
 DIGEST_BYTES = 16
@@ -209,24 +211,11 @@ def check_description(request: SaveRequest) -> None:
     check_token(request.lease_token, "lease_token")
     if request.schema_version < 0:
         raise InvalidField("schema_version", f"{request.schema_version} is negative")
-    if request.labels:
-        check_labels(request.labels, "labels")
-    if request.metrics:
-        check_metrics(request.metrics)
+    check_facts(request)
     if request.HasField("metadata"):
         check_value(request.metadata, "metadata")
         if request.metadata.ByteSize() > METADATA_BYTES_MAX:
             raise InvalidField("metadata", f"has {request.metadata.ByteSize()} bytes, more than {METADATA_BYTES_MAX}")
-
-
-def check_metrics(metrics: Mapping[str, float]) -> None:
-    """Checks the numbers of a checkpoint."""
-    if len(metrics) > LABELS_MAX:
-        raise InvalidField("metrics", f"has {len(metrics)} numbers, more than {LABELS_MAX}")
-    for key, value in metrics.items():
-        check_name(key, "metrics")
-        if not math.isfinite(value):
-            raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
 
 
 def check_batch(request: BatchSaveRequest) -> list[list[Named]]:
@@ -249,22 +238,6 @@ def check_durability(durability: int, field: str = "durability") -> None:
     """Checks a level."""
     if durability not in DURABILITIES:
         raise InvalidField(field, f"{durability} is unknown")
-
-
-def check_text(text: str, field: str, bytes_max: int) -> None:
-    """Checks the length of a text that may be empty."""
-    if len(text) * 4 > bytes_max and len(text.encode()) > bytes_max:
-        raise InvalidField(field, f"has {len(text.encode())} bytes, more than {bytes_max}")
-
-
-def check_labels(labels: Mapping[str, str], field: str) -> None:
-    """Checks labels, as given or as a filter."""
-    if len(labels) > LABELS_MAX:
-        raise InvalidField(field, f"has {len(labels)} labels, more than {LABELS_MAX}")
-    for key, value in labels.items():
-        check_name(key, f"{field} (a key)")
-        check_text(key, f"{field}[{key[:32]!r}…] (the key)", LABEL_KEY_BYTES_MAX)
-        check_text(value, f"{field}[{key!r}]", LABEL_VALUE_BYTES_MAX)
 
 
 def check_options(options: ThreadOptions, field: str) -> None:

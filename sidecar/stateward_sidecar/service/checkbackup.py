@@ -31,7 +31,7 @@ from stateward.v1.effect_pb2 import (
 )
 from stateward_sidecar.codec.edits import MAX_MEDIA_TYPE_BYTES, MAX_PREVIEW_BYTES, check_name
 from stateward_sidecar.errors import InvalidField, StatewardError
-from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service import check, checkfacts, checkwork
 from stateward_sidecar.store.blobwrite import BLOB_BYTES_MAX
 
 NUMBER_MAX = 1 << 62
@@ -74,7 +74,7 @@ def _check_blob(blob: BackupBlob) -> None:
         raise InvalidField("blob.size_bytes", f"{blob.blob.size_bytes} is not between 0 and {BLOB_BYTES_MAX}")
     if len(blob.blob.preview) > MAX_PREVIEW_BYTES:
         raise InvalidField("blob.preview", f"has {len(blob.blob.preview)} bytes, more than {MAX_PREVIEW_BYTES}")
-    check.check_text(blob.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
+    checkfacts.check_text(blob.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
 
 
 def _check_version(version: BackupVersion) -> None:
@@ -90,6 +90,7 @@ def _check_version(version: BackupVersion) -> None:
     save = SaveRequest(
         status=shown.status, status_detail=shown.status_detail, schema_version=shown.schema_version,
         wait_id=shown.wait_id, labels=shown.labels, metrics=shown.metrics, ack_signals=version.acked_signals,
+        attributes=shown.attributes,
     )  # fmt: skip
     if shown.HasField("metadata"):
         save.metadata.CopyFrom(shown.metadata)
@@ -131,7 +132,7 @@ def _check_signal(part: BackupSignal) -> None:
     checkwork.check_short(signal.signal_id, "signal.signal_id", checkwork.INCARNATION_BYTES_MAX, required=True)
     checkwork.check_short(signal.name, "signal.name", required=True)
     checkwork.check_short(signal.sender, "signal.sender")
-    checkwork.check_short(signal.wait_id, "signal.wait_id", check.LABEL_VALUE_BYTES_MAX)
+    checkwork.check_short(signal.wait_id, "signal.wait_id", checkfacts.LABEL_VALUE_BYTES_MAX)
     if signal.HasField("payload"):
         checkwork.check_inline(signal.payload, "signal.payload")
         if len(signal.payload.data) > checkwork.PAYLOAD_BYTES_MAX:

@@ -32,6 +32,7 @@ from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.checkfacts import check_attributes, check_labels
 from stateward_sidecar.service.checklog import check_read_log
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import Place
@@ -170,7 +171,8 @@ class CheckpointService:
         self, request: ListCheckpointsRequest, context: grpc.aio.ServicerContext
     ) -> ListCheckpointsResponse:
         check.check_place(request, all_allowed=True)
-        check.check_labels(request.labels, "labels")
+        check_labels(request.labels, "labels")
+        check_attributes(request.attributes)
         check.check_statuses(request.statuses)
         request.page_size = check.check_page(request.page_size)
         if request.HasField("before"):

@@ -58,6 +58,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.checkfacts import check_labels
 from stateward_sidecar.service.checklog import check_watched
 from stateward_sidecar.service.checkwork import check_token
 from stateward_sidecar.service.feed import Feed
@@ -106,7 +107,7 @@ class ThreadService:
 
     async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
-        check.check_labels(request.labels, "labels")
+        check_labels(request.labels, "labels")
         check.check_statuses(request.statuses)
         for field in ("updated_after", "updated_before"):
             if request.HasField(field):
@@ -274,7 +275,7 @@ class ThreadService:
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
-        check.check_labels(request.labels, "labels")
+        check_labels(request.labels, "labels")
         check_watched(request)
         if request.HasField("after_sequence"):
             if request.after_sequence < 0:

@@ -38,6 +38,8 @@ def describe_version(body: CheckpointBody, request: SaveRequest) -> None:
         body.acked_signals.extend(request.ack_signals)
     if request.labels:
         body.labels.update(request.labels)
+    if request.attributes:
+        body.attributes.MergeFrom(request.attributes)
     if request.metrics:
         body.metrics.update(request.metrics)
     if request.HasField("metadata"):

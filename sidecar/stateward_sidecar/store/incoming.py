@@ -258,7 +258,7 @@ def _body(version: BackupVersion) -> CheckpointBody:
         branch=shown.branch if shown.branch != MAIN else "", checkpoint_id=shown.checkpoint_id, status=shown.status,
         status_detail=shown.status_detail, schema_version=shown.schema_version, wait_id=shown.wait_id,
         labels=shown.labels, metrics=shown.metrics, acked_signals=version.acked_signals,
-        parent_checkpoint_id=shown.parent_checkpoint_id,
+        parent_checkpoint_id=shown.parent_checkpoint_id, attributes=shown.attributes,
     )  # fmt: skip
     if shown.HasField("step"):
         body.step = shown.step

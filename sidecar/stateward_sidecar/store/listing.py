@@ -44,6 +44,8 @@ PAGE_SIZE = 100
 # Metadata, labels and questions of a thousand versions or threads would be hundreds of megabytes.
 PAGE_BYTES = 3 << 20
 ROWS_MAX = 5000
+# Reading a version that a filter leaves out takes 25 µs.
+VERSIONS_MAX = 1000
 # Opening this many heads takes 5 to 10 ms, as long as a full page.
 IN_VAIN_MAX = 100
 _THREADS = struct.Struct(">QQI")
@@ -158,7 +160,7 @@ class Lister:
                     answer.checkpoints.append(view)
                     page.add(view)
                 walk.step(view.parent_version, view.branch)
-                if walk.version and page.is_full(looked_at):
+                if walk.version and page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(walk.version + 1))
                     break
         return answer
@@ -182,7 +184,7 @@ class Lister:
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
                     page.add(view)
-                if page.is_full(looked_at):
+                if page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, key)
                     break
         return answer
@@ -247,9 +249,9 @@ class _Page:
         self._left -= 1
         self._size_bytes += view.ByteSize()
 
-    def is_full(self, looked_at: int) -> bool:
+    def is_full(self, looked_at: int, rows_max: int = ROWS_MAX) -> bool:
         """Returns whether the page must end."""
-        return self._left <= 0 or self._size_bytes >= PAGE_BYTES or looked_at >= ROWS_MAX
+        return self._left <= 0 or self._size_bytes >= PAGE_BYTES or looked_at >= rows_max
 
 
 class _Wanted:
@@ -290,6 +292,7 @@ def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:
         (not request.branch or view.branch == request.branch)
         and (not request.statuses or view.status in request.statuses)
         and all(view.labels.get(key) == value for key, value in request.labels.items())
+        and all(key in view.attributes and view.attributes[key] == value for key, value in request.attributes.items())
     )
 
 

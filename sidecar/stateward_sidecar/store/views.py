@@ -57,6 +57,8 @@ def _view(thread: Thread, facts: Facts) -> Checkpoint:
     )  # fmt: skip
     view.labels.update(body.labels)
     view.metrics.update(body.metrics)
+    if body.attributes:
+        view.attributes.MergeFrom(body.attributes)
     view.create_time.FromMicroseconds(header.create_time_us)
     if body.parent_checkpoint_id:
         view.parent_checkpoint_id = body.parent_checkpoint_id

@@ -1,0 +1,103 @@
+"""The danger: a version loses attributes, or a list by attributes misses one, shows a wrong one, or ends early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.service.conftest import THREAD, Place
+from tests.service.wire import refused
+
+from stateward.v1.checkpoint_pb2 import AttributeValue, Checkpoint
+from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest, ListCheckpointsRequest
+from stateward.v1.diff_pb2 import Diff
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+
+FACTS: dict[str, Any] = {
+    "text": {"string_value": "é"}, "empty": {"string_value": ""}, "n": {"int_value": 1}, "x": {"double_value": 1.0},
+    "yes": {"bool_value": True}, "no": {"bool_value": False},
+}  # fmt: skip
+
+
+def listed(place: Place, thread: str = THREAD, **fields: Any) -> tuple[list[int], int]:
+    """The versions of a list and the number of its pages."""
+    request = ListCheckpointsRequest(namespace=place.namespace, thread=thread, **fields)
+    found, pages = list[int](), 0
+    while True:
+        answer = place.wire.checkpoints.ListCheckpoints(request)
+        found, pages = found + [each.version for each in answer.checkpoints], pages + 1
+        if not answer.next_page_token:
+            return found, pages
+        request.page_token = answer.next_page_token
+
+
+def facts_of(place: Place, thread: str = THREAD) -> dict[str, AttributeValue]:
+    request = GetCheckpointRequest(namespace=place.namespace, thread=thread)
+    shown: Checkpoint = place.wire.checkpoints.GetCheckpoint(request).checkpoint
+    return dict(shown.attributes)
+
+
+def test_a_version_has_its_attributes(place: Place) -> None:
+    """Also after a restart and in copies; the next version has none of them."""
+    place.wire.save(place.request(attributes=FACTS))
+    expected = {key: AttributeValue(**value) for key, value in FACTS.items()}
+    place.daemon.kill()
+    place.daemon.start()
+    assert facts_of(place) == expected
+    for whole, name in ((True, "whole"), (False, "one")):
+        asked = ForkThreadRequest(
+            namespace=place.namespace, thread=THREAD, new_thread=name, whole=whole, request_id=name
+        )  # fmt: skip
+        place.wire.threads.ForkThread(asked)
+        assert facts_of(place, name) == expected
+        assert listed(place, name, attributes=FACTS)[0] == [3 if whole else 1]
+    place.wire.save(place.request(expected_version=3))
+    assert facts_of(place) == {}
+    assert place.wire.findings(place.namespace) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"n": {"double_value": 1.0}}, {"n": {"bool_value": True}}, {"n": {"int_value": 2}}, {"x": {"int_value": 1}},
+        {"no": {"int_value": 0}}, {"no": {}}, {"none": {"string_value": ""}}, {"text": {"string_value": "e"}},
+        {"text": {"string_value": "é"}, "n": {"int_value": 0}},
+    ],
+)  # fmt: skip
+def test_only_equal_values_match(place: Place, asked: dict[str, Any]) -> None:
+    """Type and content of all attributes of the filter must be those of the version."""
+    place.wire.save(place.request(attributes=FACTS))
+    for key, value in FACTS.items():
+        assert listed(place, attributes={key: value})[0] == [3]
+    assert listed(place, "-", attributes=FACTS)[0] == [3]
+    request = ListCheckpointsRequest(namespace=place.namespace, thread=THREAD, attributes=asked)
+    if any(not value for value in asked.values()):
+        assert refused(place.wire.checkpoints.ListCheckpoints, request).field == "attributes['no']"
+    else:
+        assert place.wire.checkpoints.ListCheckpoints(request).checkpoints == []
+
+
+def test_pages_go_on_while_nothing_matches(place: Place) -> None:
+    """A list finds a match behind thousands of other versions, alone and together with other conditions."""
+    place.wire.save(place.request(attributes=FACTS, labels={"k": "v"}, status=2))
+    for version in range(3, 2200):
+        place.wire.save(place.request(expected_version=version, diff=Diff(), attributes={"n": {"int_value": version}}))
+    place.wire.save(place.request(expected_version=2200, attributes=FACTS))
+    found, pages = listed(place, attributes=FACTS, page_size=1)
+    assert (found, pages) == ([2201, 3], 5)  # two of them show nothing
+    assert listed(place, attributes=FACTS, labels={"k": "v"}, statuses=[2], branch="main")[0] == [3]
+    assert listed(place, "-", attributes=FACTS)[0] == [2201, 3]
+    place.wire.threads.PruneThread(
+        PruneThreadRequest(namespace=place.namespace, thread=THREAD, versions={"versions": [3]})
+    )  # fmt: skip
+    assert listed(place, attributes=FACTS)[0] == [2201]
+
+
+def test_a_retry_has_the_same_attributes(place: Place) -> None:
+    """The same request id with other attributes is another request."""
+    request = place.request(attributes=FACTS, request_id="once")
+    first = place.wire.save(request)
+    again = place.wire.save(request)
+    assert (again.version, again.digest, again.replayed) == (first.version, first.digest, True)
+    request.attributes["n"].double_value = 1.0
+    assert refused(place.wire.checkpoints.Save, request).reason == "REQUEST_ID_REUSED"
