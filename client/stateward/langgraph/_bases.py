@@ -19,11 +19,16 @@ class Base:
     version: int = 0
     channel_versions: Mapping[str, Any] = field(default_factory=dict)
     channels: Mapping[str, Stored] = field(default_factory=dict)
+    digest: bytes = b""
+    rest: tuple[str, bytes] = "", b""
+    """The checkpoint without its channels, as it was serialized."""
 
     @property
     def size_bytes(self) -> int:
         """About how much memory it takes."""
-        return 1000 + sum(len(each.data) + 8 * len(each.ends or ()) for each in self.channels.values())
+        return (
+            1000 + len(self.rest[1]) + sum(len(each.data) + 8 * len(each.ends or ()) for each in self.channels.values())
+        )
 
 
 class Bases:
@@ -39,6 +44,12 @@ class Bases:
         with self._lock:
             found = self._items.get((ref.thread, ref.branch))
         return found[1] if found is not None and found[0] == checkpoint_id else None
+
+    def newest(self, ref: ThreadRef) -> Base | None:
+        """The version that is kept for a branch."""
+        with self._lock:
+            found = self._items.get((ref.thread, ref.branch))
+        return found[1] if found is not None else None
 
     def keep(self, ref: ThreadRef, checkpoint_id: str, base: Base) -> None:
         """Keeps a version in place of the one that was kept for its branch."""

@@ -9,7 +9,7 @@ so comparing them with what was stored last also finds an element that was chang
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -43,6 +43,9 @@ class Stored:
     """For a log: where each element ends in `data`. None = a slot."""
 
 
+_NO_LIST = Stored("", b"")
+
+
 def to_value(kind: str, data: bytes) -> state_pb2.Value:
     """Serialized bytes as a value of the contract."""
     return state_pb2.Value(media_type=_MEDIA_TYPE + kind, data=data)
@@ -62,10 +65,34 @@ def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, state
     }
     for name, log in logs.items():
         if name.startswith(CHANNEL):
-            pieces = [from_value(entry)[1] for entry in log.entries]
-            header = _header(len(pieces))
-            ends = list(accumulate(map(len, pieces), initial=len(header)))[1:]
-            found[name[len(CHANNEL) :]] = Stored(_LIST_KIND, header + b"".join(pieces), log.first_index, ends)
+            found[name[len(CHANNEL) :]] = _read_list(Stored(_LIST_KIND, b"", log.first_index, []), log)
+    return found
+
+
+def _read_list(old: Stored, log: state_pb2.Log) -> Stored:
+    """A log with further entries after those of `old`."""
+    pieces, old_ends = [from_value(entry)[1] for entry in log.entries], old.ends or []
+    old_header, header = (_header(len(old_ends)) if old_ends else b""), _header(len(old_ends) + len(pieces))
+    shift = len(header) - len(old_header)
+    ends = [end + shift for end in old_ends] if shift else list(old_ends)
+    start = ends[-1] if ends else len(header)
+    ends += list(accumulate(map(len, pieces), initial=start))[1:]
+    return Stored(_LIST_KIND, b"".join((header, old.data[len(old_header) :], *pieces)), old.first, ends)
+
+
+def change_channels(
+    old: Mapping[str, Stored],
+    removed: Iterable[str],
+    slots: Mapping[str, state_pb2.Value],
+    logs: Mapping[str, state_pb2.Log],
+) -> dict[str, Stored]:
+    """The channels after what changed since `old`, as the contract says at `base_version`."""
+    gone = {name[len(CHANNEL) :] for name in removed}
+    found = {name: stored for name, stored in old.items() if name not in gone}
+    added = {name: log for name, log in logs.items() if found.get(name[len(CHANNEL) :], _NO_LIST).ends is not None}
+    found |= read_channels(slots, {name: log for name, log in logs.items() if name not in added})
+    for name, log in added.items():
+        found[name[len(CHANNEL) :]] = _read_list(found[name[len(CHANNEL) :]], log)
     return found
 
 

@@ -16,30 +16,37 @@ from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.langgraph._bases import Base, Bases
-from stateward.langgraph._channels import CHANNEL, Edits, Serializer, Stored, from_value, read_channels, to_value
-from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
+from stateward.langgraph._channels import (
+    CHANNEL,
+    Edits,
+    Serializer,
+    Stored,
+    change_channels,
+    from_value,
+    read_channels,
+    to_value,
+)
+from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
-from stateward.v1 import thread_service_pb2 as threads
 
 REST = "checkpoint"
 RUN_LABEL = "run_id"
-DELTA_COUNTERS = "counters_since_delta_snapshot"
 PAGE = 1000
-_MAIN, _ESCAPE = "main", "ns/"
+MAIN, _ESCAPE = "main", "ns/"
 _EFFECTS_MAX = 1000
 
 
 def branch_of(checkpoint_ns: str) -> str:
     """The branch of a checkpoint namespace. The root's is main."""
-    if checkpoint_ns == _MAIN or checkpoint_ns.startswith(_ESCAPE):
+    if checkpoint_ns == MAIN or checkpoint_ns.startswith(_ESCAPE):
         return _ESCAPE + checkpoint_ns
-    return checkpoint_ns or _MAIN
+    return checkpoint_ns or MAIN
 
 
 def namespace_of(branch: str) -> str:
     """The reverse of `branch_of`."""
-    return "" if branch == _MAIN else branch.removeprefix(_ESCAPE)
+    return "" if branch == MAIN else branch.removeprefix(_ESCAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +65,47 @@ class Found:
 
     message: checkpoint_pb2.Checkpoint
     rest: dict[str, Any]
-    channels: dict[str, Stored]
+    base: Base
     writes: list[Written]
 
     @property
-    def base(self) -> Base:
-        return Base(self.message.version, self.rest["channel_versions"], self.channels)
+    def channels(self) -> Mapping[str, Stored]:
+        return self.base.channels
 
 
-def get(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operation[Found | None]:
-    """Reads a checkpoint with its writes; `checkpoint_id` None = the newest one of the branch. None = there is none."""
+def get(
+    ref: ThreadRef, serde: Serializer, checkpoint_id: str | None, known: Base | None = None
+) -> Operation[Found | None]:
+    """Reads a checkpoint with its writes; `checkpoint_id` None = the newest one of the branch. None = there is none.
+
+    With `known`, an earlier version of the thread or the same one, the daemon sends only what changed since.
+    """
     version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
     request = ref.on_branch(checkpoints.HydrateRequest, version=version)
+    if known is not None:
+        request.known_version, request.known_digest = known.version, known.digest
     try:
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return None
     if not (pages.last.checkpoint.checkpoint_id or pages.slots or pages.logs):
         return None  # what is left where a run was deleted
-    found = _found(serde, pages)
+    found = _found(serde, pages, known)
     return replace(found, writes=(yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)))
 
 
-def _found(serde: Serializer, pages: Pages) -> Found:
-    message = pages.last.checkpoint
-    if REST not in pages.slots or not message.checkpoint_id:
+def _found(serde: Serializer, pages: Pages, known: Base | None = None) -> Found:
+    message, slots, logs = pages.last.checkpoint, pages.slots, pages.logs
+    removed = {*pages.removed_slots, *pages.removed_logs}
+    before = known if pages.last.base_version else None
+    if not message.checkpoint_id or REST in removed or not (before or REST in slots):
         place = f"version {message.version} of thread {message.thread!r}"
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
-    rest = serde.loads_typed(from_value(pages.slots[REST]))
-    return Found(message, rest, read_channels(pages.slots, pages.logs), [])
+    channels = change_channels(before.channels, removed, slots, logs) if before else read_channels(slots, logs)
+    stored = from_value(slots[REST]) if REST in slots or before is None else before.rest
+    opened = serde.loads_typed(stored)
+    base = Base(message.version, opened["channel_versions"], channels, message.digest, stored)
+    return Found(message, opened, base, [])
 
 
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
@@ -204,7 +223,8 @@ def put(ref: ThreadRef, serde: Serializer, bases: Bases, wanted: Put, *, owns: b
         if base is None:
             base = yield from _read_base(ref, serde, wanted.parent_id)
         edits = _edits(serde, base, wanted)
-        request = _request(ref, serde, base, edits, wanted)
+        rest = serde.dumps_typed(dict(wanted.rest))
+        request = _request(ref, serde, base, edits, wanted, rest)
         try:
             saved = yield from _save(request, base, owns=owns)
             break
@@ -214,7 +234,8 @@ def put(ref: ThreadRef, serde: Serializer, bases: Bases, wanted: Put, *, owns: b
                 raise
             base, known = None, False  # what is remembered is not what is there: look
     if all(each.first is not None for each in edits.channels.values()):
-        bases.keep(ref, wanted.checkpoint_id, Base(saved, wanted.channel_versions, edits.channels))
+        kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, rest)
+        bases.keep(ref, wanted.checkpoint_id, kept)
     else:
         bases.forget(ref)  # the next checkpoint reads where the new log begins
 
@@ -245,13 +266,15 @@ def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
     return edits
 
 
-def _request(ref: ThreadRef, serde: Serializer, base: Base, edits: Edits, wanted: Put) -> checkpoints.SaveRequest:
-    rest = diff_pb2.SetSlot(slot=REST, value=to_value(*serde.dumps_typed(dict(wanted.rest))))
+def _request(
+    ref: ThreadRef, serde: Serializer, base: Base, edits: Edits, wanted: Put, rest: tuple[str, bytes]
+) -> checkpoints.SaveRequest:
     about = {"metadata": dict(wanted.metadata), "parent_id": wanted.parent_id}
+    first = diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=REST, value=to_value(*rest)))
     request = ref.on_branch(
         checkpoints.SaveRequest, checkpoint_id=wanted.checkpoint_id, request_id=new_request_id(),
         metadata=to_value(*serde.dumps_typed(about)), expected_version=base.version,
-        diff=diff_pb2.Diff(edits=[diff_pb2.Edit(set_slot=rest), *edits.edits]),
+        diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
     if isinstance(step := wanted.metadata.get("step"), int):
         request.step = step
@@ -260,7 +283,7 @@ def _request(ref: ThreadRef, serde: Serializer, base: Base, edits: Edits, wanted
     return request
 
 
-def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[int]:
+def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[checkpoints.SaveResponse]:
     try:
         answer: checkpoints.SaveResponse = yield Call("Save", request)
     except VersionMismatch:
@@ -269,7 +292,7 @@ def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operat
         request.ClearField("expected_version")
         request.parent.version = base.version
         answer = yield Call("Save", request)
-    return answer.version
+    return answer
 
 
 def list_page(
@@ -292,55 +315,6 @@ def about(serde: Serializer, message: checkpoint_pb2.Checkpoint) -> tuple[dict[s
     return found["metadata"], found["parent_id"]
 
 
-def delete_thread(ref: ThreadRef) -> Operation[None]:
-    """Removes a thread with all its namespaces."""
-    yield Call("DeleteThread", ref.about(threads.DeleteThreadRequest, allow_missing=True))
-
-
-def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:
-    """Copies a thread whole. A source that does not exist is copied as nothing."""
-    request = ref.about(threads.ForkThreadRequest, new_thread=target, whole=True, request_id=new_request_id())
-    try:
-        yield Call("ForkThread", request)
-    except ThreadNotFound:
-        return
-
-
-def keep_latest(ref: ThreadRef, serde: Serializer) -> Operation[None]:
-    """Removes all versions but the newest one of each branch, and those that its delta channels are made from."""
-    listed = yield from list_all(ref)
-    kept, branches = set[int](), set[str]()
-    for message in listed:  # newest first
-        if message.branch not in branches:
-            branches.add(message.branch)
-            kept.add(message.version)
-            kept |= yield from _needed(replace(ref, branch=message.branch), serde, message, listed)
-    yield from _prune(ref, [message.version for message in listed if message.version not in kept])
-
-
-def _needed(
-    ref: ThreadRef,
-    serde: Serializer,
-    newest: checkpoint_pb2.Checkpoint,
-    listed: Sequence[checkpoint_pb2.Checkpoint],
-) -> Operation[set[int]]:
-    """The ancestors from which the delta channels of a version are made: back to one that has their value."""
-    metadata, parent_id = about(serde, newest)
-    channels = set(metadata.get(DELTA_COUNTERS) or ())
-    by_id = {message.checkpoint_id: message for message in listed if message.branch == newest.branch}
-    needed, message = set[int](), newest
-    while channels:
-        found = yield from get(ref, serde, message.checkpoint_id)
-        if found is not None:
-            channels -= found.channels.keys()
-        if not channels or parent_id not in by_id:
-            break
-        message = by_id[parent_id]
-        parent_id = about(serde, message)[1]
-        needed.add(message.version)
-    return needed
-
-
 def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operation[list[checkpoint_pb2.Checkpoint]]:
     """All versions of all branches, newest first."""
     found, token = list[checkpoint_pb2.Checkpoint](), ""
@@ -350,48 +324,3 @@ def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operati
         token = page.next_page_token
         if not token:
             return found
-
-
-def _prune(ref: ThreadRef, versions: Sequence[int], *, move_heads: bool = False) -> Operation[None]:
-    if versions:
-        wanted = threads.VersionList(versions=versions)
-        request = ref.about(threads.PruneThreadRequest, versions=wanted, move_heads=move_heads)
-        request.request_id = new_request_id()
-        yield Call("PruneThread", request)
-
-
-def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
-    """Removes all versions of a run, in all threads. Returns the branches that they were on."""
-    places, gone = set[ThreadRef](), dict[str, set[int]]()
-    for message in (yield from list_all(everywhere, {RUN_LABEL: run_id})):
-        places.add(replace(everywhere, thread=message.thread, branch=message.branch))
-        gone.setdefault(message.thread, set()).add(message.version)
-    for thread, versions in gone.items():
-        yield from _delete_versions(replace(everywhere, thread=thread, branch=_MAIN), versions)
-    return list(places)
-
-
-def _delete_versions(ref: ThreadRef, gone: set[int]) -> Operation[None]:
-    """Removes these versions. A thread of which nothing is left is removed, too.
-
-    main cannot be without a version. If only other branches are left, main gets an empty state, which is no checkpoint.
-    """
-    while True:
-        listed = yield from list_all(ref)
-        left = {message.branch for message in listed if message.version not in gone}
-        head = next((message.version for message in listed if message.branch == _MAIN), 0)
-        try:
-            if not left:
-                request = ref.about(threads.DeleteThreadRequest, expected_version=head, allow_missing=True)
-                yield Call("DeleteThread", request)
-                return
-            if head and _MAIN not in left:
-                empty = state_pb2.State()
-                request_id = new_request_id()
-                yield Call("Save", ref.on_branch(
-                    checkpoints.SaveRequest, state=empty, expected_version=head, request_id=request_id
-                ))  # fmt: skip
-            break
-        except VersionMismatch:
-            continue  # a checkpoint of another run came
-    yield from _prune(ref, sorted(gone & {message.version for message in listed}), move_heads=True)

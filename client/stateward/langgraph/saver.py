@@ -25,6 +25,7 @@ from stateward._async.client import AsyncClient
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._sync.client import Client
 from stateward.langgraph import _operations as operations
+from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases
 from stateward.langgraph._operations import Found, Put, branch_of, namespace_of
 from stateward.v1 import checkpoint_pb2
@@ -88,13 +89,17 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that `config` names, or the newest one of its namespace; None = there is none."""
         ref = self._ref(config)
-        found = self._blocking._session.run(operations.get(ref, self.serde, get_checkpoint_id(config)))
+        found = self._blocking._session.run(
+            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref))
+        )
         return self._tuple(ref, config, found)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
         ref = self._ref(config)
-        found = await self._aio._session.run(operations.get(ref, self.serde, get_checkpoint_id(config)))
+        found = await self._aio._session.run(
+            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref))
+        )
         return self._tuple(ref, config, found)
 
     def put(
@@ -224,19 +229,19 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Removes a thread with all its namespaces. The daemon destroys its key."""
-        self._blocking._session.run(operations.delete_thread(self._forget(thread_id)))
+        self._blocking._session.run(whole.delete_thread(self._forget(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await self._aio._session.run(operations.delete_thread(self._forget(thread_id)))
+        await self._aio._session.run(whole.delete_thread(self._forget(thread_id)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to a new thread, with a key of its own."""
-        self._blocking._session.run(operations.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+        self._blocking._session.run(whole.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
-        await self._aio._session.run(operations.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+        await self._aio._session.run(whole.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Removes checkpoints: all but the newest of each namespace ("keep_latest"), or all ("delete").
@@ -253,21 +258,21 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def _prune(self, thread_id: str, strategy: str) -> Operation[None]:
         if strategy == "keep_latest":
-            return operations.keep_latest(self._refer(thread_id), self.serde)
+            return whole.keep_latest(self._refer(thread_id), self.serde)
         if strategy == "delete":
-            return operations.delete_thread(self._forget(thread_id))
+            return whole.delete_thread(self._forget(thread_id))
         raise ValueError(f"strategy is keep_latest or delete, not {strategy!r}")
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Removes all checkpoints and writes of these runs, in all threads."""
         for run_id in run_ids:
-            for ref in self._blocking._session.run(operations.delete_run(self._refer("-"), run_id)):
+            for ref in self._blocking._session.run(whole.delete_run(self._refer("-"), run_id)):
                 self._bases.forget(ref)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
         for run_id in run_ids:
-            for ref in await self._aio._session.run(operations.delete_run(self._refer("-"), run_id)):
+            for ref in await self._aio._session.run(whole.delete_run(self._refer("-"), run_id)):
                 self._bases.forget(ref)
 
     def get_delta_channel_history(

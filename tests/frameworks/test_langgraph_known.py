@@ -1,0 +1,62 @@
+"""A saver that remembers a checkpoint reads only what changed since. The danger: it then gives another one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateward.testing import run_daemon
+
+pytest.importorskip("langgraph.checkpoint.base", reason="the extra langgraph is not installed")
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from stateward.langgraph import StatewardSaver
+
+CONFIG: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+
+def change(chance: random.Random, values: dict[str, Any]) -> None:
+    """Changes one channel: a list grows, shrinks, is changed within, or turns into something else; values go."""
+    name, kind = chance.choice("abc"), chance.random()
+    old = values.get(name)
+    if isinstance(old, list) and kind < 0.6:
+        values[name] = [*old, {"n": chance.random()}]
+    elif isinstance(old, list) and old and kind < 0.8:
+        values[name] = [*old[: chance.randrange(len(old))], "x"]
+    elif kind < 0.9:
+        values[name] = chance.choice([[], [1, 2], "text", {"a": 1}])
+    else:
+        values.pop(name, None)
+
+
+def test_a_saver_that_remembers_gives_what_one_gives_that_does_not(tmp_path: Path) -> None:
+    """After every checkpoint, some of them forks; each fourth is not read, so the changes of several come together."""
+    chance, values, made = random.Random(5), dict[str, Any](), list[Any]()
+    with (
+        run_daemon(tmp_path / "data") as daemon,
+        StatewardSaver(daemon.target) as writer,
+        StatewardSaver(daemon.target) as reader,
+        StatewardSaver(daemon.target, cache_bytes=0) as fresh,
+    ):
+        for step in range(120):
+            if chance.random() < 0.1 and made:
+                parent, values = chance.choice(made)
+                values = dict(values)
+            else:
+                parent = made[-1][0] if made else CONFIG
+                change(chance, values)
+            versions: Any = {name: str(uuid6()) for name in values}
+            checkpoint: Any = {**empty_checkpoint(), "id": str(uuid6()), "channel_versions": versions}
+            checkpoint["channel_values"] = dict(values)
+            made.append((writer.put(parent, checkpoint, {"step": step}, versions), dict(values)))
+            if step % 4:
+                found = reader.get_tuple(CONFIG)
+                assert found == fresh.get_tuple(CONFIG) == writer.get_tuple(CONFIG)
+                assert found is not None
+                assert found.checkpoint["channel_values"] == values
+                past = chance.choice(made)[0]
+                assert reader.get_tuple(past) == fresh.get_tuple(past)
