@@ -16,7 +16,7 @@ from stateward.v1.thread_pb2 import Branch
 
 
 def at(place: Place, **fields: object) -> dict[str, object]:
-    return {"namespace": place.namespace, "thread": THREAD, **fields}
+    return {"namespace": place.namespace, "thread": THREAD} | fields
 
 
 def move(place: Place, version: int, **fields: object) -> t.MoveBranchResponse:
@@ -218,6 +218,38 @@ def test_a_reader_of_a_log_notices(line: Place) -> None:
     assert read() == (11, 10, 5)
 
 
+def test_a_reader_notices_a_branch_that_is_made_again(line: Place) -> None:
+    """It folded a log of the branch that was deleted; the new one may have as many entries, and they are others."""
+
+    def read() -> tuple[int, int, int]:
+        page = line.wire.checkpoints.ReadLog(ReadLogRequest(**at(line, log="messages", branch="x")))
+        return page.version, page.rewritten_version, page.end_index
+
+    assert read() == (9, 0, 7)
+    delete(line, "x")
+    line.wire.save(line.request(branch="x", expected_version=0, parent=VersionRef(version=6), diff=appends("new")))
+    assert read() == (10, 10, 7)
+    line.wire.save(line.request(branch="x", expected_version=10))
+    assert read() == (11, 10, 8)
+
+
+def test_a_list_over_all_threads_leaves_out_a_deleted_branch(line: Place) -> None:
+    """As a list of the thread does, with labels and without; a branch that is made again has its own versions only."""
+    line.wire.save(line.request(branch="x", expected_version=9, labels={"at": "x"}))
+
+    def found() -> list[list[int]]:
+        everywhere = {"namespace": line.namespace, "thread": "-", "branch": "x"}
+        requests = [ListCheckpointsRequest(**everywhere, labels=labels) for labels in ({}, {"at": "x"})]
+        answers = [line.wire.checkpoints.ListCheckpoints(request).checkpoints for request in requests]
+        return [[each.version for each in answer] for answer in answers]
+
+    assert found() == [[10, 9, 8, 7], [10]]
+    delete(line, "x")
+    assert found() == [[], []]
+    line.wire.save(line.request(branch="x", expected_version=0, labels={"at": "x"}))
+    assert found() == [[11], [11]]
+
+
 def test_a_watch_tells(line: Place) -> None:
     """One event for each move, from the beginning and by a cursor."""
     watch = line.wire.threads.Watch(t.WatchRequest(**at(line)), timeout=20)
@@ -259,3 +291,18 @@ def test_copies_and_backups_have_it(line: Place) -> None:
         refused(lambda _, timeout: line.wire.backups.ImportThread(calls, timeout=timeout), None).reason
         == "INVALID_FIELD"
     )
+
+
+def test_a_copy_knows_that_a_branch_was_made_again(place: Place) -> None:
+    """A thread with one branch, which follows a deleted one of its name: a rule counts as in the original."""
+    for number in range(5):
+        if number == 3:
+            delete(place, "x", thread="one")
+        expected = number if number < 3 else 0 if number == 3 else 4
+        place.wire.save(place.request(thread="one", branch="x", expected_version=expected))
+    place.wire.threads.ForkThread(
+        t.ForkThreadRequest(namespace=place.namespace, thread="one", new_thread="copy", whole=True)
+    )
+    for name in ("one", "copy"):
+        asked = t.PruneThreadRequest(namespace=place.namespace, thread=name, keep_latest_per_branch=3)
+        assert list(place.wire.threads.PruneThread(asked).pruned_versions) == [1, 2, 3]

@@ -16,7 +16,7 @@ from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse, SaveRequest
 from stateward.v1.diff_pb2 import AddNumber, Append, DeleteLog, Diff, Edit, ReplaceEntry, SetSlot, TrimLog
 from stateward.v1.state_pb2 import Value
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, MoveBranchRequest, SetTagRequest, WatchRequest
 
 PATIENCE_S = 20
 
@@ -140,6 +140,19 @@ def test_a_wait_ends_with_what_is_there(place: Place) -> None:
     started = time.monotonic()
     cut = change(place, Edit(trim_log=TrimLog(log="events", from_index=1)))
     assert place_of(call.result()) == (2, 2, 1, cut)
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+def test_a_wait_ends_when_the_head_goes_back(place: Place) -> None:
+    """The log is shorter then; the reader learns it at once, and not when its time is over."""
+    change(place, events(b"1"))
+    last = change(place, events(b"2"))
+    call = waiting(place.wire, asked(place, from_index=2))
+    started = time.monotonic()
+    back = {"namespace": place.namespace, "thread": THREAD, "version": {"version": last - 1}}
+    place.wire.threads.MoveBranch(MoveBranchRequest(**back))
+    assert place_of(call.result())[1:3] == (2, 1)
+    assert call.result().version == last - 1
     assert time.monotonic() - started < PATIENCE_S / 2
 
 

@@ -10,6 +10,7 @@ from tests.service.wire import appends, refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.thread_service_pb2 import DeleteBranchRequest
 
 LOST = {"expected_version": 1, "on_mismatch": c.ON_MISMATCH_FORK, "request_id": "lost", "diff": appends("fork")}
 
@@ -106,3 +107,27 @@ def test_forks_of_one_batch(place: Place) -> None:
     saves = [place.request(**LOST), place.request(branch="b", expected_version=0)]
     answers = place.wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=saves)).saves
     assert [(each.version, each.branch) for each in answers] == [(3, "main-fork-3"), (4, "")]
+
+
+def test_a_fork_keeps_its_answer_whatever_became_of_the_id(place: Place) -> None:
+    """The id is taken on the branch of the save meanwhile, or the fork is deleted: a retry gets the first answer."""
+    request = place.request(**{**LOST, "request_id": ""}, checkpoint_id="x", fork_branch="mine")
+    first = place.wire.checkpoints.Save(request)
+    taken = place.request(expected_version=2, checkpoint_id="x", step=5)
+    place.wire.save(taken)
+    assert place.wire.checkpoints.Save(request).version == first.version
+    place.wire.threads.DeleteBranch(DeleteBranchRequest(namespace=place.namespace, thread=THREAD, branch="mine"))
+    again = place.wire.checkpoints.Save(request)
+    assert (again.version, again.branch, again.replayed) == (first.version, "mine", True)
+    assert branches(place) == {"main": 4}
+    assert place.wire.findings(place.namespace) == []
+
+
+def test_an_id_of_a_deleted_branch_stays_its_own(place: Place) -> None:
+    """A fork that gets the name of a deleted branch must not take over the id of a version that is left."""
+    place.wire.save(place.request(branch="mine", expected_version=0, checkpoint_id="x"))
+    place.wire.threads.DeleteBranch(DeleteBranchRequest(namespace=place.namespace, thread=THREAD, branch="mine"))
+    request = place.request(**LOST, checkpoint_id="x", fork_branch="mine")
+    assert refused(place.wire.checkpoints.Save, request).reason == "CHECKPOINT_ID_REUSED"
+    assert branches(place) == {"main": 2}
+    assert place.wire.findings(place.namespace) == []

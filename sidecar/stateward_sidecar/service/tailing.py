@@ -32,14 +32,14 @@ async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
 async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> LogPage:
     """Returns a page of a log. If the page is empty, waits for the first one that is not.
 
-    Returns the current page if the time is over, if the daemon stops, or if the log was rewritten, because then the
-    index may mean something else.
+    Returns the current page if the time is over, if the daemon stops, if the log was rewritten, or if the head went
+    back to an older version, because then the index may mean something else.
     """
     until = asyncio.get_running_loop().time() + _wait_s(request, context)
     with feed.listen(request.namespace, request.thread) as listener:
         seen = listener.changes
         page = first = await read_page(calls, request)
-        while not page.frames and page.answer.rewritten_version == first.answer.rewritten_version:
+        while not page.frames and _continues(page, first):
             try:
                 async with asyncio.timeout_at(until):
                     await listener.wait_beyond(seen)
@@ -53,6 +53,12 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
             if calls.store.log_reader.head(request) != page.answer.version:
                 page = await read_page(calls, request)
     return page
+
+
+def _continues(page: LogPage, first: LogPage) -> bool:
+    """Returns whether the index of a reader of the first page means the same in a later one."""
+    now, then = page.answer, first.answer
+    return now.rewritten_version == then.rewritten_version and now.version >= then.version
 
 
 def _is_as_seen(calls: Calls, request: ReadLogRequest, page: LogPage) -> bool:

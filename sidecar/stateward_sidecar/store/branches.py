@@ -106,7 +106,9 @@ def move_branch(
         moved.first_version = header.version
     if branch is None or branch.version != header.parent_version:
         _lean(txn, draft, moved, header.parent_version)
-        moved.moved_version = header.version if branch is not None else 0
+        # A reader that follows logs may know an older branch of this name, which was deleted.
+        is_move = branch is not None or draft.head.deleted_version
+        moved.moved_version = header.version if is_move else 0
     if moved.newest_version:  # the head had gone back, so this version was not made from the newest one
         moved.moved_version, moved.newest_version = header.version, 0
     _name(moved, header, body)
@@ -196,6 +198,11 @@ class Walk:
         while version > self._end and version in self._pruned:
             version -= 1
         return version if version > self._end else 0
+
+
+def belongs(branch: BranchHead | None, version: int) -> bool:
+    """Returns whether a version with a branch's name was saved to this branch, and not to a deleted one of the name."""
+    return branch is not None and version >= first_version(branch)
 
 
 def first_version(branch: BranchHead) -> int:

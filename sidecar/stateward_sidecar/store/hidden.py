@@ -247,8 +247,11 @@ class Hidden:
         if moves:
             content = draft_content(EntryMetadata(heads=list_moves(self.draft, moves)))
             self.put(partial(self._put_moves, moves, content))
+        head = self.draft.head = self.draft.next_head()
         for name, branch in self.draft.all_branches().items():
             original, placed = originals[name], BranchHead()
+            if original.first_version > branch.first_version > 0:  # it follows a branch of its name that was deleted
+                head.deleted_version = max(head.deleted_version, original.first_version - 1)
             placed.CopyFrom(branch)
             placed.base_version, placed.moved_version = original.base_version, original.moved_version
             placed.first_version, placed.newest_version = original.first_version, original.newest_version

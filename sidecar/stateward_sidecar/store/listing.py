@@ -29,7 +29,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.branches import Walk
+from stateward_sidecar.store.branches import Walk, belongs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.refs import resolve
@@ -180,7 +180,7 @@ class Lister:
             else:
                 places = ((key, *_feed_place(value)) for key, value in _rows_before(txn, b"W", before))
             for looked_at, (key, number, sequence) in enumerate(places, 1):
-                view = self._view(txn, request.namespace, number, sequence)
+                view = self._view(txn, request, number, sequence)
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
                     page.add(view)
@@ -208,13 +208,17 @@ class Lister:
             log_damage("thread left out of a list", error)
             return None
 
-    def _view(self, txn: lmdb.Transaction, namespace: str, number: int, sequence: int) -> Checkpoint | None:
+    def _view(
+        self, txn: lmdb.Transaction, request: ListCheckpointsRequest, number: int, sequence: int
+    ) -> Checkpoint | None:
         thread = self._readable(txn, number)
-        if thread is None or thread.identity.namespace != namespace:
+        if thread is None or thread.identity.namespace != request.namespace:
             return None
         try:
             entry = find_entry(txn, thread, sequence)
             if entry is None or not entry.header.version or entry.header.version in thread.pruned:
+                return None
+            if request.branch and not belongs(thread.branches.get(request.branch), entry.header.version):
                 return None
             return view_entry(thread, entry)
         except Corrupt as error:

@@ -170,7 +170,7 @@ class SaveWrite:
         if request_row:
             found = find_keyed(txn, draft, request_row, self.request.request_id, self._maker.fingerprint)
         if found is None and self.request.checkpoint_id:
-            found = self._find_checkpoint_id(txn, draft) or self._find_forked(txn, draft)
+            found = self._find_checkpoint_id(txn, draft)
         return found
 
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
@@ -222,6 +222,7 @@ class SaveWrite:
         if draft is not None and does_fork(request, draft, branch):
             self.branch, branch, parent = fork_branch(request, version), None, request.expected_version
             check_fork(txn, request, self.branch, draft)
+            self._check_free(txn, draft)
         else:
             check_expectation(request, self.branch, draft, branch)
             check_schema(request, self.branch, branch)
@@ -241,26 +242,49 @@ class SaveWrite:
         return made.base
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
-        name = self.request.checkpoint_id
-        entry = find_named(txn, draft, name, self.request.branch or MAIN)
-        if entry is not None and not self._is_answer(draft, entry):
-            raise CheckpointIdReused(
-                f"checkpoint id {name!r} names version {entry.header.version}, which has other content; use another id",
-                checkpoint_id=name, version=entry.header.version,
-            )  # fmt: skip
-        return entry
+        """Returns the entry that this save made before, found by its checkpoint id; None if it made none.
+
+        Raises CheckpointIdReused if the id names another version of the branch.
+        """
+        entry = find_named(txn, draft, self.request.checkpoint_id, self.request.branch or MAIN)
+        if entry is not None and self._is_answer(draft, entry):
+            return entry
+        forked = self._find_forked(txn, draft)
+        if forked is None and entry is not None:
+            raise self._reused(entry)
+        return forked
 
     def _find_forked(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
         """Returns the entry that this save made on a branch of its own; None if it made none."""
         request = self.request
         if request.on_mismatch != ON_MISMATCH_FORK:
             return None
-        for name in draft.all_branches():
-            if name == request.fork_branch or (not request.fork_branch and name.startswith(fork_prefix(request))):
-                entry = find_named(txn, draft, request.checkpoint_id, name)
-                if entry is not None and self._is_answer(draft, entry):
-                    return entry
+        names = [request.fork_branch]  # which may have been deleted since
+        if not request.fork_branch:
+            names = [name for name in draft.all_branches() if name.startswith(fork_prefix(request))]
+        for name in names:
+            entry = find_named(txn, draft, request.checkpoint_id, name)
+            if entry is not None and self._is_answer(draft, entry):
+                return entry
         return None
+
+    def _check_free(self, txn: lmdb.Transaction, draft: Draft) -> None:
+        """Raises CheckpointIdReused if a branch that was deleted has the id of the save, and had the name of its fork.
+
+        Without this check the index row of the older version would lead to the new one.
+        """
+        request = self.request
+        if request.checkpoint_id:
+            entry = find_named(txn, draft, request.checkpoint_id, self.branch)
+            if entry is not None:
+                raise self._reused(entry)
+
+    def _reused(self, entry: Entry) -> CheckpointIdReused:
+        name, version = self.request.checkpoint_id, entry.header.version
+        return CheckpointIdReused(
+            f"checkpoint id {name!r} names version {version}, which has other content; use another id",
+            checkpoint_id=name, version=version,
+        )  # fmt: skip
 
     def _is_answer(self, draft: Draft, entry: Entry) -> bool:
         return replay.open_metadata(draft.identity, entry).fingerprint == self._maker.fingerprint
