@@ -95,6 +95,7 @@ class Comparison(RuleBasedStateMachine):
         expected.digest = answer.digest
         if expected.branch not in thread.heads:
             thread.bases[expected.branch] = expected.parent
+            thread.firsts[expected.branch] = answer.version
         thread.versions[answer.version] = expected
         thread.heads[expected.branch] = answer.version
         kept = checkpoints.SaveRequest()
@@ -106,8 +107,15 @@ class Comparison(RuleBasedStateMachine):
             # The answer was lost, and the client asks again at once.
             self.check_retry(request, answer)
 
-    def check_retry(self, request: checkpoints.SaveRequest, first: checkpoints.SaveResponse) -> None:
+    def check_retry(self, request: Any, first: Any) -> None:
         """The same request again gives the first answer, and writes nothing."""
+        if not isinstance(request, checkpoints.SaveRequest):
+            again = self.call(type(request).__name__.removesuffix("Request"), request)
+            for answer in (again, first):  # what may change
+                for name in {"archived_sequence", "retained_versions"}.intersection(answer.DESCRIPTOR.fields_by_name):
+                    answer.ClearField(name)
+            assert again == first
+            return
         again = self.call("Save", request)
         assert again.replayed
         assert (again.version, again.digest, again.sequence, again.uid) == (
@@ -119,17 +127,17 @@ class Comparison(RuleBasedStateMachine):
         """The version a save makes, or its error, or the version that it made before."""
         branch = request.branch or "main"
         head = thread.heads.get(branch, 0)
+        answered = self.find_answer(thread, request, branch) if request.checkpoint_id else None
+        if answered is not None:
+            return answered
         forks_from = None
         if request.HasField("expected_version") and request.expected_version != head:
-            if request.on_mismatch != checkpoints.ON_MISMATCH_FORK or request.expected_version > thread.last:
-                return VersionMismatch
-            forks_from, branch = request.expected_version, f"{branch}-fork-{thread.last + 1}"
-            if forks_from in thread.pruned:
-                return VersionPruned
+            forks_from, branch = request.expected_version, request.fork_branch or f"{branch}-fork-{thread.last + 1}"
+            error = self.refuses_fork(thread, request, branch)
+            if error is not None:
+                return error
         if request.expected_digest and request.expected_digest != thread.versions[head].digest:
             return VersionMismatch
-        if request.checkpoint_id and (known := thread.find(branch, request.checkpoint_id)):
-            return known if self.is_same(thread, known, request) else CheckpointIdReused
         parent = head if forks_from is None else forks_from
         if request.HasField("parent"):
             parent = request.parent.version
@@ -148,6 +156,31 @@ class Comparison(RuleBasedStateMachine):
         step = request.step if request.HasField("step") else None
         label = request.labels.get("label", "")
         return PlainVersion(state, parent, branch, b"", request.checkpoint_id, step, label)
+
+    @staticmethod
+    def refuses_fork(thread: PlainThread, request: checkpoints.SaveRequest, branch: str) -> type | None:
+        """The error of a save whose head is not the expected one; None = it makes the branch."""
+        if request.on_mismatch != checkpoints.ON_MISMATCH_FORK or request.expected_version > thread.last:
+            return VersionMismatch
+        if branch in thread.heads:
+            return VersionMismatch
+        if request.expected_version in thread.pruned:
+            return VersionPruned
+        # of a branch of that name that was deleted
+        return CheckpointIdReused if thread.find(branch, request.checkpoint_id) else None
+
+    def find_answer(
+        self, thread: PlainThread, request: checkpoints.SaveRequest, branch: str
+    ) -> int | type[CheckpointIdReused] | None:
+        """The version that the same save made, found by its checkpoint id; the error if the id names another one."""
+        names = [branch]
+        if request.on_mismatch == checkpoints.ON_MISMATCH_FORK:
+            names += [request.fork_branch] if request.fork_branch else thread.forks_of(branch)
+        known = [version for name in names if (version := thread.find(name, request.checkpoint_id))]
+        same = [version for version in known if self.is_same(thread, version, request)]
+        if same:
+            return same[0]
+        return CheckpointIdReused if thread.find(branch, request.checkpoint_id) else None
 
     @staticmethod
     def is_same(thread: PlainThread, version: int, request: checkpoints.SaveRequest) -> bool:

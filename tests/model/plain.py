@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from stateward.errors import InvalidField, StatewardError, VersionNotFound, VersionPruned
 from stateward.v1 import diff_pb2, state_pb2
 
 MEDIA_TYPE = "text/plain"
@@ -202,6 +203,15 @@ class PlainVersion:
 
 
 @dataclass
+class PlainReader:
+    """What a client that follows a log holds: the version and index it has read to, and the entries."""
+
+    version: int = 0
+    index: int = 0
+    entries: list[bytes] = field(default_factory=list)
+
+
+@dataclass
 class PlainThread:
     """One creation of a thread."""
 
@@ -213,6 +223,8 @@ class PlainThread:
     pruned: set[int] = field(default_factory=set)
     sequence: int = 0
     requests: list[tuple[Any, Any]] = field(default_factory=list)  # (request, answer)
+    firsts: dict[str, int] = field(default_factory=dict)  # by branch: its first version
+    readers: dict[tuple[str, str], PlainReader] = field(default_factory=dict)  # by branch and log
 
     @property
     def last(self) -> int:
@@ -227,13 +239,45 @@ class PlainThread:
 
     def find(self, branch: str, checkpoint_id: str) -> int:
         """Version with a checkpoint id; 0 = none."""
+        if not checkpoint_id:
+            return 0
         found = (v for v, it in self.versions.items() if (it.branch, it.checkpoint_id) == (branch, checkpoint_id))
         return next(found, 0)
+
+    def forks_of(self, branch: str) -> list[str]:
+        """The branches that saves made which lost a race."""
+        return [name for name in self.heads if name.startswith(f"{branch}-fork-")]
 
     def doomed_by_keeping(self, count: int) -> list[int]:
         """What goes if only the newest of each branch stay, besides heads, bases and tagged versions."""
         safe = {*self.heads.values(), *self.bases.values(), *self.tags.values()}
         for branch in self.heads:
-            mine = [version for version in self.retained if self.versions[version].branch == branch]
+            mine = [version for version in self.retained if self.belongs(version, branch)]
             safe |= set(mine[-count:])
         return [version for version in self.retained if version not in safe]
+
+    def belongs(self, version: int, branch: str) -> bool:
+        """Whether a version was saved to the branch, and not to one of the same name that was deleted."""
+        return self.versions[version].branch == branch and version >= self.firsts.get(branch, 1)
+
+    def refuses_move(self, branch: str, version: int) -> type[StatewardError] | None:
+        """The error of a move of a branch's head to a version; None = it moves there."""
+        if version > self.last:
+            return VersionNotFound
+        if version in self.pruned:
+            return VersionPruned
+        return None if self.belongs(version, branch) else InvalidField
+
+    def forget(self, branch: str) -> None:
+        """Deletes a branch."""
+        del self.heads[branch], self.bases[branch]
+        self.firsts.pop(branch, None)
+
+    def falls(self, doomed: set[int]) -> dict[str, int]:
+        """By branch whose head is pruned: its newest earlier version that is left; 0 = none."""
+        left = [version for version in self.retained if version not in doomed]
+        return {
+            branch: max((version for version in left if version < head and self.belongs(version, branch)), default=0)
+            for branch, head in self.heads.items()
+            if head in doomed
+        }

@@ -74,13 +74,16 @@ class Saving(Archived):
         self.save(name, request)
 
     @rule(name=st.sampled_from(THREADS), branch=st.sampled_from(BRANCHES), off=st.integers(-2, 3), edits=FREE_EDITS,
-          forks=st.booleans())  # fmt: skip
-    def save_with_wrong_expectation(self, name: str, branch: str, off: int, edits: list[Any], forks: bool) -> None:
+          fork=st.sampled_from((None, "", "", "third")), checkpoint_id=st.sampled_from(CHECKPOINT_IDS))  # fmt: skip
+    def save_with_wrong_expectation(
+        self, name: str, branch: str, off: int, edits: list[Any], fork: str | None, checkpoint_id: str
+    ) -> None:
         """Somebody saved in between, or expects what is not there yet; the save may ask for a branch of its own."""
-        request = self.request(branch, "", None, "")
+        request = self.request(branch, checkpoint_id, None, "")
         request.expected_version = max(self.thread(name).heads.get(branch, 0) + off, 0)
-        if forks:
+        if fork is not None:
             request.on_mismatch = checkpoint_service_pb2.ON_MISMATCH_FORK
+            request.fork_branch = fork if fork != branch else ""
         request.diff.edits.extend(edits)
         request.diff.SetInParent()
         self.save(name, request)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from tests.model.moving import Moving
 from tests.model.plain import PlainThread, PlainVersion
-from tests.model.saving import Saving
 from tests.model.strategies import (
     BRANCHES,
     LOG_ENDS,
@@ -37,7 +37,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Saving):
+class Machine(Moving):
     """The rules."""
 
     # -- retries ------------------------------------------------------------------------------------------------
@@ -56,9 +56,10 @@ class Machine(Saving):
         """The same request id for something else."""
         name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
         request, _ = self.model[name].requests[which % len(self.model[name].requests)]
-        other = checkpoints.SaveRequest()
-        other.CopyFrom(request)
-        other.step = 1_000_000
+        other = checkpoints.SaveRequest(namespace=self.namespace, thread=name, request_id=request.request_id)
+        if isinstance(request, checkpoints.SaveRequest):
+            other.CopyFrom(request)
+        other.step, other.expected_version = 1_000_000, 1
         with pytest.raises(RequestIdReused):
             self.call("Save", other)
 
@@ -88,7 +89,9 @@ class Machine(Saving):
             info = fork(new, version).info()
             old = source.versions[version]
             made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
-            self.model[new] = PlainThread(info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence)
+            self.model[new] = PlainThread(
+                info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence, [], {"main": 1}
+            )
             assert (info.version, info.forked_from.thread, info.forked_from.version) == (1, name, version)
 
     @precondition(lambda self: self.model)
@@ -103,14 +106,15 @@ class Machine(Saving):
         info = self.client.thread(name).fork(new, whole=True).info()
         source = self.model[name]
         thread = self.model[new] = PlainThread(
-            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence
-        )
+            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
+            [], dict(source.firsts),
+        )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
         for number, old in source.versions.items():
             thread.versions[number] = copy.deepcopy(old)
             thread.versions[number].digest = digests.get(number, b"")
-        # What a branch came from is only known as far as it is retained.
-        thread.bases = {branch.name: branch.base_version for branch in info.branches}
+            if number in source.pruned:
+                thread.versions[number].checkpoint_id = ""  # what is not copied is not known
         assert info.uid != source.uid
         assert not set(digests.values()) & {old.digest for old in source.versions.values()}
 
@@ -284,8 +288,13 @@ class Machine(Saving):
             assert {branch.name: branch.version for branch in info.branches} == thread.heads
             assert {branch.name: branch.base_version for branch in info.branches} == thread.bases
             assert {tag.name: tag.version for tag in info.tags} == thread.tags
+            assert info.step == (thread.versions[info.version].step if info.version else None)
             found = [each.version for each in self.client.thread(name).checkpoints(page_size=3)]
             assert found == thread.retained[::-1]
+            for branch in thread.heads:
+                mine = [each for each in thread.retained[::-1] if thread.belongs(each, branch)]
+                found = [each.version for each in self.client.thread(name).checkpoints(branch=branch, page_size=3)]
+                assert found == mine
             labelled = [each.version for each in self.client.thread(name).checkpoints(labels={"label": "p"})]
             assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
             for step in {version.step for version in thread.versions.values()} - {None}:

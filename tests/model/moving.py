@@ -1,0 +1,162 @@
+"""The rules of the machine that move heads, delete branches, prune heads and follow logs over all of it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from tests.model.plain import PlainReader, PlainThread
+from tests.model.saving import Saving
+from tests.model.strategies import BRANCHES, LOGS, PICK
+
+from stateward.errors import InvalidField, StatewardError, VersionMismatch, VersionNotFound
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import thread_service_pb2 as threads
+
+
+class Moving(Saving):
+    """Heads that move other than by a save."""
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, version=PICK, off=st.sampled_from((None, 0, 0, 1)))
+    def move_branch(self, pick: int, which: int, version: int, off: int | None) -> None:
+        """To any version of any branch; the versions after it stay."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        branch = self.pick([*thread.heads, *BRANCHES], which)
+        head = thread.heads.get(branch, 0)
+        request = threads.MoveBranchRequest(
+            namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
+            expected_version=None if off is None else head + off,
+        )  # fmt: skip
+        mine = [each for each in thread.retained if thread.belongs(each, branch)]
+        request.version.version = to = self.pick([*mine, *mine, thread.last + 1, version % thread.last + 1], version)
+        error = thread.refuses_move(branch, to) if head else VersionNotFound
+        if head and off:
+            error = VersionMismatch
+        if error is not None:
+            self.refuse("MoveBranch", request, error)
+            return
+        answer = self.call("MoveBranch", request)
+        thread.sequence += 1
+        thread.heads[branch] = to
+        found = (answer.version, answer.digest, answer.previous_version, answer.sequence)
+        assert found == (to, thread.versions[to].digest, head, thread.sequence)
+        self.keep(thread, request, answer)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, off=st.sampled_from((None, 0, 0, 1)))
+    def delete_branch(self, pick: int, which: int, off: int | None) -> None:
+        """The branch is in no list any more; its versions stay; the next branch of this name is a new one."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        branch = self.pick([*thread.heads, *BRANCHES], which)
+        head = thread.heads.get(branch, 0)
+        request = threads.DeleteBranchRequest(
+            namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
+            expected_version=None if off is None else head + off,
+        )  # fmt: skip
+        if branch == "main" or not head or off:
+            wrong = InvalidField if branch == "main" else VersionMismatch if head else VersionNotFound
+            self.refuse("DeleteBranch", request, wrong)
+            return
+        answer = self.call("DeleteBranch", request)
+        thread.sequence += 1
+        thread.forget(branch)
+        found = (answer.version, answer.digest, answer.sequence)
+        assert found == (head, thread.versions[head].digest, thread.sequence)
+        self.keep(thread, request, answer)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=st.lists(PICK, min_size=1, max_size=4), heads=st.booleans(), dry=st.booleans())
+    def prune_heads(self, pick: int, which: list[int], heads: bool, dry: bool) -> None:
+        """Any versions, heads too: their branches fall back or disappear."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        choices = sorted(thread.heads.values()) if heads else range(1, thread.last + 1)
+        versions = sorted({self.pick(choices, number) for number in which})
+        request = threads.PruneThreadRequest(
+            namespace=self.namespace, thread=name, versions={"versions": versions}, move_heads=True, dry_run=dry,
+            request_id=str(uuid.uuid4()),
+        )  # fmt: skip
+        falls = thread.falls(set(versions))
+        if set(versions) & set(thread.tags.values()) or falls.get("main", 1) == 0:
+            self.refuse("PruneThread", request, InvalidField)
+            return
+        doomed = [version for version in versions if version not in thread.pruned]
+        answer = self.call("PruneThread", request)
+        assert list(answer.pruned_versions) == doomed
+        assert answer.retained_versions == len(thread.retained) - len(doomed)
+        if not doomed or dry:
+            return
+        thread.pruned |= set(doomed)
+        thread.sequence += 2 if falls else 1
+        for branch, version in falls.items():
+            thread.heads[branch] = version
+            if not version:
+                thread.forget(branch)
+        assert answer.sequence == thread.sequence
+        self.keep(thread, request, answer)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, which=PICK, log=st.sampled_from(LOGS), max_entries=st.sampled_from((0, 0, 1, 2)))
+    def follow_log(self, pick: int, which: int, log: str, max_entries: int) -> None:
+        """A reader that folds entries has what the log has, whatever became of the branch since it last looked."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        branch = self.pick([*thread.heads, "main"], which)
+        reader = thread.readers.setdefault((branch, log), PlainReader())
+        request = checkpoints.ReadLogRequest(
+            namespace=self.namespace, thread=name, branch=branch, log=log, from_index=reader.index,
+            max_entries=max_entries,
+        )  # fmt: skip
+        if branch not in thread.heads:
+            self.refuse("ReadLog", request, VersionNotFound)
+            return
+        while True:
+            page = self.call("ReadLog", request)
+            if not page.rewritten_version <= reader.version <= page.version:  # start again
+                reader.index, reader.entries, request.from_index = 0, [], 0
+                reader.version = page.version
+                continue
+            assert page.version == thread.heads[branch]
+            request.from_index = reader.index = page.next_index
+            reader.entries += [entry.data for entry in page.entries]
+            reader.version = page.version
+            if page.next_index >= page.end_index:
+                break
+        plain = thread.state_at(page.version).logs.get(log)
+        wanted = plain.entries if plain is not None else []
+        assert reader.entries[len(reader.entries) - len(wanted) :] == wanted
+        assert reader.index == page.end_index
+
+    @rule(branch=st.sampled_from(BRANCHES))
+    def list_of_all_threads(self, branch: str) -> None:
+        """Versions of a branch in all threads: those of a branch that was deleted are not among them."""
+        request = checkpoints.ListCheckpointsRequest(
+            namespace=self.namespace, thread="-", branch=branch, labels={"label": "p"}
+        )
+        for labels in ({"label": "p"}, {}):
+            request.labels.clear()
+            request.labels.update(labels)
+            found = [(each.thread, each.version) for each in self.call("ListCheckpoints", request).checkpoints]
+            assert sorted(found) == sorted(
+                (name, version)
+                for name, thread in self.model.items()
+                for version in thread.retained
+                if branch in thread.heads and thread.belongs(version, branch)
+                and (not labels or thread.versions[version].label == "p")
+            )  # fmt: skip
+
+    def refuse(self, method: str, request: Any, error: type[StatewardError]) -> None:
+        with pytest.raises(error):
+            self.call(method, request)
+
+    def keep(self, thread: PlainThread, request: Any, answer: Any) -> None:
+        """Remembers a request, whose retry gets the same answer at any time; half of them are repeated at once."""
+        thread.requests.append((request, answer))
+        if thread.sequence % 2:
+            self.check_retry(request, answer)
