@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from hashlib import sha256
 
 import pytest
@@ -15,14 +16,13 @@ from stateward_sidecar.codec import diff as diff_module
 from stateward_sidecar.codec import draft as draft_module
 from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.diff import (
-    common_prefix,
-    common_suffix,
     diff_trees,
     find_changes,
     read_state,
     shrink,
 )
 from stateward_sidecar.codec.edits import apply_edits, check_diff, only_commutative
+from stateward_sidecar.codec.splices import common_prefix, common_suffix, find_splices
 from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message
 from stateward_sidecar.errors import InvalidField
 
@@ -290,3 +290,29 @@ def test_common_ends(start: bytes, a: bytes, b: bytes, end: bytes) -> None:
         both = min(len(left), len(right))
         assert common_prefix(left, right) == next((i for i in range(both) if left[i] != right[i]), both)
         assert common_suffix(left, right) == next((i for i in range(both) if left[-1 - i] != right[-1 - i]), both)
+
+
+@given(st.lists(st.binary(min_size=30, max_size=200), min_size=1, max_size=12), st.data())
+def test_splices_lead_from_one_value_to_the_other(pieces: list[bytes], data: st.DataObject) -> None:
+    """Whatever was moved, removed, repeated or added."""
+    after = data.draw(st.lists(st.sampled_from(pieces) | st.binary(max_size=300), max_size=12))
+    a, b = b"".join(pieces), b"".join(after)
+    made, end = b"", 0
+    for splice in find_splices(a, b):
+        assert splice.offset >= end
+        made += a[end : splice.offset] + splice.insert
+        end = splice.offset + splice.delete
+    assert made + a[end:] == b
+
+
+def test_a_list_whose_header_grows_is_stored_as_what_was_added() -> None:
+    """MessagePack counts at the front: a 16th element changes the beginning, the end and every place between them."""
+    elements = [random.Random(number).randbytes(500) for number in range(16)]
+    old, new = b"\x9f" + b"".join(elements[:15]), b"\xdc\x00\x10" + b"".join(elements)
+    tree = tree_of(a=old)
+    (edit,) = shrink(tree, Diff(edits=[Edit(set_slot={"slot": "a", "value": {"data": new}})])).edits
+    assert [(each.offset, each.delete, len(each.insert)) for each in edit.splice_slot.splices] == [
+        (0, 1, 3),
+        (7501, 0, 500),
+    ]
+    assert apply_edits(tree, Diff(edits=[edit]), 2).slots["a"] == pack(new)

@@ -16,6 +16,7 @@ from hashlib import sha256
 from stateward.v1.diff_pb2 import DeleteLog, DeleteSlot, Diff, Edit, ReplaceEntry, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import State
 from stateward_sidecar.codec.changes import Change, LogGrown, SlotSet, to_diff
+from stateward_sidecar.codec.splices import find_splices
 from stateward_sidecar.codec.state import (
     EMPTY_ENTRIES,
     Entries,
@@ -111,42 +112,13 @@ def shrink(tree: StateTree, diff: Diff) -> Diff:
     return smaller
 
 
-def common_prefix(a: bytes, b: bytes) -> int:
-    """Counts the bytes that both begin with. Halves the range and compares slices, because that is memcmp."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    # Equal up to `low`; the first difference is before `high`.
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def common_suffix(a: bytes, b: bytes) -> int:
-    """Counts the bytes that both end with."""
-    low, high = 0, min(len(a), len(b))
-    if a[len(a) - high :] == b[len(b) - high :]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def _change_slot(name: str, old: bytes | None, new: bytes, *, with_base: bool) -> Change:
     splice = _splice(name, old, new, with_base=with_base) if old is not None else None
     return SlotSet(name, new) if splice is None else Edit(splice_slot=splice)
 
 
 def _splice(name: str, old: bytes, new: bytes, *, with_base: bool) -> SpliceSlot | None:
-    """Makes a splice of two serialized Values. Returns None if it would insert more than half of the new data."""
+    """Makes splices of two serialized Values. Returns None if they would insert more than half of the new data."""
     if len(new) < MIN_SPLICED_BYTES:
         return None
     before, after = find_data(old), find_data(new)
@@ -156,14 +128,10 @@ def _splice(name: str, old: bytes, new: bytes, *, with_base: bool) -> SpliceSlot
     # Behind the data are fields that this server does not know. A splice keeps those of the old value.
     if len(b) < MIN_SPLICED_BYTES or old[before.stop :] != new[after.stop :]:
         return None
-    prefix = common_prefix(a, b)
-    suffix = common_suffix(a[prefix:], b[prefix:])
-    insert = b[prefix : len(b) - suffix]
-    if 2 * len(insert) > len(b):
+    splices = find_splices(a, b)
+    if 2 * sum(len(splice.insert) for splice in splices) > len(b):
         return None
-    edit = SpliceSlot(slot=name, base_sha256=sha256(a).digest() if with_base else b"")
-    edit.splices.add(offset=prefix, delete=len(a) - suffix - prefix, insert=insert)
-    return edit
+    return SpliceSlot(slot=name, base_sha256=sha256(a).digest() if with_base else b"", splices=splices)
 
 
 def _change_log(name: str, old: StateTree, new: LogState) -> Iterator[Change]:
