@@ -75,9 +75,9 @@ class Effect:
     anchor: str = ""
     """Id of the object that the effect belongs to, such as a checkpoint id; at most 1,024 bytes."""
     name: str = ""
-    """A name to select by, such as the tool's; at most 256 bytes."""
+    """A name to select by, such as the tool's; at most 1,024 bytes."""
     sort_key: bytes = b""
-    """Effects of one anchor come back in the order of these bytes; at most 256 bytes."""
+    """Effects of one anchor come back in the order of these bytes; at most 1,024 bytes."""
     replace: bool = False
     """Whether this result replaces a recorded one; otherwise the first result stays."""
 

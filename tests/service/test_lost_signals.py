@@ -189,10 +189,21 @@ def test_a_flood_is_stopped(mail: Mail) -> None:
     assert mail.names() == ["room"]
 
 
+def test_large_signals_have_a_limit_together(mail: Mail) -> None:
+    """32 payloads of 512 KiB wait; one more byte does not, and there is room again after a save."""
+    taken = [mail.send(payload=Value(data=bytes(512 << 10))) for _ in range(32)]
+    refusal = mail.refused(payload=Value(data=b"x"))
+    assert refusal.reason == "QUOTA_EXCEEDED"
+    assert "16,777,217 bytes" in refusal.message
+    assert mail.send("empty").name == "empty"
+    mail.save(expected_version=2, ack_signals=[taken[0].signal_id])
+    assert mail.send("room", payload=Value(data=bytes(512 << 10))).name == "room"
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"payload": Value(data=b"x" * 65537)}, "payload"),
+        ({"payload": Value(data=b"x" * ((512 << 10) + 1))}, "payload"),
         ({"payload": Value(blob=BlobRef(sha256=b"x" * 32, size_bytes=1))}, "payload"),
         ({"name": ""}, "name"),
         ({"name": "n" * 257}, "name"),
@@ -203,7 +214,7 @@ def test_a_flood_is_stopped(mail: Mail) -> None:
     ],
 )
 def test_what_is_too_large_is_refused_by_name(mail: Mail, fields: dict[str, Any], field: str) -> None:
-    """A payload above 64 KiB, a blob, a name that is empty or too long: nothing is written, and the field is named."""
+    """A payload above 512 KiB, a blob, a name that is empty or too long: nothing is written, and the field is named."""
     refusal = mail.refused(**{"name": "a", **fields})
     assert refusal.reason == "INVALID_FIELD"
     assert refusal.field.startswith(field)
@@ -211,8 +222,8 @@ def test_what_is_too_large_is_refused_by_name(mail: Mail, fields: dict[str, Any]
 
 
 def test_the_largest_payload_comes_as_it_was_sent(mail: Mail) -> None:
-    """64 KiB of any bytes."""
-    data = os.urandom(65536)
+    """512 KiB of any bytes."""
+    data = os.urandom(512 << 10)
     mail.send(payload=Value(media_type="x/y", data=data))
     (found,) = mail.stub.ListSignals(ListSignalsRequest(**mail.at)).signals
     assert (found.payload.media_type, found.payload.data) == ("x/y", data)

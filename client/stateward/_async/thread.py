@@ -560,7 +560,7 @@ class AsyncThread:
         return await self._run(signals.answer(self._ref, REJECT, reason, **options))
 
     async def send(self, name: str, payload: Any = None, **options: Unpack[SignalOptions]) -> Signal:
-        """Sends a message to the thread's agent. The payload has at most 64 KiB.
+        """Sends a message to the thread's agent. The payload has at most 512 KiB.
 
         The message stays until a save acknowledges it. A lease keeps nobody from sending. With a `wait_id` the thread
         must wait for exactly that, else StaleAnswer. Raises QuotaExceeded if 1,024 messages wait already. With an

@@ -46,7 +46,7 @@ class EffectOptions(TypedDict, total=False):
     anchor: str
     """What the effect belongs to, at most 1,024 bytes. The key is unique under its anchor."""
     name: str
-    """A name to select effects by, such as the tool's; at most 256 bytes."""
+    """A name to select effects by, such as the tool's; at most 1,024 bytes."""
     term: Duration
     """How long the claim lives unless it is renewed. The client renews it while the tool works. The default is 60 s."""
     wait: Duration

@@ -63,7 +63,7 @@ class SaveOptions(TypedDict, total=False):
     """At most 64 typed facts (text, int, float, bool), 16 KiB together. They cost a save less than labels, because no
     index holds them. `checkpoints(attributes=…)` selects by them."""
     metadata: Any
-    """One opaque value, at most 256 KiB."""
+    """One opaque value, at most 1 MiB."""
     metrics: Mapping[str, float] | None
     """At most 64 numbers, such as tokens or cost; by convention cumulative."""
     schema_version: int

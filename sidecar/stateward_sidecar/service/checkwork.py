@@ -34,7 +34,9 @@ from stateward_sidecar.store.thread import MAIN
 NAME_BYTES_MAX = 256
 NUMBER_MAX = 1 << 62
 NOT_IN_WRITER = frozenset({"on_mismatch", "fork_branch", "guard"})
-PAYLOAD_BYTES_MAX = 64 << 10
+PAYLOAD_BYTES_MAX = 512 << 10
+QUESTION_BYTES_MAX = 64 << 10
+SORT_BYTES_MAX = 1 << 10
 EFFECTS_MAX, ACKS_MAX = 1000, 1024
 INCARNATION_BYTES_MAX = 64
 SECOND_US = 1_000_000
@@ -149,9 +151,9 @@ def check_effect(anchor: str, key: str, name: str, sort_key: bytes, prefix: str 
     if anchor:
         check_name(anchor, f"{prefix}anchor")
     check_name(key, f"{prefix}key")
-    check_short(name, f"{prefix}name")
-    if len(sort_key) > NAME_BYTES_MAX:
-        raise InvalidField(f"{prefix}sort_key", f"has {len(sort_key)} bytes, more than {NAME_BYTES_MAX}")
+    check_short(name, f"{prefix}name", SORT_BYTES_MAX)
+    if len(sort_key) > SORT_BYTES_MAX:
+        raise InvalidField(f"{prefix}sort_key", f"has {len(sort_key)} bytes, more than {SORT_BYTES_MAX}")
 
 
 def check_begin(request: BeginEffectRequest) -> None:
@@ -225,8 +227,8 @@ def check_question(request: SaveRequest) -> None:
     """Checks the question of a save."""
     if not request.wait_id:
         raise InvalidField("wait_id", "is required with a question: an answer must name it")
-    check_short(request.question.prompt, "question.prompt", PAYLOAD_BYTES_MAX)
-    check_short(request.question.answer_schema, "question.answer_schema", PAYLOAD_BYTES_MAX)
+    check_short(request.question.prompt, "question.prompt", QUESTION_BYTES_MAX)
+    check_short(request.question.answer_schema, "question.answer_schema", QUESTION_BYTES_MAX)
 
 
 def check_acks(ids: Iterable[str]) -> None:

@@ -28,7 +28,8 @@ from stateward_sidecar.store.thread import Draft, Thread, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import reached
 
-PENDING_MAX = 1024
+# They are in memory with the thread, and in HEAD.
+PENDING_MAX, PENDING_BYTES_MAX = 1024, 16 << 20
 
 
 class Signals:
@@ -52,12 +53,7 @@ class Signals:
                 )  # fmt: skip
                 return _answer(txn, draft, row, replayed=True)
             check_answer(draft, request)
-            if len(draft.all_signals()) >= PENDING_MAX:
-                raise QuotaExceeded(
-                    f"{PENDING_MAX} signals wait for thread {request.thread!r} already; try again after a save "
-                    "acknowledged some",
-                    thread=request.thread,
-                )
+            _check_room(draft, request)
             record = SignalRecord(
                 signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
             )
@@ -114,6 +110,17 @@ def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
     """Returns the sequences of the signals with these ids. Ids without a pending signal are ignored."""
     wanted = set(ids)
     return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
+
+
+def _check_room(draft: Draft, request: SendSignalRequest) -> None:
+    waiting = draft.all_signals().values()
+    size_bytes = sum(len(row.record.payload.data) for row in waiting) + len(request.payload.data)
+    if len(waiting) < PENDING_MAX and size_bytes <= PENDING_BYTES_MAX:
+        return
+    what = f"{len(waiting)} signals wait for thread {request.thread!r} already"
+    if len(waiting) < PENDING_MAX:
+        what += f", and with this one they would have {size_bytes:,} bytes, more than {PENDING_BYTES_MAX:,}"
+    raise QuotaExceeded(f"{what}; try again after a save acknowledged some", thread=request.thread)
 
 
 def list_signals(thread: Thread) -> list[Signal]:
