@@ -15,6 +15,7 @@ from stateward._state.log import Log
 from stateward._state.slots import Slots
 from stateward._state.unsaved import Unsaved
 from stateward.blobs import BlobAccess, StateBlobs, is_made
+from stateward.effects import RecordedEffect
 from stateward.models import Checkpoint, Status
 from stateward.signals import Signal, answer_in
 from stateward.v1 import diff_pb2, state_pb2
@@ -149,6 +150,9 @@ class State:
         self.signals: tuple[Signal, ...] = ()
         """The signals that waited for the agent when the head was hydrated, oldest first. `save(state,
         ack=state.signals)` acknowledges all of them and empties this tuple."""
+        self.effects: tuple[RecordedEffect, ...] = ()
+        """The effects of the version, in order, if `hydrate(effects=True)` asked for them: those whose anchor is its
+        checkpoint id. They stay as they were read; a save does not change them."""
         self._is_answer_read = False  # whether the program has read `answer`
         self.schema_version = checkpoint.schema_version if checkpoint else 0
         """The schema of the content: that of the version, until a migration changes it. The next save stores it, unless

@@ -10,8 +10,8 @@ from tests.service.test_lost_claims import LARGE, SMALL, Agent
 from tests.service.wire import Wire, refused
 
 from stateward.testing import Daemon
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
-from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.checkpoint_pb2 import STATUS_WAITING, VersionRef
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
@@ -64,6 +64,20 @@ def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Ma
         "old", "older", "old claim", "new", "never",
     }  # fmt: skip
     assert second.wire.findings() == []
+
+
+def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tuple[Machine, Machine]) -> None:
+    """Also those in packs that nobody has fetched yet, as soon as the other machine reads the version."""
+    first, second = pair
+    first.wire.save(SaveRequest(**PLACE, expected_version=0, diff=Diff(), checkpoint_id="c"))
+    first.agent.put(Effect(key="old", anchor="c", value=LARGE), Effect(key="other", anchor="d", value=SMALL))
+    write_steps(machines.client(first.daemon), "job", 150, size=1600)
+    first.agent.put(Effect(key="new", anchor="c", value=SMALL))
+    first.archive_all()
+    first.daemon.kill()
+    asked = HydrateRequest(**PLACE, include_effects=True, version=VersionRef(checkpoint_id="c"))
+    found = {each.effect.key: each.effect.value for each in second.wire.checkpoints.Hydrate(asked).effects}
+    assert found == {"new": SMALL, "old": LARGE}
 
 
 def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from tests.service.wire import appends, text
-from tests.storage.inside import opened, rest, save
+from tests.storage.inside import opened, rest, save, write
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.store.store import Store
 
@@ -77,3 +79,43 @@ def test_a_known_version_of_another_line_is_sent_whole(tmp_path: Path) -> None:
         answer = hydrate(store, known_version=2, known_digest=b"\0" * 16)
     assert not answer.base_version
     assert answer.state.logs
+
+
+def test_effects_of_a_head_cost_one_transaction_and_none_if_the_thread_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the event loop reads few small ones; many, large or unchecked ones are left to a worker."""
+    request = HydrateRequest(include_effects=True)
+    request.MergeFrom(THREAD)
+    with opened(tmp_path) as store:
+        save(store, "a", "t", diff=appends("one"), checkpoint_id="c")
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "read", fail)
+            assert not hydrate(store, include_effects=True).effects
+            assert store.reader.find_hot(request) is not None
+        put(store, "few", 3)
+        hydrate(store, include_effects=True)
+        reads, read = [], Engine.read
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "read", lambda engine: reads.append(1) or read(engine))
+            found = store.reader.find_hot(request)
+            assert found is not None
+            answer = HydrateResponse.FromString(store.reader.answer(request, found))
+        assert len(reads) == 1
+        assert answer == hydrate(store, include_effects=True)
+        assert len(answer.effects) == 3
+        put(store, "large", 1, size_bytes=100_000)
+        assert store.reader.find_hot(request) is None
+        put(store, "many", 20)
+        assert store.reader.find_hot(request) is None
+        assert len(hydrate(store, include_effects=True).effects) == 24
+    with opened(tmp_path) as store:
+        hydrate(store)
+        assert store.reader.find_hot(request) is None  # the rows were not compared with the head yet
+        assert len(hydrate(store, include_effects=True).effects) == 24
+
+
+def put(store: Store, name: str, count: int, size_bytes: int = 10) -> None:
+    made = [Effect(anchor="c", key=f"{name} {n}", value=text("x" * size_bytes)) for n in range(count)]
+    asked = PutEffectsRequest(namespace="default", thread="t", effects=made, request_id=name)
+    write(store, store.effects.put(asked))

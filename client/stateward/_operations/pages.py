@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stateward._operations.steps import Call, Operation
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import signal_pb2, state_pb2
+from stateward.v1 import effect_pb2, signal_pb2, state_pb2
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Pages:
     signals: list[signal_pb2.Signal] = field(default_factory=list)
     removed_slots: list[str] = field(default_factory=list)
     removed_logs: list[str] = field(default_factory=list)
+    effects: list[effect_pb2.RecordedEffect] = field(default_factory=list)
 
 
 def read_pages(request: checkpoints.HydrateRequest) -> Operation[Pages]:
@@ -30,6 +31,7 @@ def read_pages(request: checkpoints.HydrateRequest) -> Operation[Pages]:
         found.removed_slots += page.removed_slots
         found.removed_logs += page.removed_logs
         found.signals += page.signals
+        found.effects += page.effects
         found.slots.update(page.state.slots)
         for name, log in page.state.logs.items():
             if name in found.logs:

@@ -13,6 +13,7 @@ from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
 from stateward.attributes import Attribute, write_attributes
 from stateward.changes import Change, changes_from_proto
+from stateward.effects import RecordedEffect
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, choice_number
 from stateward.signals import Signal
@@ -45,13 +46,14 @@ def hydrate(
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
     since: State | None = None,
+    effects: bool = False,
 ) -> Operation[State]:
     """Reads a state, and migrates it in memory if the thread's handle has migrations."""
     if since is not None and (slots is not None or logs is not None):
         raise TypeError("hydrate takes since, or slots and logs, but not both")
     read = partial(
         hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, any_branch=any_branch,
-        must_exist=must_exist, since=since,
+        must_exist=must_exist, since=since, effects=effects,
     )  # fmt: skip
     state = yield from read(slots=slots, logs=logs)
     if ref.migrations is None:
@@ -70,11 +72,12 @@ def hydrate_stored(
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
     since: State | None = None,
+    effects: bool = False,
 ) -> Operation[State]:
     """Reads a state as it is stored. Returns the empty state if a branch has no head yet, unless `must_exist`."""
     request = ref.on_branch(
         checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id, any_branch=any_branch),
-        projection=projection(slots, logs),
+        projection=projection(slots, logs), include_effects=effects,
     )  # fmt: skip
     pinned = request.HasField("version")
     request.include_signals = not pinned
@@ -113,6 +116,7 @@ def _read_pages(request: checkpoints.HydrateRequest, pinned: bool, known: Known 
         slots, read, is_partial = known.slots, known.logs, False
     state = read_state(last.checkpoint, slots, read, asked=request.projection, partial=is_partial, pinned=pinned)
     state.owner_id, state.signals = last.owner_id, tuple(map(Signal.from_proto, pages.signals))
+    state.effects = tuple(map(RecordedEffect.from_proto, pages.effects))
     return state
 
 

@@ -93,6 +93,7 @@ class Thread:
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         must_exist: bool = False,
         since: State | None = None,
+        effects: bool = False,
     ) -> State:
         """Reads the head of the branch, or another version, and returns it as a State.
 
@@ -107,6 +108,9 @@ class Thread:
 
         `since` is a state of this thread that you have. Then only what changed since its version is sent, if that is
         less, and the rest is taken from it, without its unsaved changes. Use it to look at a thread again and again.
+
+        `effects` also reads the effects of the version, in the same call: those whose anchor is its checkpoint id. They
+        are in `state.effects`.
         """
         return self._run(
             reading.hydrate(
@@ -119,6 +123,7 @@ class Thread:
                 logs=logs,
                 must_exist=must_exist,
                 since=since,
+                effects=effects,
             )
         )
 

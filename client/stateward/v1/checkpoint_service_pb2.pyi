@@ -198,7 +198,7 @@ class LogSelection(_message.Message):
     def __init__(self, log: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
 
 class HydrateRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "projection", "max_bytes", "page_token", "include_signals", "known_version", "known_digest")
+    __slots__ = ("namespace", "thread", "branch", "version", "projection", "max_bytes", "page_token", "include_signals", "known_version", "known_digest", "include_effects")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class HydrateRequest(_message.Message):
     INCLUDE_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     KNOWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -219,10 +220,11 @@ class HydrateRequest(_message.Message):
     include_signals: bool
     known_version: int
     known_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., include_signals: bool = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
+    include_effects: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., include_signals: bool = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ..., include_effects: bool = ...) -> None: ...
 
 class HydrateResponse(_message.Message):
-    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence", "owner_id", "signals", "base_version", "removed_slots", "removed_logs")
+    __slots__ = ("checkpoint", "state", "chunk", "next_page_token", "archived_sequence", "owner_id", "signals", "base_version", "removed_slots", "removed_logs", "effects")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +235,7 @@ class HydrateResponse(_message.Message):
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     REMOVED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_LOGS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
     state: _state_pb2.State
     chunk: ValueChunk
@@ -243,7 +246,8 @@ class HydrateResponse(_message.Message):
     base_version: int
     removed_slots: _containers.RepeatedScalarFieldContainer[str]
     removed_logs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ..., owner_id: _Optional[str] = ..., signals: _Optional[_Iterable[_Union[_signal_pb2.Signal, _Mapping]]] = ..., base_version: _Optional[int] = ..., removed_slots: _Optional[_Iterable[str]] = ..., removed_logs: _Optional[_Iterable[str]] = ...) -> None: ...
+    effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., chunk: _Optional[_Union[ValueChunk, _Mapping]] = ..., next_page_token: _Optional[str] = ..., archived_sequence: _Optional[int] = ..., owner_id: _Optional[str] = ..., signals: _Optional[_Iterable[_Union[_signal_pb2.Signal, _Mapping]]] = ..., base_version: _Optional[int] = ..., removed_slots: _Optional[_Iterable[str]] = ..., removed_logs: _Optional[_Iterable[str]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ...) -> None: ...
 
 class ValueChunk(_message.Message):
     __slots__ = ("slot", "log", "media_type", "index", "offset", "size_bytes", "data")

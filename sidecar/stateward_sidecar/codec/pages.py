@@ -32,7 +32,7 @@ from stateward_sidecar.codec.state import (
 )
 from stateward_sidecar.errors import InvalidField
 
-SLOTS, LOGS = 0, 1
+SLOTS, LOGS, END = 0, 1, 2
 
 # The most bytes of a slot or a log without its name and values: tags, lengths, index and version.
 _SLOT_OVERHEAD_BYTES = 16
@@ -58,7 +58,10 @@ EVERYTHING = Selection()
 
 
 class Position(NamedTuple):
-    """The place where a page begins: slots or logs, a name, a selected entry, and a byte of its data."""
+    """The place where a page begins: slots or logs, a name, a selected entry, and a byte of its data.
+
+    The section END is behind the whole state: such a page has nothing of it.
+    """
 
     section: int
     name: str

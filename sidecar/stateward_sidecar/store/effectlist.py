@@ -3,17 +3,24 @@
 Rows of effects lie under keyed hashes, because names and sort keys are sealed. So their order is made in memory, when
 the first page of many effects is asked for. It is kept in the cache under the sum of all effect rows, which every
 change of an effect changes. A page then opens only the rows that it shows.
+
+The effects of a version are those whose anchor is its checkpoint id. Reads of versions show them beside the state.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
 
 import lmdb
 
+from stateward.storage.v1.head_pb2 import EffectRow
+from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
+from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import EffectOrder, EffectPlace
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import (
@@ -32,7 +39,14 @@ from stateward_sidecar.store.tokens import bare
 PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
 # The order of fewer effects is not kept, because it is made at once.
 KEPT_FROM = 64
+# More or larger effects of a version are read on a worker: opening one takes about 30 µs.
+HOT_EFFECTS_MAX, HOT_BYTES_MAX = 16, 64 << 10
+# Tag and length of an effect in an answer, at most.
+_FRAME_BYTES = 6
 _LENGTHS = struct.Struct(">HH")
+
+# Sort key, anchor and key.
+Place = tuple[bytes, str, str]
 
 
 class EffectList:
@@ -55,14 +69,13 @@ class EffectList:
             at = 0
             if request.page_token:
                 binding = bare(request)
-                after = _unpack(context.tokens.unpack(binding, request.page_token))
+                after = unpack_place(context.tokens.unpack(binding, request.page_token))
                 at = bisect_right(places, after, key=lambda place: place[:3])
             for place in places[at:]:
                 if (request.names and place.name not in request.names) or request.key not in ("", place.key):
                     continue
                 if len(answer.effects) >= (request.page_size or PAGE_SIZE) or size_bytes >= PAGE_BYTES:
-                    last = answer.effects[-1].effect
-                    position = _pack((last.sort_key, last.anchor, last.key))
+                    position = pack_place(place_of(answer.effects[-1]))
                     answer.next_page_token = context.tokens.pack(binding or bare(request), position)
                     break
                 row = open_effect(txn, thread.identity, place.row_key)
@@ -70,6 +83,42 @@ class EffectList:
                 answer.effects.append(view_effect(row, value))
                 size_bytes += answer.effects[-1].ByteSize()
         return answer
+
+    def of_version(
+        self, txn: lmdb.Transaction, thread: Thread, checkpoint_id: str, after: Place | None = None
+    ) -> Iterator[RecordedEffect]:
+        """Yields the effects of a version in order, with their values. ``after``: those behind this place; None = all.
+
+        Raises Corrupt or HistoryElsewhere.
+        """
+        for place, row in self._rows(txn, thread, checkpoint_id):
+            if after is None or place[:3] > after:
+                yield view_effect(row, read_value(txn, thread.identity, row, self._context.cache))
+
+    def few_of_version(self, txn: lmdb.Transaction, thread: Thread, checkpoint_id: str) -> list[RecordedEffect] | None:
+        """Returns the effects of a version if the event loop can read them; None if they are many or large, or if the
+        rows were not checked yet. Raises Corrupt or HistoryElsewhere."""
+        if not thread.effects_checked:
+            return None
+        identity, left_bytes = thread.identity, HOT_BYTES_MAX
+        rows = self._rows(txn, thread, checkpoint_id, HOT_EFFECTS_MAX + 1)
+        if len(rows) > HOT_EFFECTS_MAX:
+            return None
+        for _, row in rows:
+            left_bytes -= replay.read_entry(txn, identity, row.sequence).header.edit_bytes
+        if left_bytes < 0:
+            return None
+        return [view_effect(row, read_value(txn, identity, row, self._context.cache)) for _, row in rows]
+
+    @staticmethod
+    def _rows(
+        txn: lmdb.Transaction, thread: Thread, checkpoint_id: str, most: int | None = None
+    ) -> list[tuple[EffectPlace, EffectRow]]:
+        """Returns the rows of the effects of a version in order. ``most``: any so many of them."""
+        if not checkpoint_id or not thread.head.effects:
+            return []
+        found = list_effects(txn, thread, anchor_prefix(thread.identity, checkpoint_id))
+        return sorted(((EffectPlace.of(row.record, key), row) for key, row in islice(found, most)), key=itemgetter(0))
 
     def _places(
         self, txn: lmdb.Transaction, thread: Thread, request: ListEffectsRequest, sum_before: bytes
@@ -90,14 +139,33 @@ class EffectList:
         return places
 
 
-def _pack(place: Sequence[str | bytes]) -> bytes:
+def place_of(shown: RecordedEffect) -> Place:
+    """Returns the place of an effect in a list."""
+    return shown.effect.sort_key, shown.effect.anchor, shown.effect.key
+
+
+def take_fitting(
+    effects: Iterable[RecordedEffect], room_bytes: int, *, is_alone: bool
+) -> tuple[list[RecordedEffect], bool]:
+    """Returns the first effects, as many as fit, and whether there are more. ``is_alone``: nothing else is on the page,
+    so it gets one effect of any size."""
+    shown: list[RecordedEffect] = []
+    for effect in effects:
+        room_bytes -= effect.ByteSize() + _FRAME_BYTES
+        if room_bytes < 0 and (shown or not is_alone):
+            return shown, True
+        shown.append(effect)
+    return shown, False
+
+
+def pack_place(place: Place) -> bytes:
     """Returns sort key, anchor and key for a page token."""
     parts = [part.encode() if isinstance(part, str) else part for part in place]
     return _LENGTHS.pack(*map(len, parts[:2])) + b"".join(parts)
 
 
-def _unpack(data: bytes) -> tuple[bytes, str, str]:
-    """The reverse of ``_pack``."""
+def unpack_place(data: bytes) -> Place:
+    """The reverse of ``pack_place``."""
     sort_bytes, anchor_bytes = _LENGTHS.unpack_from(data)
     at = _LENGTHS.size + sort_bytes
     return data[_LENGTHS.size : at], data[at : at + anchor_bytes].decode(), data[at + anchor_bytes :].decode()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,16 +23,18 @@ from stateward.v1.checkpoint_service_pb2 import (
     ReadHistoryResponse,
 )
 from stateward.v1.diff_pb2 import Diff
+from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees
-from stateward_sidecar.codec.pages import Position, Selection, page, selection_of
+from stateward_sidecar.codec.pages import END, Page, Position, Selection, page, selection_of
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.signals import list_signals
 from stateward_sidecar.store.since import NOTHING, Since, changes_since
@@ -51,36 +53,51 @@ _STATE_TAG = HydrateResponse(state=State()).SerializeToString()[:1]
 _VERSION = struct.Struct(">Q16s?")
 _EDITS = struct.Struct(">QQQ16s16s")
 _NO_DIGEST = bytes(DIGEST_BYTES)
+_BEHIND = Position(END, "", 0, 0)
+_BEHIND_BYTES = len(_BEHIND.pack())
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins."""
+    """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins. ``effects``: those
+    of the version, read as they are taken. ``after``: those up to this place are on earlier pages."""
 
     thread: Thread
     facts: Facts
     tree: StateTree
     since: Since | None
     position: Position | None
+    after: Place | None = None
+    effects: Iterable[RecordedEffect] = ()
 
 
 class Reader:
     """The reading verbs."""
 
-    def __init__(self, context: Context, threads: Threads) -> None:
+    def __init__(self, context: Context, threads: Threads, effects: EffectList) -> None:
         self._context = context
         self._threads = threads
+        self._effects = effects
 
     def find_hot(self, request: HydrateRequest) -> Found | None:
-        """Returns what a hydrate shows if the event loop can find it: a small state in memory. Else None.
+        """Returns what a hydrate shows if the event loop can find it: a small state in memory, with few effects. Else
+        None.
 
-        Raises the errors of ``hydrate``, if edits since a known version are read.
+        Raises the errors of ``hydrate``, if edits since a known version or effects are read.
         """
         found = self._head_in_memory(request)
-        if found is None and self._is_near(request):
+        if found is None and not self._is_near(request):
+            return None
+        if found is None or _shows_effects(request, found):
+            # Memory shows a version after its commit. So effects of the same commit are in this later transaction.
             with self._context.engine.read() as txn:
-                found = self._find(txn, request)
-        return found if found is not None and found.tree.size_bytes <= HOT_BYTES_MAX else None
+                found = found or self._find(txn, request)
+                if found.tree.size_bytes <= HOT_BYTES_MAX and _shows_effects(request, found):
+                    few = self._effects.few_of_version(txn, found.thread, found.facts.body.checkpoint_id)
+                    if few is None:
+                        return None
+                    found = replace(found, effects=few)
+        return found if found.tree.size_bytes <= HOT_BYTES_MAX else None
 
     def _is_near(self, request: HydrateRequest) -> bool:
         """Whether a request names a known version shortly before a head that is in memory."""
@@ -103,9 +120,12 @@ class Reader:
     def hydrate(self, request: HydrateRequest, max_bytes: int = 0) -> bytes:
         """Returns the serialized answer to a hydrate. ``max_bytes``: see ``answer``."""
         found = self._head_in_memory(request)
-        if found is None:
+        if found is None or _shows_effects(request, found):
             with self._context.engine.read() as txn:
-                found = self._find(txn, request)
+                found = found or self._find(txn, request)
+                if _shows_effects(request, found):
+                    effects = self._effects.of_version(txn, found.thread, found.facts.body.checkpoint_id, found.after)
+                    return self.answer(request, replace(found, effects=effects), max_bytes)
         return self.answer(request, found, max_bytes)
 
     def answer(self, request: HydrateRequest, found: Found, max_bytes: int = 0) -> bytes:
@@ -118,14 +138,20 @@ class Reader:
             selection = selection_of(request.projection if request.HasField("projection") else None)
         else:
             selection = since.selection
-        cut = page(found.tree, selection, found.position, max_bytes or request.max_bytes or PAGE_BYTES)
+        page_bytes = max_bytes or request.max_bytes or PAGE_BYTES
+        cut = page(found.tree, selection, found.position, page_bytes)
         # Parsers accept fields in any order. The state is written by hand: tag, length, bytes.
         parts = [_STATE_TAG, varint(len(cut.state)), cut.state, hydrate_start(thread, facts)]
         rest = HydrateResponse(archived_sequence=thread.archived_sequence, owner_id=self._other_owner(thread.archive))
         if cut.chunk is not None:
             rest.chunk.CopyFrom(cut.chunk)
+        following = b""
         if cut.next is not None:
-            pinned = _VERSION.pack(facts.header.version, facts.header.digest, since is not None) + cut.next.pack()
+            following = cut.next.pack()
+        elif request.include_effects:
+            following = self._add_effects(rest, cut, found, page_bytes)
+        if following:
+            pinned = _VERSION.pack(facts.header.version, facts.header.digest, since is not None) + following
             rest.next_page_token = self._context.tokens.pack(bare(request), pinned)
         if request.include_signals and not request.page_token:
             rest.signals.extend(list_signals(thread))
@@ -135,6 +161,18 @@ class Reader:
                 rest.removed_slots.extend(since.removed_slots)
                 rest.removed_logs.extend(since.removed_logs)
         return b"".join((*parts, rest.SerializeToString()))
+
+    @staticmethod
+    def _add_effects(answer: HydrateResponse, cut: Page, found: Found, page_bytes: int) -> bytes:
+        """Adds the effects that fit behind the end of the state. Returns the place of the next page; empty = none."""
+        used_bytes = len(cut.state) + answer.chunk.ByteSize()
+        is_behind = found.position is not None and found.position.section == END
+        shown, has_more = take_fitting(found.effects, page_bytes - used_bytes, is_alone=is_behind)
+        answer.effects.extend(shown)
+        if not has_more:
+            return b""
+        after = place_of(shown[-1]) if shown else found.after
+        return _BEHIND.pack() + (pack_place(after) if after is not None else b"")
 
     def _head_in_memory(self, request: HydrateRequest) -> Found | None:
         """Returns the head of a branch if all of it is in memory. Nothing is read from the disk, and nothing opened."""
@@ -157,11 +195,15 @@ class Reader:
     def _find(self, txn: lmdb.Transaction, request: HydrateRequest) -> Found:
         """Returns what a hydrate shows, from the disk. The head's facts are kept for the next hydrate."""
         thread = self._threads.get(txn, request.namespace, request.thread)
-        branch, position = request.branch or MAIN, None
+        branch, position, after = request.branch or MAIN, None, None
         if request.page_token:
             pinned = self._context.tokens.unpack(bare(request), request.page_token)
             version, digest, is_since = _VERSION.unpack_from(pinned)
-            position = Position.unpack(pinned[_VERSION.size :])
+            place = pinned[_VERSION.size :]
+            if place.startswith(_BEHIND.pack()):
+                position, after = _BEHIND, unpack_place(place[_BEHIND_BYTES:]) if place[_BEHIND_BYTES:] else None
+            else:
+                position = Position.unpack(place)
         else:
             ref = request.version if request.HasField("version") else None
             version, digest, is_since = resolve_or_head(txn, thread, ref, branch, "version"), b"", None
@@ -173,7 +215,7 @@ class Reader:
         if head is not None and head.digest == entry.header.digest:
             self._context.cache.put_facts(thread.number, facts)
         tree, since = self._state_or_changes(txn, thread, version, entry.header.digest, request, is_since)
-        return Found(thread, facts, tree, since, position)
+        return Found(thread, facts, tree, since, position, after)
 
     def _state_or_changes(
         self,
@@ -301,6 +343,11 @@ class Reader:
         if ref.WhichOneof("ref") == "version" and ref.version == 0:
             return 0
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
+
+
+def _shows_effects(request: HydrateRequest, found: Found) -> bool:
+    """Whether effects must be looked for."""
+    return request.include_effects and found.thread.head.effects > 0 and bool(found.facts.body.checkpoint_id)
 
 
 def _gone() -> InvalidField:
