@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc.aio._call import StreamUnaryCall
 from tests.client.conftest import fake as fake  # noqa: PLC0414  a fixture
 from tests.client.conftest import make_opener
 from tests.client.fake_server import FakeServer
@@ -325,3 +326,22 @@ def test_a_write_goes_on_after_the_daemon_died(tmp_path: Path, open_client: Call
         assert client.thread("t").info().version == 1
     finally:
         daemon.kill()
+
+
+async def test_a_stream_that_breaks_in_a_write_is_begun_anew(shared: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its asyncio client says INTERNAL, not UNAVAILABLE, if it finds the stream broken when it writes to it."""
+    writes, really_write = list[int](), StreamUnaryCall.write
+
+    async def write(call: Any, message: Any) -> None:
+        writes.append(1)
+        if len(writes) == 2:
+            call._cython_call.set_internal_error("Failed execute_batch")
+            await call._raise_for_status()
+        await really_write(call, message)
+
+    monkeypatch.setattr(StreamUnaryCall, "write", write)
+    async with shared.async_client(namespace="broken") as client:
+        thread = client.thread("t")
+        blob = await thread.write_blob(DATA)
+        assert await thread.read_blob(blob) == DATA
+    assert len(writes) > 3

@@ -17,7 +17,7 @@ import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here
 from stateward._io.failures import error_from_rpc
 from stateward._io.target import advice, find_fault
 from stateward.blobs import Content
-from stateward.errors import ServerUnavailable, StatewardError, WrongTarget
+from stateward.errors import Internal, ServerUnavailable, StatewardError, WrongTarget
 from stateward.v1 import (
     admin_service_pb2_grpc,
     archive_service_pb2_grpc,
@@ -126,3 +126,14 @@ def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
         f"no stateward daemon answers at {settings.target} ({found.message}){advice(settings.target, found.message)}",
         code=found.code,
     )
+
+
+def explain_written(error: grpc.RpcError, settings: Settings) -> StatewardError:
+    """Does the same for a stream that the client writes to.
+
+    gRPC's asyncio client says INTERNAL of a write on a stream that has just broken. The daemon's errors have a reason.
+    """
+    found = explain(error, settings)
+    if isinstance(found, Internal) and not found.reason:
+        return ServerUnavailable("the stream to the daemon broke", code=found.code)
+    return found

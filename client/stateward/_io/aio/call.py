@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from stateward._io.aio.connection import Connection
-from stateward._io.channel import Reaching, explain, grpc
+from stateward._io.channel import Reaching, explain_written, grpc
 from stateward._operations.frames import END
-from stateward.errors import Internal, ServerUnavailable
+from stateward.errors import ServerUnavailable
 
 
 class WriterCall:
@@ -45,11 +45,7 @@ class WriterCall:
         try:
             message = reading.result()
         except grpc.RpcError as failure:
-            found = explain(failure, self._session.settings)
-            if isinstance(found, Internal) and not found.reason:
-                # gRPC says this of a write on a stream that has just broken. The daemon's errors have a reason.
-                raise ServerUnavailable("the writer's stream broke", code=found.code) from failure
-            raise found from failure
+            raise explain_written(failure, self._session.settings) from failure
         self._session.has_met_daemon = True
         return END if message is grpc.aio.EOF else message
 

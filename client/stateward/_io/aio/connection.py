@@ -11,7 +11,15 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
+from stateward._io.channel import (
+    Settings,
+    bind_methods,
+    explain,
+    explain_written,
+    grpc,
+    open_channel,
+    upload_deadline_s,
+)
 from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
@@ -67,7 +75,7 @@ class Connection:
                 pass  # the daemon has answered already
             return await call
         except grpc.RpcError as failure:
-            raise explain(failure, self._settings) from failure
+            raise explain_written(failure, self._settings) from failure
         finally:
             call.cancel()
 
