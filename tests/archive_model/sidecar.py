@@ -368,4 +368,4 @@ class Sidecar:
     def outbox(self) -> set[int]:
         """Numbers of the threads that the next start would ship."""
         with self.store.context.engine.read() as txn:
-            return {layout.outbox_thread(key) for key, _ in rows(txn, b"O")}
+            return {layout.marked_thread(key) for key, _ in rows(txn, b"O")}

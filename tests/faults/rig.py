@@ -98,7 +98,8 @@ def _fill(wire: Wire, name: str, after: Callable[[], None]) -> list[c.SaveReques
         save = c.SaveRequest(
             **at, expected_version=version, diff=appends(f"{name} {version} {rnd.randbytes(2500).hex()}"),
             request_id=f"{name}-{version}", checkpoint_id=f"step-{version}", labels={"agent": name}, step=version,
-            create={"ttl": {"seconds": 10**6}, "retention": Retention(keep_last=100)}, metadata=text(f"about {name}"),
+            create={"ttl": {"seconds": 10**6}, "retention": Retention(keep_last=100), "labels": {"of": "all"}},
+            metadata=text(f"about {name}"),
         )  # fmt: skip
         if version == 7:
             save.branch, save.expected_version = "side", 0
@@ -252,10 +253,12 @@ def look_at_all(store: Store) -> dict[str, list[str]]:
 
     labelled = c.ListCheckpointsRequest(namespace=SPACE, thread="-", labels={"agent": "beta"})
     every = c.ListCheckpointsRequest(namespace=SPACE, thread="-")
+    of_all = t.ListThreadsRequest(namespace=SPACE, labels={"of": "all"})
     watched = t.WatchRequest(namespace=SPACE, thread="-", after_cursor="n.0")
     return {
         "threads": lines(lambda: store.lister.threads(t.ListThreadsRequest(namespace=SPACE)).threads),
         "versions": lines(lambda: store.lister.checkpoints(every).checkpoints),
+        "labels of threads": lines(lambda: store.lister.threads(of_all).threads),
         "labels": lines(lambda: store.lister.checkpoints(labelled).checkpoints),
         "watch": lines(lambda: _watch(store, watched)),
         "other": lines(lambda: store.lister.threads(t.ListThreadsRequest(namespace=OTHER)).threads),
@@ -312,7 +315,7 @@ def wrong(before: Seen, after: Seen, damaged: set[str]) -> list[str]:
 
 def victims(made: Made, key: bytes, value: bytes) -> set[str]:
     """Names of the threads that a damaged row may cost: at most the one it belongs to."""
-    numbers = {b"T": key[1:5], b"N": value[1:5], b"W": value[:4], b"L": key[-12:-8]}
+    numbers = {b"T": key[1:5], b"N": value[1:5], b"W": value[:4], b"L": key[-12:-8], b"G": key[-4:]}
     number = int.from_bytes(numbers.get(key[:1], b""), "big")
     if key[:1] in (b"U", b"S"):
         number = layout.unpack_updated(key)[1]

@@ -14,9 +14,11 @@ from stateward_sidecar.store.records import pack_row, unpack_row
 # A thousand restarts, and three times as many for `soak`.
 pytestmark = pytest.mark.slow
 
-KINDS = ["D", "E", "K", "L", "N", "S", "TA", "TB", "TC", "TE", "TG", "TI", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W"]
+KINDS = [
+    "D", "E", "G", "K", "L", "N", "S", "TA", "TB", "TC", "TE", "TG", "TI", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W",
+]  # fmt: skip
 # Clear records of the whole store: where damage is felt at all, the daemon does not start.
-STORE_KINDS = ["Mformat", "Mthread"]
+STORE_KINDS = ["Mformat", "Mlabels", "Mthread"]
 # Tables of which a row that is gone cannot be missed by who looks for it: Verify misses it.
 UNMISSED = {"N": "THREAD_NOT_FOUND", "TC": "VERSION_NOT_FOUND", "TR": "VERSION_MISMATCH"}
 

@@ -12,7 +12,10 @@ from tests.service.wire import Wire, appends
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_pb2 as pb
 from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_service_pb2 import BeginEffectRequest
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.listing import IN_VAIN_MAX
 
@@ -89,6 +92,37 @@ def test_copies_and_deletions_are_counted(wire, space):
     wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=space, thread="t"))
     assert counts(wire, space) == {pb.STATUS_WAITING: 1, pb.STATUS_COMPLETED: 1}
     assert listed(wire, space, statuses=[pb.STATUS_COMPLETED]) == ["all"]
+    assert wire.findings() == []
+
+
+def test_labels_find_a_thread_however_it_was_made(wire, space):
+    """By a save, a blob, an effect, a lease or a copy; and not by labels that it no longer has."""
+    at, made = {"namespace": space}, {"create": {"labels": {"team": "red", "n": ""}}}
+    save(wire, space, "save", **made)
+    save(wire, space, "effect in a save", effects=[{"key": "k", "value": {"data": b""}}], **made)
+    holder = {"name": "me", "incarnation": "1"}
+    wire.effects.BeginEffect(
+        BeginEffectRequest(**at, thread="effect", key="k", holder=holder, request_id="r", **made)
+    )  # fmt: skip
+    asked = AcquireLeaseRequest(**at, thread="lease", holder=holder, request_id="r", **made)
+    token = wire.leases.AcquireLease(asked).lease.token
+    wire.blobs.WriteBlob(iter([WriteBlobRequest(begin=BlobBegin(**at, thread="blob", **made))]))
+    for whole, name in ((False, "copy"), (True, "whole copy")):
+        wire.threads.ForkThread(t.ForkThreadRequest(**at, thread="save", new_thread=name, whole=whole))
+    names = {"save", "effect in a save", "effect", "lease", "blob", "copy", "whole copy"}
+    for labels in ({"team": "red"}, {"n": ""}, {"team": "red", "n": ""}):
+        assert set(listed(wire, space, labels=labels, page_size=2)) == names
+    save(wire, space, "lease", lease_token=token, create={"labels": {"team": "blue"}})  # the first version says others
+    assert set(listed(wire, space, labels={"n": ""})) == names - {"lease"}
+    assert listed(wire, space, labels={"team": "blue"}) == ["lease"]
+    for name in ("blob", "effect"):
+        mask, options = {"paths": ["labels"]}, {"labels": {"n": "1"}}
+        wire.threads.UpdateThread(t.UpdateThreadRequest(**at, thread=name, options=options, update_mask=mask))
+    assert set(listed(wire, space, labels={"team": "red"})) == names - {"lease", "blob", "effect"}
+    assert set(listed(wire, space, labels={"n": "1"})) == {"blob", "effect"}
+    wire.threads.DeleteThread(t.DeleteThreadRequest(**at, thread="copy"))
+    assert set(listed(wire, space, labels={"n": ""})) == {"save", "effect in a save", "whole copy"}
+    assert listed(wire, f"{space}, another", labels={"n": ""}) == []
     assert wire.findings() == []
 
 

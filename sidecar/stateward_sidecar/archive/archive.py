@@ -325,7 +325,7 @@ class Archive:
         context = self.desk.context
         try:
             with context.engine.read() as txn:
-                numbers = [layout.outbox_thread(key) for key, _ in rows(txn, b"O")]
+                numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"O")]
         except StatewardError:
             log.exception("the outbox could not be read")
             return

@@ -79,7 +79,7 @@ class Leaver:
         desk = self._desk
         found = []
         with desk.context.engine.read() as txn:
-            for number in [layout.outbox_thread(key) for key, _ in rows(txn, b"O")]:
+            for number in [layout.marked_thread(key) for key, _ in rows(txn, b"O")]:
                 if number in desk.holds:
                     continue
                 try:

@@ -32,6 +32,10 @@ class NameKey:
         """16 bytes for a label with its value."""
         return self._hash(b"label", key.encode(), value.encode())
 
+    def thread_label(self, key: str, value: str) -> bytes:
+        """16 bytes for a label of a thread with its value; another hash than that of the same label of a version."""
+        return self._hash(b"thread label", key.encode(), value.encode())
+
     def status(self, status: int) -> bytes:
         """8 bytes for a status. They are enough because there are few statuses, and users do not choose them."""
         found = self._statuses.get(status)

@@ -19,6 +19,7 @@
         Z                                      what this daemon knows about the thread in the archive
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     S namespace(8) status_hash(8) ~second(8) ~number(4)   threads by status, then by time of change
+    G namespace(8) label_hash(16) number(4)  threads by label
     E second(8) number(4)                    threads by time of expiry
     K number(4)                              threads with a retention rule
     F number(4)                              orphans
@@ -59,6 +60,7 @@ NEXT_THREAD_KEY = b"Mthread"
 ARCHIVE_KEY = b"Marchive"
 BOOTS_KEY = b"Mboots"
 PLACE_KEY = b"Mplace"
+LABELLED_KEY = b"Mlabels"
 # Value of a row that only exists: a value always begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 
@@ -249,6 +251,21 @@ def unpack_updated(key: bytes | memoryview) -> tuple[int, int]:
     return _FUTURE - second, NUMBER_MAX - thread
 
 
+def labelled_prefix(namespace: bytes, label_hash: bytes) -> bytes:
+    """Prefix of all threads with a label."""
+    return b"G" + namespace + label_hash
+
+
+def labelled_key(prefix: bytes, thread: int) -> bytes:
+    """A thread with a label."""
+    return prefix + _U32.pack(thread)
+
+
+def labelled_thread(key: bytes | memoryview) -> int:
+    """Thread number of such a key."""
+    return int(_U32.unpack_from(key, len(key) - _U32.size)[0])
+
+
 def expiry_key(second: int, thread: int) -> bytes:
     """Place of a thread in the list of those that expire."""
     return b"E" + _U64.pack(second) + _U32.pack(thread)
@@ -259,24 +276,19 @@ def unpack_expiry(key: bytes | memoryview) -> tuple[int, int]:
     return int(_U64.unpack_from(key, 1)[0]), int(_U32.unpack_from(key, 9)[0])
 
 
+def marked_thread(key: bytes | memoryview) -> int:
+    """Thread number of a key that is only a table and a thread (F, K, O, P, Q rows)."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
 def retention_key(thread: int) -> bytes:
     """Marks a thread with a retention rule."""
     return b"K" + _U32.pack(thread)
 
 
-def retention_of(key: bytes | memoryview) -> int:
-    """Thread number of such a key."""
-    return int(_U32.unpack_from(key, 1)[0])
-
-
 def blobs_key(thread: int) -> bytes:
     """Marks a thread with blobs."""
     return b"Q" + _U32.pack(thread)
-
-
-def blobs_of(key: bytes | memoryview) -> int:
-    """Thread number of such a key."""
-    return int(_U32.unpack_from(key, 1)[0])
 
 
 def uncleared_key(thread: int) -> bytes:
@@ -287,19 +299,9 @@ def uncleared_key(thread: int) -> bytes:
 UNCLEARED_KEY_BYTES = 5
 
 
-def uncleared_thread(key: bytes | memoryview) -> int:
-    """Thread number of such a key."""
-    return int(_U32.unpack_from(key, 1)[0])
-
-
 def orphan_key(thread: int) -> bytes:
     """Marks an orphan."""
     return b"F" + _U32.pack(thread)
-
-
-def orphan_thread(key: bytes | memoryview) -> int:
-    """Thread number of such a key."""
-    return int(_U32.unpack_from(key, 1)[0])
 
 
 def half_key(thread: int, version: int) -> bytes:
@@ -323,11 +325,6 @@ def half_of(key: bytes | memoryview) -> tuple[int, int]:
 def outbox_key(thread: int) -> bytes:
     """Marks a thread with entries that are not archived."""
     return b"O" + _U32.pack(thread)
-
-
-def outbox_thread(key: bytes | memoryview) -> int:
-    """Thread number of such a key."""
-    return int(_U32.unpack_from(key, 1)[0])
 
 
 def label_prefix(namespace: bytes, label_hash: bytes) -> bytes:

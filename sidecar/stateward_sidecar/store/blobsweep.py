@@ -47,7 +47,7 @@ class BlobSweeper:
         """Runs one round. ``submit`` queues a write and waits for it."""
         now = self._context.clock.now_us()
         with self._context.engine.read() as txn:
-            numbers = [layout.blobs_of(key) for key, _ in rows(txn, b"Q")]
+            numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"Q")]
         self._next_us = {number: time for number, time in self._next_us.items() if time > now}
         for number in numbers:
             if number not in self._next_us:

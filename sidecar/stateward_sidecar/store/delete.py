@@ -202,7 +202,7 @@ class Deleter:
 
 def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:
     """Returns whether the thread has an orphan, which needs the key. A deletion everywhere deletes orphans first."""
-    heads = (txn.get(layout.ThreadKeys(layout.orphan_thread(key)).head()) for key, _ in rows(txn, b"F"))
+    heads = (txn.get(layout.ThreadKeys(layout.marked_thread(key)).head()) for key, _ in rows(txn, b"F"))
     return any(head is not None and head_uid(head) == uid for head in heads)
 
 

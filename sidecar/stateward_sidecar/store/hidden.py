@@ -27,7 +27,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
-from stateward.v1.thread_pb2 import Branch, Tag
+from stateward.v1.thread_pb2 import Branch, Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import Draft as Content
@@ -41,7 +41,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.effectrows import effect_key, put_effect
-from stateward_sidecar.store.journal import append, index_expiry, index_time, label_keys, put_whole_feed
+from stateward_sidecar.store.journal import append, index_expiry, index_options, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.moves import Moves, list_moves
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
@@ -317,8 +317,7 @@ class Hidden:
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(max(context.next_thread, number + 1)))
         name_hash = identity.namespace_keys.names.thread(identity.name)
         txn.put(layout.name_key(name_hash), layout.pack_name(number, identity.uid))
-        if head.options.HasField("retention"):
-            txn.put(layout.retention_key(number), layout.PRESENT)
+        index_options(txn, identity, ThreadOptions(), head.options)
         index_expiry(txn, number, ThreadHead(), head)
         index_time(txn, identity, None, head)
         put_whole_feed(txn, number, head.tip_sequence)

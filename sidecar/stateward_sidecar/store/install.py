@@ -26,7 +26,15 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import index_effect
 from stateward_sidecar.store.halfmade import mark, under_way
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import SECOND_US, expire_second, index_expiry, index_time, label_keys, put_feed
+from stateward_sidecar.store.journal import (
+    SECOND_US,
+    expire_second,
+    index_expiry,
+    index_options,
+    index_time,
+    label_keys,
+    put_feed,
+)
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.signals import drop_signals, put_signals
@@ -115,8 +123,7 @@ class Installer:
         self._put_rows_of_image(txn, draft, image, row, before)
         write_archive_row(txn, draft, row)
         self._threads.keep_draft(batch, draft)
-        number = identity.number
-        batch.after_commit.append(lambda: self._forget_heads(number, before))
+        batch.after_commit.append(lambda: self._forget_heads(identity.number, before))
         return draft
 
     def _forget_heads(self, number: int, before: ThreadHead) -> None:
@@ -174,18 +181,14 @@ class Installer:
         if image.pruned.ranges:
             sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
             draft.pruned = Ranges.from_message(image.pruned)
-        here = {row.sequence for row in image.signals}
-        gone_signals = draft.thread.signals.keys() - here
+        gone_signals = draft.thread.signals.keys() - {row.sequence for row in image.signals}
         sums.update(drop_signals(txn, draft, head, gone_signals))
         sums.update(put_signals(txn, draft, head, image.signals))
         draft.signals.update(dict.fromkeys(gone_signals))
         draft.signals.update((row.sequence, row) for row in image.signals)
         for blob in image.blobs:
             put_blob(txn, identity, blob)
-        if head.options.HasField("retention"):
-            txn.put(layout.retention_key(identity.number), layout.PRESENT)
-        else:
-            txn.delete(layout.retention_key(identity.number))
+        index_options(txn, identity, before.options, head.options)
         index_expiry(txn, identity.number, before, head)
         if second := expire_second(head):  # always, because index_expiry writes only changes
             txn.put(layout.expiry_key(second, identity.number), layout.PRESENT)

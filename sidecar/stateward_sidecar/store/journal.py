@@ -15,6 +15,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryHeader, EntryKind
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
 from stateward_sidecar.codec.entry import Draft as Content
@@ -189,8 +190,8 @@ def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | N
     # List rows count in seconds, so a thread with a thousand saves a second moves in the lists once a second.
     if before is not None and _second_and_status(before) == _second_and_status(after):
         return
-    old = list_keys(identity, before) if before is not None else ()
-    new = list_keys(identity, after)
+    old = _time_keys(identity, before) if before is not None else ()
+    new = _time_keys(identity, after)
     for key in old:
         if key not in new:
             txn.delete(key)
@@ -199,8 +200,35 @@ def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | N
             txn.put(key, layout.PRESENT)
 
 
-def list_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
-    """Returns the keys of the rows by which lists find a thread: by time, and by status and time."""
+def index_options(txn: lmdb.Transaction, identity: Identity, before: ThreadOptions, after: ThreadOptions) -> None:
+    """Updates the rows that settings of a thread imply: the mark of its retention rule, and a row for each label."""
+    if after.HasField("retention"):
+        txn.put(layout.retention_key(identity.number), layout.PRESENT)
+    elif before.HasField("retention"):
+        txn.delete(layout.retention_key(identity.number))
+    if before.labels or after.labels:
+        new = labelled_keys(identity, after)
+        for key in labelled_keys(identity, before) - new:
+            txn.delete(key)
+        for key in new:
+            txn.put(key, layout.PRESENT)
+
+
+def list_keys(identity: Identity, head: ThreadHead) -> set[bytes]:
+    """Returns the keys of all rows by which lists find a thread: by time, by status and time, and by label."""
+    return labelled_keys(identity, head.options).union(_time_keys(identity, head))
+
+
+def labelled_keys(identity: Identity, options: ThreadOptions) -> set[bytes]:
+    """Returns the keys of the rows by which lists find a thread by its labels."""
+    namespace = identity.namespace_keys
+    return {
+        layout.labelled_key(layout.labelled_prefix(namespace.tag, namespace.names.thread_label(*pair)), identity.number)
+        for pair in options.labels.items()
+    }
+
+
+def _time_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
     second, status = _second_and_status(head)
     namespace, number = identity.namespace_keys, identity.number
     return (

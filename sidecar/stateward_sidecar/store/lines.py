@@ -74,7 +74,7 @@ class Lines:
 
     def _find_orphan(self, txn: lmdb.Transaction, uid: bytes, written: Written) -> Thread | None:
         for key, _ in rows(txn, b"F"):
-            number = layout.orphan_thread(key)
+            number = layout.marked_thread(key)
             record = txn.get(layout.ThreadKeys(number).head())
             if record is None or head_uid(record) != uid:
                 continue

@@ -1,8 +1,8 @@
 """Lists: threads by time of change, versions of a thread or of all threads.
 
-A call looks at a bounded number of rows. A filter that matches nothing gets an empty page and a token to continue. Time
-and status of a thread are in the keys of indexes. All other conditions need the sealed head, and opening a head costs
-as much as reading some hundred keys. So a page ends early after 100 heads that do not match.
+A call looks at a bounded number of rows. A filter that matches nothing gets an empty page and a token to continue.
+Time, status and labels of a thread are in the keys of indexes (labelled.py). All other conditions need the sealed head,
+and opening a head costs as much as reading some hundred keys. So a page ends early after 100 heads that do not match.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Walk, belongs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.labelled import Labelled, by_time
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
@@ -79,18 +80,23 @@ class Lister:
             start = layout.updated_tail(wanted.before_us // SECOND_US, layout.NUMBER_MAX)
         in_vain = 0
         with context.engine.read() as txn:
-            for looked_at, tail in enumerate(_tails(txn, keys, request.statuses, start), 1):
+            labelled = Labelled(txn, keys, request.labels)
+            few = labelled.few()
+            heads = {each: head for each in few or () if (head := self._readable_head(txn, each)) is not None}
+            tails = _tails(txn, keys, request.statuses, start) if few is None else by_time(heads.values(), start)
+            for looked_at, tail in enumerate(tails, 1):
                 second, number = layout.unpack_updated(tail)
                 if wanted.after_us is not None and second < wanted.after_us // SECOND_US:
                     return answer
-                if second <= cut_off or not request.page_token:
-                    thread = self._readable_head(txn, number)
-                    if thread is not None and wanted.fits(head := thread.head):
-                        view = view_head(thread.identity, head)
+                is_asked = second <= cut_off or not request.page_token
+                if is_asked and labelled.has(number):
+                    thread = heads.get(number) or self._readable_head(txn, number)
+                    if thread is not None and wanted.fits(thread.head):
+                        view = view_head(thread.identity, thread.head)
                         answer.threads.append(add_archive(view, thread.archive, thread.archived_sequence))
                         page.add(view)
                     else:
-                        in_vain += 1
+                        in_vain += number not in heads
                 if page.is_full(looked_at) or in_vain >= IN_VAIN_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
                     return answer

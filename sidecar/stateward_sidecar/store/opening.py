@@ -13,10 +13,9 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
 from stateward.v1.thread_pb2 import ThreadOptions
-from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import index_expiry
+from stateward_sidecar.store.journal import index_expiry, index_options
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
 
@@ -53,7 +52,6 @@ def settle_options(
     txn: lmdb.Transaction, draft: Draft, old: ThreadHead, new: ThreadHead, options: ThreadOptions
 ) -> None:
     """Writes the settings of a new thread."""
+    index_options(txn, draft.identity, new.options, options)
     new.options.CopyFrom(options)
-    if options.HasField("retention"):
-        txn.put(layout.retention_key(draft.identity.number), layout.PRESENT)
     index_expiry(txn, draft.identity.number, old, new)

@@ -94,7 +94,7 @@ class Pruner:
         """Continues to clear the versions of earlier prunes, for threads that this sidecar may change."""
         with self._context.engine.read() as txn:
             keys = [key for key, _ in rows(txn, b"P") if len(key) == layout.UNCLEARED_KEY_BYTES]
-            numbers = [layout.uncleared_thread(key) for key in keys]
+            numbers = [layout.marked_thread(key) for key in keys]
         for number in numbers:
             try:
                 self._resume(number)

@@ -48,7 +48,7 @@ from stateward_sidecar.store.describe import (
     response,
 )
 from stateward_sidecar.store.effects import Effects, creates
-from stateward_sidecar.store.journal import append, commit_entry, index_expiry, label_keys
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options, label_keys
 from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import find_named, names_head, resolve
@@ -312,9 +312,8 @@ class SaveWrite:
         )  # fmt: skip
         header, head = entry.header, entry.head
         if is_new or (made.version == 1 and request.HasField("create")):
+            index_options(txn, identity, head.options, request.create)
             head.options.CopyFrom(request.create)
-            if head.options.HasField("retention"):
-                txn.put(layout.retention_key(identity.number), layout.PRESENT)
         offset = header.sequence - header.version
         if made.version == 1 or offset != head.version_offset:
             txn.put(keys.version_offset(made.version), layout.i64(offset))

@@ -33,11 +33,10 @@ from stateward.v1.thread_service_pb2 import (
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionNotFound
-from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import append, commit_entry, index_expiry
+from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
@@ -179,7 +178,7 @@ class Settings:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> UpdateThreadResponse:
             change = begin_change(self._threads, txn, batch, request)
-            draft, number = change.draft, change.draft.identity.number
+            draft = change.draft
             if change.replayed_sequence:
                 return UpdateThreadResponse(thread=_view(draft))
             options = ThreadOptions()
@@ -196,11 +195,8 @@ class Settings:
             )  # fmt: skip
             old = draft.head
             entry.head.options.CopyFrom(options)
-            index_expiry(txn, number, old, entry.head)
-            if options.HasField("retention"):
-                txn.put(layout.retention_key(number), layout.PRESENT)
-            else:
-                txn.delete(layout.retention_key(number))
+            index_expiry(txn, draft.identity.number, old, entry.head)
+            index_options(txn, draft.identity, old.options, options)
             commit_entry(self._context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)
             return UpdateThreadResponse(thread=_view(draft))

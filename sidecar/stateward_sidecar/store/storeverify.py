@@ -62,6 +62,8 @@ class StoreVerifier:
         for table in (b"U", b"S"):
             for key, _ in rows(txn, table):
                 listed.setdefault(layout.unpack_updated(key)[1], set()).add(key)
+        for key, _ in rows(txn, b"G"):
+            listed.setdefault(layout.labelled_thread(key), set()).add(key)
         unread = 0
         for _, row in rows(txn, b"N"):
             unread += 1

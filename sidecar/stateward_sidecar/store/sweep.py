@@ -147,7 +147,7 @@ class Sweeper:
 
     def _retain(self) -> None:
         with self._context.engine.read() as txn:
-            numbers = [layout.retention_of(key) for key, _ in rows(txn, b"K")]
+            numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"K")]
         self._looked_at = {number: self._looked_at[number] for number in numbers if number in self._looked_at}
         for number in numbers:
             try:

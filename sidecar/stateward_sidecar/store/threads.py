@@ -97,8 +97,10 @@ class Threads:
         this, because they would push every hot thread out of memory.
         """
         thread = self._threads.get(number)
-        if thread is not None:
-            return thread
+        return thread if thread is not None else self.stored_head(txn, number)
+
+    def stored_head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """Does the same as ``head``, and never returns the thread in memory: for writes in the middle of a batch."""
         found = self._locate(txn, number)
         if found is None:
             return None

@@ -35,7 +35,8 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
-from stateward_sidecar.store.journal import expire_second, label_keys, list_keys
+from stateward_sidecar.store.journal import expire_second, label_keys, labelled_keys, list_keys
+from stateward_sidecar.store.labelled import is_indexed
 from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.storeverify import StoreVerifier
@@ -124,7 +125,10 @@ class Verifier:
                 names = thread.identity.namespace_keys.names
                 if names.thread(thread.name) != name_hash:
                     raise Corrupt("a name leads to another thread")
-                if any(txn.get(key) is None for key in list_keys(thread.identity, thread.head)):
+                listed = list_keys(thread.identity, thread.head)
+                if not is_indexed(txn):
+                    listed -= labelled_keys(thread.identity, thread.head.options)
+                if any(txn.get(key) is None for key in listed):
                     yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
         except (Corrupt, KeyUnavailable) as error:
             yield _found(finding, error), 1
