@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from stateward._operations.known import Known, LogPart
 from stateward._operations.pages import read_pages
@@ -183,8 +183,9 @@ def list_checkpoints(
     attributes: Mapping[str, Attribute] | None = None,
     statuses: Iterable[Status | str | int] = (),
     page_size: int = 0,
+    **contents: Any,
 ) -> checkpoints.ListCheckpointsRequest:
-    """Builds the request for the first page; thread "-" = all threads."""
+    """Builds the request for the first page; thread "-" = all threads. `contents` are fields that ask for states."""
     return checkpoints.ListCheckpointsRequest(
         namespace=namespace,
         thread=thread,
@@ -194,6 +195,7 @@ def list_checkpoints(
         statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
         before=version_ref(before),
         page_size=page_size,
+        **contents,
     )
 
 

@@ -286,7 +286,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "attributes")
+    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "projection", "include_effects", "attributes", "include_states")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -309,7 +309,10 @@ class ListCheckpointsRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_STATES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -318,16 +321,44 @@ class ListCheckpointsRequest(_message.Message):
     before: _checkpoint_pb2.VersionRef
     page_size: int
     page_token: str
+    projection: Projection
+    include_effects: bool
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
+    include_states: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., include_states: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("checkpoints", "next_page_token")
+    __slots__ = ("checkpoints", "next_page_token", "contents")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
     next_page_token: str
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    contents: _containers.RepeatedCompositeFieldContainer[CheckpointContent]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ...) -> None: ...
+
+class CheckpointContent(_message.Message):
+    __slots__ = ("state", "diff", "rewritten_versions", "state_omitted", "effects", "effects_omitted")
+    class RewrittenVersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    REWRITTEN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    STATE_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    state: _state_pb2.State
+    diff: _diff_pb2.Diff
+    rewritten_versions: _containers.ScalarMap[str, int]
+    state_omitted: bool
+    effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
+    effects_omitted: bool
+    def __init__(self, state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., rewritten_versions: _Optional[_Mapping[str, int]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ...) -> None: ...
 
 class ReadHistoryRequest(_message.Message):
     __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection")

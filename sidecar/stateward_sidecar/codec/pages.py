@@ -104,6 +104,30 @@ def selection_of(projection: Projection | None) -> Selection:
     return Selection(frozenset(projection.slots), logs)
 
 
+def project(tree: StateTree, selection: Selection) -> StateTree:
+    """Returns the selected part of a state, as a state."""
+    if selection.is_everything:
+        return tree
+    slots = (
+        tree.slots
+        if selection.slots is None
+        else {name: value for name, value in tree.slots.items() if name in selection.slots}
+    )
+    logs = (
+        tree.logs
+        if selection.logs is None
+        else {name: _last(tree.logs[name], count) for name, count in selection.logs.items() if name in tree.logs}
+    )
+    return StateTree.of(slots, logs, {})
+
+
+def _last(log: LogState, count: int | None) -> LogState:
+    if count is None or count >= len(log.entries):
+        return log
+    first = len(log.entries) - count
+    return LogState(log.first_index + first, log.entries.drop_first(first), log.rewritten_version)
+
+
 def page(tree: StateTree, selection: Selection, position: Position | None, max_bytes: int) -> Page:
     """Cuts the page that begins at ``position``; None = the first page.
 

@@ -17,6 +17,7 @@ from stateward.v1.checkpoint_pb2 import (
 from stateward.v1.checkpoint_service_pb2 import (
     BatchSaveRequest,
     HydrateRequest,
+    ListCheckpointsRequest,
     Projection,
     SaveRequest,
 )
@@ -312,6 +313,17 @@ def check_projection(projection: Projection) -> None:
         check_name(log.log, f"projection.logs[{index}].log")
         if log.last < 0:
             raise InvalidField(f"projection.logs[{index}].last", f"{log.last} is negative")
+
+
+def check_contents(request: ListCheckpointsRequest) -> None:
+    """Checks what a list shows beside descriptions of versions."""
+    for field in ("include_states", "include_effects"):
+        if getattr(request, field) and request.thread == ALL_THREADS:
+            raise InvalidField(field, "is not allowed with all threads; list one thread")
+    if request.HasField("projection"):
+        if not request.include_states:
+            raise InvalidField("projection", "is allowed only with include_states")
+        check_projection(request.projection)
 
 
 def check_sha256(digest: bytes, field: str) -> None:

@@ -179,10 +179,12 @@ class CheckpointService:
             check.check_ref(request.before, "before")
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("before", "names a version of one thread and is not allowed with all threads")
+        check.check_contents(request)
         if request.thread == check.ALL_THREADS:
             return await self._calls.read(self._store.lister.checkpoints, request)
+        read = self._calls.load if request.include_states else self._calls.read
         return await self._calls.holding.read(
-            request.namespace, request.thread, lambda: self._calls.read(self._store.lister.checkpoints, request)
+            request.namespace, request.thread, lambda: read(self._store.lister.checkpoints, request)
         )
 
     async def read_history(

@@ -30,6 +30,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Walk, belongs
+from stateward_sidecar.store.contents import STATES_MAX, Contents
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.labelled import Labelled, by_time
@@ -56,9 +57,10 @@ _VERSION = struct.Struct(">Q")
 class Lister:
     """The listing verbs."""
 
-    def __init__(self, context: Context, threads: Threads) -> None:
+    def __init__(self, context: Context, threads: Threads, contents: Contents) -> None:
         self._context = context
         self._threads = threads
+        self._contents = contents
 
     def threads(self, request: ListThreadsRequest) -> ListThreadsResponse:
         """Returns a page of the threads of a namespace, the most recently changed first."""
@@ -147,7 +149,8 @@ class Lister:
 
     def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
-        answer, page = ListCheckpointsResponse(), _Page(request.page_size)
+        size = request.page_size or PAGE_SIZE
+        answer, page = ListCheckpointsResponse(), _Page(min(size, STATES_MAX) if request.include_states else size)
         with context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             below = thread.head.last_version + 1
@@ -169,6 +172,11 @@ class Lister:
                 if walk.version and page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(walk.version + 1))
                     break
+            if answer.checkpoints and (request.include_states or request.include_effects):
+                answer.contents.extend(self._contents.make(txn, thread, request, answer.checkpoints))
+                if left_out := answer.checkpoints[len(answer.contents) :]:
+                    answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(left_out[0].version + 1))
+                    del answer.checkpoints[len(answer.contents) :]
         return answer
 
     def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:

@@ -192,15 +192,20 @@ def state_at(txn: lmdb.Transaction, thread: Versions, version: int, cache: Cache
     return state_and_base(txn, thread, version, cache)[0]
 
 
-def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache: Cache) -> tuple[StateTree, int]:
-    """Returns the state at a version, and the version of the snapshot that was read for it (0 = none was read)."""
+def state_and_base(
+    txn: lmdb.Transaction, thread: Versions, version: int, cache: Cache, near: dict[int, StateTree] | None = None
+) -> tuple[StateTree, int]:
+    """Returns the state at a version, and the version of the snapshot that was read for it (0 = none was read).
+
+    ``near``: states of other versions, by version. The result is then put there, and not into the cache.
+    """
     identity = thread.identity
     if version:
         check_version(thread, version)
     chain: list[Entry] = []
     at, base = version, 0
     while True:
-        tree = _known_state(thread, at, cache)
+        tree = _known_state(thread, at, cache, near)
         if tree is not None:
             break
         if at in thread.snapshots:
@@ -222,7 +227,9 @@ def state_and_base(txn: lmdb.Transaction, thread: Versions, version: int, cache:
             at = entry.header.version
     finally:
         # Cache the state even if the next entry is damaged, so that a repetition of the read costs little.
-        if at and (chain or base):
+        if near is not None:
+            near[at] = tree
+        elif at and (chain or base):
             cache.put_state(identity.number, at, tree)
     return tree, base
 
@@ -278,9 +285,13 @@ def snapshot_stored_bytes(txn: lmdb.Transaction, identity: Identity, version: in
     return sum(len(value) for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
 
 
-def _known_state(thread: Versions, version: int, cache: Cache) -> StateTree | None:
+def _known_state(
+    thread: Versions, version: int, cache: Cache, near: dict[int, StateTree] | None = None
+) -> StateTree | None:
     if version == 0:
         return EMPTY
+    if near is not None and version in near:
+        return near[version]
     if isinstance(thread, Draft) and version in thread.states:
         return thread.states[version]
     return cache.state(thread.identity.number, version)

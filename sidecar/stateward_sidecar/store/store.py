@@ -25,6 +25,7 @@ from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.blobs import Blobs
 from stateward_sidecar.store.cache import Cache
+from stateward_sidecar.store.contents import Contents
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effectlist import EffectList
@@ -111,7 +112,7 @@ class Store:
         self.effect_list = EffectList(context, self.threads)
         self.reader = Reader(context, self.threads, self.effect_list)
         self.log_reader = LogReader(context, self.threads)
-        self.lister = Lister(context, self.threads)
+        self.lister = Lister(context, self.threads, Contents(context, self.effect_list))
         self.settings = Settings(context, self.threads)
         self.mover = Mover(context, self.threads)
         self.effects = Effects(context, self.threads)
