@@ -73,13 +73,16 @@ class Effect:
     """Unique under the anchor; at most 1,024 bytes."""
     value: Any
     anchor: str = ""
-    """Id of the object that the effect belongs to, such as a checkpoint id; at most 1,024 bytes."""
+    """Id of the object that the effect belongs to, such as a checkpoint id; at most 1,024 bytes. The effect is deleted
+    when the last version with this checkpoint id is pruned."""
     name: str = ""
     """A name to select by, such as the tool's; at most 1,024 bytes."""
     sort_key: bytes = b""
     """Effects of one anchor come back in the order of these bytes; at most 1,024 bytes."""
     replace: bool = False
     """Whether this result replaces a recorded one; otherwise the first result stays."""
+    stays: bool = False
+    """Whether the effect is kept when the versions with its anchor as checkpoint id are pruned."""
 
     def to_proto(self) -> effect_pb2.Effect:
         """Returns the message that a save carries."""
@@ -91,6 +94,7 @@ class Effect:
             name=self.name,
             sort_key=self.sort_key,
             on_conflict=rules.CONFLICT_RULE_REPLACE if self.replace else rules.CONFLICT_RULE_KEEP,
+            stays=self.stays,
         )
 
 
@@ -116,6 +120,8 @@ class RecordedEffect:
     attempts: int
     """How often the effect was begun."""
     stored_value: state_pb2.Value | None = field(default=None, repr=False)
+    stays: bool = False
+    """Whether it is kept when the versions with its anchor as checkpoint id are pruned."""
 
     @property
     def value(self) -> Any:
@@ -134,7 +140,7 @@ class RecordedEffect:
         return read_fields(
             cls,
             message,
-            **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key")},
+            **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key", "stays")},
             state=read_member(EffectState, message.state) or 0,
             holder=message.holder.name,
             stored_value=effect.value if effect.HasField("value") else None,

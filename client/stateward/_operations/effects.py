@@ -44,7 +44,10 @@ class EffectOptions(TypedDict, total=False):
     """Calls a tool that failed before again, with another idempotency key. Use it only if every error of the tool means
     that nothing happened; a tool that cannot tell raises EffectUncertain."""
     anchor: str
-    """What the effect belongs to, at most 1,024 bytes. The key is unique under its anchor."""
+    """What the effect belongs to, at most 1,024 bytes. The key is unique under its anchor. If the anchor is a
+    checkpoint id, the effect is deleted when the last version with this id is pruned."""
+    stays: bool
+    """Keeps the effect when the versions with its anchor as checkpoint id are pruned."""
     name: str
     """A name to select effects by, such as the tool's; at most 1,024 bytes."""
     term: Duration
@@ -72,7 +75,7 @@ class Plan:
         self.term_s = seconds(options.get("term", TERM_S), "term")
         self.wait_s = seconds(options.get("wait", WAIT_S), "wait")
         self.anchor, self.name = options.get("anchor", ""), options.get("name", "")
-        self.retry_failed = options.get("retry_failed", False)
+        self.retry_failed, self.stays = options.get("retry_failed", False), options.get("stays", False)
 
 
 class Claim:
@@ -99,6 +102,7 @@ class Claim:
             term=timedelta(seconds=plan.term_s),
             max_age=max_age,
             retry_failed=plan.retry_failed,
+            stays=plan.stays,
             lease_token=self._ref.held.for_call(),
             durability=plan.durability,
         )

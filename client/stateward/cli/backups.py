@@ -13,8 +13,8 @@ A record is one line with a JSON object. All records of a thread are together, i
      "edits": [EDIT, …]     from its parent to it, or, if its parent was pruned or it began as a copy,
      "state": {"slots": {name: VALUE}, "logs": {name: {"first_index", "rewritten_version", "values"}},
                "retired_logs": {name: index}}}
-    {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "value", "holder", "claim_token",
-     "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
+    {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "stays", "value", "holder",
+     "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
      "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not checked if it
@@ -188,6 +188,7 @@ def _effect_record(part: backup.BackupEffect) -> dict[str, Any]:
             anchor=effect.anchor,
             name=effect.name,
             sort_key=to_base64(effect.sort_key),
+            stays=effect.stays,
             holder=_given(name=each.holder.name, incarnation=each.holder.incarnation),
             claim_token=each.claim_token,
             end_time=_time(each.end_time) if each.HasField("end_time") else None,

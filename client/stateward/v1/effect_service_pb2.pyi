@@ -15,7 +15,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BeginEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "lease_token", "request_id", "create", "durability")
+    __slots__ = ("namespace", "thread", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "lease_token", "request_id", "create", "durability", "stays")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class BeginEffectRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     anchor: str
@@ -44,7 +45,8 @@ class BeginEffectRequest(_message.Message):
     request_id: str
     create: _thread_pb2.ThreadOptions
     durability: _checkpoint_pb2.Durability
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    stays: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., stays: bool = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
     __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted", "uid", "digest")

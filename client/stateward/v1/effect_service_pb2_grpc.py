@@ -36,6 +36,9 @@ class EffectServiceStub(object):
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
 
+    An effect whose anchor is the checkpoint id of a version is deleted when the last version with this id is pruned, unless
+    it says that it stays. An effect that is put later under the same anchor is a new one, which no prune deletes.
+
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """
 
@@ -78,6 +81,9 @@ class EffectServiceServicer(object):
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
 
+    An effect whose anchor is the checkpoint id of a version is deleted when the last version with this id is pruned, unless
+    it says that it stays. An effect that is put later under the same anchor is a new one, which no prune deletes.
+
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """
 
@@ -90,7 +96,8 @@ class EffectServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CompleteEffect(self, request, context):
-        """Records how an effect ended. Fails with CLAIM_LOST if the caller no longer holds the claim; nothing was written.
+        """Records how an effect ended. Fails with CLAIM_LOST if the caller no longer holds the claim, or if the effect was
+        deleted; nothing was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,6 +159,9 @@ class EffectService(object):
     - IN_PROGRESS: a holder is working on the effect.
     - UNCERTAIN: the effect was begun, and its holder did not say how it ended. The caller now holds the claim, and must
     find out what happened before it calls the tool again.
+
+    An effect whose anchor is the checkpoint id of a version is deleted when the last version with this id is pruned, unless
+    it says that it stays. An effect that is put later under the same anchor is a new one, which no prune deletes.
 
     `namespace` empty = "default"; `anchor` and `key` as in Effect.
     """

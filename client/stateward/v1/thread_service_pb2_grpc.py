@@ -164,7 +164,7 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PruneThread(self, request, context):
-        """Removes versions now. The other versions stay readable.
+        """Removes versions now, with their effects (see Effect.anchor). The other versions stay readable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,7 +22,7 @@ from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.install import is_entry, is_snapshot
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned
 
 # Entries use one dictionary after another; each may have some megabytes.
 DICTIONARIES_KEPT = 2
@@ -40,7 +40,7 @@ class Rereader:
         self._place = place
         self._head = head
         self._cipher = Cipher(data_key)
-        self._pruned = Ranges.from_message(image.pruned)
+        self._pruned = Pruned.from_message(image.pruned)
         self._snapshots = {ref.first_version: ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
         self._dictionaries: dict[int, Dictionary | None] = {}  # None = it cannot be read, and that was reported
         self._told = told
@@ -94,7 +94,7 @@ class Rereader:
         is_next = before is not None and header.sequence == before.sequence + 1
         if before is not None and is_next and header.previous_digest != before.digest:
             raise Corrupt(f"entry {header.sequence} does not continue the one before it")
-        if entry.is_husk or (header.version in self._pruned and not self._can_open(entry, pieces)):
+        if entry.is_husk or (self._pruned.cuts(header) and not self._can_open(entry, pieces)):
             return None
         dictionary = None
         if header.dictionary_version:

@@ -303,7 +303,7 @@ class Shipper:
     def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
         """Drops objects whose entries were all pruned, and deletes the ones that were dropped long enough ago."""
         desk, thread = self._desk, moment.thread
-        if thread.pruned.pairs() and not thread.floor_sequence:
+        if not thread.pruned.is_empty and not thread.floor_sequence:
             unused = self._unused_snapshots(hold, head, thread)
             for ref in list(head.objects):
                 if is_pack(ref):

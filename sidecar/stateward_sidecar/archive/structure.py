@@ -13,7 +13,7 @@ from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.codec.entry import Entry, sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, StatewardError
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,12 @@ def find_holes(
     end = head.tip_sequence + 1
     spans.append(_Span(end, end, head.last_version + 1, 0))
     pruned = Ranges.from_message(image.pruned).pairs()
+    is_any = not Pruned.from_message(image.pruned).is_empty
     for at, span in enumerate(spans):
         if span.first > start + 1:
             following = next(item.first_version for item in spans[at:] if item.first_version)
             first, last = version + 1, following - 1
-            is_pruned = any(low <= first and last <= high for low, high in pruned) if first <= last else bool(pruned)
+            is_pruned = any(low <= first and last <= high for low, high in pruned) if first <= last else is_any
             if not is_pruned:
                 yield Flaw(f"entries {start + 1} to {span.first - 1} are missing: no object has them", first, start + 1)
         start, version = max(start, span.last), max(version, span.last_version)

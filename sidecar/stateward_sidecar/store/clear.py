@@ -27,6 +27,7 @@ from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.lineage import Lineage
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft, rows, write_head
 from stateward_sidecar.store.threads import Threads
@@ -130,8 +131,10 @@ class Clearer:
             _strip_if_whole(work, version)
             if time.perf_counter() > until:  # after at least one version, so that a slow disk does not stop progress
                 break
-        rest = uncleared.after(last)
-        is_done = not rest.pairs() and _drop_snapshots(work, until)
+        rest = Pruned(uncleared.after(last).pairs(), uncleared.effects)
+        if not len(rest):
+            rest = Pruned((), _strip_effects(work, rest.effects, until))
+        is_done = not len(rest) and not len(rest.effects) and _drop_snapshots(work, until)
         if is_done:
             txn.delete(layout.uncleared_key(draft.identity.number))
         else:
@@ -174,24 +177,35 @@ def _drop_husks(work: _Work, until: float) -> bool:
     return work.dropped == len(lineage.husks)
 
 
-def _strip_if_whole(work: _Work, version: int) -> None:
-    """Clears a version. A damaged one stays as it is, and Verify reports it."""
+def _strip_effects(work: _Work, left: Ranges, until: float) -> Ranges:
+    """Clears entries of deleted effects. Returns those that are left when the time is over."""
+    for sequence in left:
+        _strip_if_whole(work, 0, sequence)
+        if time.perf_counter() > until:
+            return left.after(sequence)
+    return Ranges()
+
+
+def _strip_if_whole(work: _Work, version: int, sequence: int = 0) -> None:
+    """Clears the entry of a version, or of a sequence. A damaged one stays as it is, and Verify reports it."""
     try:
-        sequence = replay.place_of(work.txn, work.draft, version)
+        sequence = sequence or replay.place_of(work.txn, work.draft, version)
         record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
-            _strip(work, unpack(record, sequence))
+            entry = unpack(record, sequence)
+            if work.draft.pruned.cuts(entry.header):  # the ranges of effects pass over other entries
+                _strip(work, entry)
     except StatewardError as error:
         log_damage("a pruned version is not cleared", error, uid=work.draft.identity.uid_text)
 
 
 def _strip(work: _Work, entry: Entry) -> None:
-    """Removes the edits of a version; the whole entry if no retry may ask for it any more."""
+    """Removes the edits of a version or the value of an effect; the whole entry if no retry may ask for it any more."""
     identity, txn, header = work.draft.identity, work.txn, entry.header
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     pieces_bytes = _delete_rows(txn, identity.keys.edits_pieces(header.parts_id)) if header.parts_id else 0
     if pieces_bytes or not (header.parts_id or entry.is_husk):
-        work.freed[header.dictionary_version] += 1
+        work.freed[header.dictionary_version] += bool(header.version)
     work.free(pieces_bytes)
     for key in label_keys(identity, header, metadata.checkpoint.labels):
         txn.delete(key)

@@ -13,13 +13,14 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.head_pb2 import EffectRow, ThreadHead
-from stateward.storage.v1.journal_pb2 import EffectRecord, EntryHeader
+from stateward.storage.v1.journal_pb2 import EffectRecord, EntryHeader, PrunedVersions
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_FAILED, RecordedEffect
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.thread import Draft, Thread, rows
 
 OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
@@ -56,6 +57,12 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
         yield bytes(key), _open(thread.identity, key, record)
 
 
+def anchor_rows(txn: lmdb.Transaction, identity: Identity, prefix: bytes) -> Iterator[tuple[bytes, EffectRow]]:
+    """Yields row key and row of the effects of an anchor, without a look at the sum. Raises Corrupt."""
+    for key, record in rows(txn, prefix):
+        yield bytes(key), _open(identity, key, record)
+
+
 def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
     """Returns the next effects of the thread with their row keys. Raises Corrupt or HistoryElsewhere.
 
@@ -84,7 +91,7 @@ def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
         return
     total, identity = 0, thread.identity
     for key, record in rows(txn, identity.keys.all_of(b"E")):
-        total ^= _part(identity, key, _open(identity, key, record))
+        total ^= effect_part(identity, key, _open(identity, key, record))
     if total != int.from_bytes(thread.head.effect_sum, "big"):
         raise Corrupt("the row of an effect is missing, foreign or older than the thread's head", identity.name)
     loaded.effects_checked = True
@@ -103,6 +110,8 @@ def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
         if row.sequence <= thread.floor_sequence:
             continue
         try:
+            if row.sequence in thread.pruned.effects:
+                raise Corrupt("the row of an effect names an entry of a deleted effect", identity.name)
             entry = replay.read_entry(txn, identity, row.sequence)
             if replay.open_metadata(identity, entry).effect != row.record:
                 raise Corrupt("the row of an effect differs from its journal entry", identity.name)
@@ -114,7 +123,7 @@ def put_effect(
     txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: EffectRow | None, row: EffectRow
 ) -> None:
     """Puts the row of an effect, and counts it in the head."""
-    change = _part(identity, row_key, row) ^ (_part(identity, row_key, old) if old is not None else 0)
+    change = effect_part(identity, row_key, row) ^ (effect_part(identity, row_key, old) if old is not None else 0)
     head.effect_sum = (int.from_bytes(head.effect_sum, "big") ^ change).to_bytes(16, "big")
     head.effects += old is None
     _put(txn, identity, row_key, row)
@@ -124,16 +133,32 @@ def _put(txn: lmdb.Transaction, identity: Identity, row_key: bytes, row: EffectR
     txn.put(row_key, identity.seal_row(row_key, row.SerializeToString(deterministic=True)))
 
 
-def _part(identity: Identity, row_key: bytes, row: EffectRow) -> int:
+def effect_part(identity: Identity, row_key: bytes, row: EffectRow) -> int:
+    """Returns what a row adds to the sum in the head."""
     return identity.row_sum(row_key, row.SerializeToString(deterministic=True))
 
 
 def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: EffectRecord) -> None:
-    """Puts the row for an entry from the archive, unless there is a newer one. The head counts the effect already."""
+    """Puts the row for an entry from the archive, unless there is a newer one. The head counts the effect already.
+
+    The caller leaves out entries of deleted effects.
+    """
     row_key = effect_key(identity, record.anchor, record.key)
     known = txn.get(row_key)
     if known is None or _open(identity, row_key, known).sequence < header.sequence:
         _put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
+
+
+def take_pruned(txn: lmdb.Transaction, draft: Draft, pruned: PrunedVersions) -> None:
+    """Takes over what the owner of a thread pruned, and removes the rows of effects that it deleted.
+
+    The owner's head does not count these rows any more.
+    """
+    identity, before, draft.pruned = draft.identity, draft.pruned.effects.pairs(), Pruned.from_message(pruned)
+    if draft.pruned.effects.pairs() != before:
+        for key, row in list(anchor_rows(txn, identity, identity.keys.all_of(b"E"))):
+            if row.sequence in draft.pruned.effects:
+                txn.delete(key)
 
 
 def read_value(txn: lmdb.Transaction, identity: Identity, row: EffectRow, cache: Cache) -> Value | None:
@@ -156,6 +181,7 @@ def view_effect(row: EffectRow, value: Value | None = None) -> RecordedEffect:
     )  # fmt: skip
     effect = view.effect
     effect.anchor, effect.key, effect.name, effect.sort_key = record.anchor, record.key, record.name, record.sort_key
+    effect.stays = record.stays
     if value is not None:
         effect.value.CopyFrom(value)
     if record.HasField("holder"):

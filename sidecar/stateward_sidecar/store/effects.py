@@ -128,6 +128,7 @@ class Effects:
             term_us=request.term.ToMicroseconds() if request.HasField("term") else TERM_US, begin_time_us=now,
             attempts=(row.record.attempts if row is not None else 0) + 1, lease_token=request.lease_token,
             was_uncertain=state == EFFECT_STATE_UNCERTAIN, idempotency_key=_idempotency_key(draft, request, row),
+            stays=request.stays,
         )  # fmt: skip
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
         place = identity.number, row_key
@@ -240,7 +241,7 @@ class Effects:
         for place, (row_key, row, effect) in enumerate(chosen, 1):
             record = EffectRecord(
                 anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name,
-                state=EFFECT_STATE_DONE, begin_time_us=now, end_time_us=now,
+                state=EFFECT_STATE_DONE, begin_time_us=now, end_time_us=now, stays=effect.stays,
             )  # fmt: skip
             is_last = place == len(chosen)
             if is_last:
@@ -257,6 +258,7 @@ class Effects:
     ) -> EffectRow:  # fmt: skip
         context, is_new, old_head = self._context, draft.head.tip_sequence == 0, draft.head
         record.has_value = value is not None
+        record.previous_sequence = old.sequence if old is not None else 0
         metadata = EntryMetadata(request_hash=asked.request_hash, fingerprint=asked.fingerprint, effect=record)
         options = asked.create or ThreadOptions()
         describe_creation(draft, metadata, options)

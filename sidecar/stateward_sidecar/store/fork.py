@@ -39,7 +39,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
@@ -159,7 +159,7 @@ class Forker:
     ) -> None:
         context, dictionaries = self._context, dict[int, Dictionary]()
         wanted = frozenset(source.snapshots)
-        pruned = copy.draft.pruned = Ranges(source.pruned.pairs())
+        pruned = copy.draft.pruned = Pruned(source.pruned.pairs())
         copied: set[bytes] = set()
         anchors: set[str] = set()
         require_blobs(self._context, source)

@@ -153,6 +153,7 @@ class Hidden:
     def effect(self, record: EffectRecord, value: bytes, field: str = "effect") -> tuple[Put, int]:
         """Returns the put of an effect, and its size in bytes. The put raises InvalidField, which names ``field``, if
         the thread has the effect already."""
+        record.previous_sequence = 0
         content = draft_content(EntryMetadata(effect=record), value)
 
         def put(txn: lmdb.Transaction) -> None:
@@ -312,7 +313,7 @@ class Hidden:
         for name, version in copy.all_tags().items():
             row = Tag(name=name, version=version)
             sums.update([write_row(txn, copy, head, keys.tag(identity.hash_id(b"tag", name)), row)])
-        if len(copy.pruned):
+        if not copy.pruned.is_empty:
             sums.update([write_row(txn, copy, head, keys.pruned(), copy.pruned.to_message())])
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(max(context.next_thread, number + 1)))
         name_hash = identity.namespace_keys.names.thread(identity.name)

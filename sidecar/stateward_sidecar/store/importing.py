@@ -38,6 +38,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.hidden import Hidden
 from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.signals import PENDING_MAX, put_signals
@@ -175,7 +176,7 @@ class Import:
             anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name, state=shown.state,
             claim_token=shown.claim_token, begin_time_us=self._time_us(shown.begin_time.ToMicroseconds()),
             detail=shown.detail, attempts=shown.attempts, idempotency_key=part.idempotency_key,
-            has_value=effect.HasField("value"),
+            has_value=effect.HasField("value"), stays=effect.stays,
         )  # fmt: skip
         if shown.state == EFFECT_STATE_IN_PROGRESS:
             # The holder may have called the tool, but cannot complete the claim here. The next caller has to find out.
@@ -220,7 +221,7 @@ class Import:
         self._hidden.flush()
         self._check_end(self._end)
         draft = self._hidden.draft
-        draft.pruned = self._versions.came.ranges().missing(self._end.last_version)
+        draft.pruned = Pruned(self._versions.came.ranges().missing(self._end.last_version).pairs())
         self._hidden.place_branches({branch.name: branch for branch in self._end.branches})
         for tag in self._end.tags:
             self._hidden.later(self._hidden.tag(tag.name, tag.version))

@@ -23,7 +23,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.effectrows import index_effect
+from stateward_sidecar.store.effectrows import index_effect, take_pruned
 from stateward_sidecar.store.halfmade import mark, under_way
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import (
@@ -35,7 +35,6 @@ from stateward_sidecar.store.journal import (
     label_keys,
     put_feed,
 )
-from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.signals import drop_signals, put_signals
 from stateward_sidecar.store.thread import (
@@ -118,6 +117,7 @@ class Installer:
         first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
         row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
         put_rows(txn, draft, incoming.rows)
+        take_pruned(txn, draft, image.pruned)
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         self._put_rows_of_image(txn, draft, image, row, before)
@@ -178,9 +178,8 @@ class Installer:
         for name in draft.thread.tags.keys() - {tag.name for tag in image.tags}:
             sums.update([delete_row(txn, draft, head, _tag_key(identity, name))])
             draft.tags[name] = None
-        if image.pruned.ranges:
-            sums.update([write_row(txn, draft, head, identity.keys.pruned(), image.pruned)])
-            draft.pruned = Ranges.from_message(image.pruned)
+        if not draft.pruned.is_empty:
+            sums.update([write_row(txn, draft, head, identity.keys.pruned(), draft.pruned.to_message())])
         gone_signals = draft.thread.signals.keys() - {row.sequence for row in image.signals}
         sums.update(drop_signals(txn, draft, head, gone_signals))
         sums.update(put_signals(txn, draft, head, image.signals))
@@ -383,7 +382,7 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
         row = layout.pack_request(header.sequence, header.create_time_us // SECOND_US)
         txn.put(request_key(identity, metadata.request_hash), row)
     put_feed(txn, identity.number, header.sequence)
-    if header.kind == ENTRY_KIND_EFFECT:
+    if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
         index_effect(txn, identity, header, metadata.effect)
     if not header.version:
         return

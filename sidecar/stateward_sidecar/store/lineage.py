@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_PRUNED, EntryHeader
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.store.uncleared import read_uncleared
 
@@ -34,13 +34,14 @@ class Lineage:
     """The lineage of one thread, up to one entry."""
 
     uid: bytes
-    pruned: Ranges  # the pruned versions after the last prune in this process
-    uncleared: Ranges  # pruned, but not cleared when the journal was read
+    pruned: Pruned  # the pruned versions after the last prune in this process
+    uncleared: Pruned  # pruned, but not cleared when the journal was read
     sequence: int = 0
     children: dict[int, list[int]] = field(default_factory=dict)  # by parent: children whose number is not parent + 1
     jumped: set[int] = field(default_factory=set)  # versions whose parent is not the version before them
     users: Counter[int] = field(default_factory=Counter)  # by snapshot: how many versions need it as dictionary
     husks: list[int] = field(default_factory=list)  # sequences of husks and prune entries, ascending
+    moves: list[int] = field(default_factory=list)  # sequences of the entries that moved or deleted branches
 
     def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
         """Reads at most ``entries`` more entries. Returns whether all were read."""
@@ -54,7 +55,9 @@ class Lineage:
 
     def _add(self, header: EntryHeader, name: str) -> None:
         version, parent = header.version, header.parent_version
-        is_gone = version in self.pruned and version not in self.uncleared
+        is_gone = self.pruned.cuts(header) and not self.uncleared.cuts(header)
+        if header.kind == ENTRY_KIND_HEADS:
+            self.moves.append(header.sequence)
         if header.kind == ENTRY_KIND_PRUNED or (
             is_gone and header.sequence > 1
         ):  # the first entry describes the thread, and stays
@@ -86,7 +89,7 @@ class Lineages:
         self._lineages: OrderedDict[int, Lineage] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, thread: Thread, before: Ranges | None = None) -> Lineage:
+    def of(self, thread: Thread, before: Pruned | None = None) -> Lineage:
         """Returns the lineage up to the newest entry at least. Only one call for each thread at a time. Raises Corrupt.
 
         ``before``: the versions that were pruned before the caller's prune, which is not cleared yet.

@@ -149,7 +149,7 @@ def _check_known(txn: lmdb.Transaction, thread: Thread, written: Written) -> Non
         return
     if sequence <= thread.floor_sequence:
         raise replay.history_elsewhere(thread.identity)
-    if len(thread.pruned):
+    if not thread.pruned.is_empty:
         raise VersionPruned(
             f"entry {sequence} of thread {name!r} was pruned; its digest can no longer be compared with the digest in "
             "the request", thread=name, sequence=sequence,

@@ -127,10 +127,10 @@ class Outbox:
                     break
                 entry = unpack(record, sequence)
                 # A pruned version may be here as a whole entry from the archive, but without its dictionary.
-                if not entry.is_husk and entry.header.version not in thread.pruned:
+                if not entry.is_husk and not thread.pruned.cuts(entry.header):
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
                 found.append(PackedRow(sequence=sequence, record=entry.record))
-                if entry.header.parts_id and entry.header.version not in thread.pruned:
+                if entry.header.parts_id and not thread.pruned.cuts(entry.header):
                     for index, (_, piece) in enumerate(rows(txn, identity.keys.edits_pieces(entry.header.parts_id))):
                         found.append(PackedRow(parts_id=entry.header.parts_id, index=index, record=bytes(piece)))
                         size += len(piece)

@@ -30,11 +30,12 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.goneeffects import find_gone
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.moves import put_moves
 from stateward_sidecar.store.pruneplan import Plan, find_falls, find_moves
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
 from stateward_sidecar.store.snapshots import Snapshots
@@ -160,7 +161,7 @@ class Pruner:
             with self._context.engine.read() as txn:
                 find_falls(txn, thread, going)  # raises before anything is written
         if request.dry_run:
-            return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, going, frozenset(), {})
+            return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, frozenset(), {})
         for version in sorted(alone - thread.snapshots):
             with self._context.engine.read() as txn:
                 digest = replay.read_version(txn, thread, version).header.digest
@@ -170,9 +171,12 @@ class Pruner:
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}
             falls = find_falls(txn, now, going) if now is not None and request.move_heads else {}
-        after, snapshots = Ranges([*thread.pruned.pairs(), *going.pairs()]), now.snapshots if now else frozenset[int]()
+        effects = find_gone(self._context, thread, lineage, going)
+        snapshots, had_effects = now.snapshots if now else frozenset[int](), thread.head.effects > 0
         tip = thread.head.tip_sequence
-        return Plan(thread.number, tip, thread.pruned, going, after, alone, moves, snapshots, falls)
+        return Plan(
+            thread.number, tip, thread.pruned, going, alone, moves, snapshots, falls, effects, had_effects
+        )
 
     def _clear_up(self, plan: Plan) -> None:
         """Clears the pruned versions after the commit. If this fails, the next start or sweep continues."""
@@ -241,21 +245,23 @@ class Pruner:
         if plan.falls:
             moves = {name: fall.to for name, fall in plan.falls.items()}
             put_moves(context, txn, batch, draft, moves, EntryMetadata())
-        metadata.pruned.CopyFrom(plan.after.to_message())
-        metadata.removed.CopyFrom(plan.going.to_message())
+        after = draft.pruned.with_more(plan.going, plan.effects.entries)
+        metadata.pruned.CopyFrom(after.to_message())
+        metadata.removed.CopyFrom(Pruned(plan.going.pairs(), plan.effects.entries).to_message())
         entry_put = append(
             context, txn, draft, ENTRY_KIND_PRUNED, draft_content(metadata), request_hash=metadata.request_hash
         )
         head = entry_put.head
         head.retained_versions -= len(plan.going)
+        plan.effects.remove(context, txn, batch, draft, head)
         sums = dict([write_row(txn, draft, head, identity.keys.pruned(), metadata.pruned)])
         moved = list(plan.moved(draft))
         for branch in moved:
             sums.update([write_branch(txn, draft, head, branch)])
         uncleared = read_uncleared(txn, identity.number, draft.pruned)
-        write_uncleared(txn, identity.number, Ranges([*uncleared.pairs(), *plan.going.pairs()]))
+        write_uncleared(txn, identity.number, uncleared.with_more(plan.going, plan.effects.entries))
         commit_entry(context, txn, batch, draft, entry_put, sums)
-        draft.pruned = plan.after
+        draft.pruned = after
         draft.branches.update({branch.name: branch for branch in moved})
         self._threads.keep_draft(batch, draft)
         return entry_put.header.sequence

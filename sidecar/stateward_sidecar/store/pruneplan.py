@@ -11,7 +11,8 @@ from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, fall_back, point_branch
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.goneeffects import GoneEffects
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.retention import protected
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
@@ -51,13 +52,14 @@ class Plan:
 
     number: int
     tip_sequence: int
-    before: Ranges
+    before: Pruned
     going: Ranges
-    after: Ranges
     alone: frozenset[int]  # versions that stay without their parent; each has a snapshot
     moves: dict[str, Move]
     snapshots: frozenset[int] = frozenset()  # the thread's snapshots when the moves were found
     falls: dict[str, Fall] = field(default_factory=dict)
+    effects: GoneEffects = field(default_factory=GoneEffects)  # those that go with the versions
+    had_effects: bool = False  # the thread had effects when they were searched
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
@@ -68,6 +70,8 @@ class Plan:
             return True  # shortcut: the checks below look at every branch, and there may be thousands
         if tip - self.tip_sequence > NEW_ENTRIES_MAX or not self.alone <= draft.snapshots:
             return False
+        if draft.head.effects and not self.had_effects:
+            return False
         if any(draft.branch(name) != fall.before for name, fall in self.falls.items()):
             return False
         falling = {fall.before.version for fall in self.falls.values()}
@@ -77,6 +81,8 @@ class Plan:
             return False
         for sequence in range(self.tip_sequence + 1, tip + 1):
             if replay.read_entry(txn, draft.identity, sequence).header.parent_version in going:
+                return False
+            if self.had_effects and not self.effects.holds(txn, draft, sequence):
                 return False
         return all(self._knows(branch) for branch in draft.all_branches().values())
 

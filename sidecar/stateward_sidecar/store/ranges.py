@@ -1,4 +1,4 @@
-"""A set of versions, stored as ranges. It is small if its versions are consecutive."""
+"""Sets of versions or sequences, stored as ranges. A set is small if its members are consecutive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from stateward.storage.v1.journal_pb2 import PrunedVersions
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, PrunedVersions, VersionRange
 
 
 class Ranges:
@@ -79,15 +79,54 @@ class Ranges:
 
     def to_message(self) -> PrunedVersions:
         """Returns the set as a message, as it is stored."""
-        message = PrunedVersions()
-        for first, last in self.pairs():
-            message.ranges.add(first=first, last=last)
-        return message
+        return PrunedVersions(ranges=_to_ranges(self))
 
     @classmethod
     def from_message(cls, message: PrunedVersions) -> Ranges:
         """The reverse of ``to_message``."""
         return cls((item.first, item.last) for item in message.ranges)
+
+
+class Pruned(Ranges):
+    """The versions that were pruned, and the entries of effects that were deleted. Immutable, too."""
+
+    __slots__ = ("effects",)
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges | None = None) -> None:
+        super().__init__(pairs)
+        # Sequences. Only entries of effects are meant; a range may pass over entries of other kinds.
+        self.effects = effects if effects is not None else Ranges()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no entry was ever cut or removed."""
+        return not self._firsts and not self.effects.pairs()
+
+    def cuts(self, header: EntryHeader) -> bool:
+        """Returns whether the second part of an entry may be gone: edits of a version, or the value of an effect."""
+        if header.version:
+            return header.version in self
+        return bool(header.kind == ENTRY_KIND_EFFECT) and header.sequence in self.effects
+
+    def with_more(self, versions: Ranges, effects: Ranges) -> Pruned:
+        """Returns the set with more versions and entries."""
+        return Pruned(
+            [*self.pairs(), *versions.pairs()], Ranges([*self.effects.pairs(), *effects.pairs()])
+        )
+
+    def to_message(self) -> PrunedVersions:
+        """Returns both sets as a message, as they are stored."""
+        return PrunedVersions(ranges=_to_ranges(self), effects=_to_ranges(self.effects))
+
+    @classmethod
+    def from_message(cls, message: PrunedVersions) -> Pruned:
+        """The reverse of ``to_message``."""
+        effects = Ranges((item.first, item.last) for item in message.effects)
+        return cls(((item.first, item.last) for item in message.ranges), effects)
+
+
+def _to_ranges(found: Ranges) -> list[VersionRange]:
+    return [VersionRange(first=first, last=last) for first, last in found.pairs()]
 
 
 class Rising:

@@ -25,7 +25,7 @@ from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
 from stateward_sidecar.store import records
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned
 
 MAIN = "main"
 UID_BYTES = 16
@@ -41,7 +41,7 @@ class Thread:
     head: ThreadHead
     branches: dict[str, BranchHead] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
-    pruned: Ranges = field(default_factory=Ranges)
+    pruned: Pruned = field(default_factory=Pruned)
     snapshots: frozenset[int] = frozenset()
     signals: dict[int, SignalRow] = field(default_factory=dict)  # by sequence; the dict is never changed in place
     row_sums: dict[bytes, int] = field(default_factory=dict)
@@ -258,7 +258,7 @@ def load_thread(
         total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
     for key, record in rows(txn, keys.pruned()):
         plaintext = _open_row(identity, key, record)
-        thread.pruned = Ranges.from_message(_parse(PrunedVersions, plaintext, identity))
+        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
         total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
     if total != int.from_bytes(head.row_sum, "big"):
         raise Corrupt(

@@ -1,6 +1,6 @@
-"""The row that lists the versions of a thread that were pruned and still have their rows.
+"""The row that lists what of a thread was pruned and still has its rows: versions, and entries of deleted effects.
 
-The row is not sealed, because only versions in the thread's sealed row of pruned versions are ever cleared. If the row
+The row is not sealed, because only what the thread's sealed row of pruned versions names is ever cleared. If the row
 is damaged, it is ignored, and the versions that it named keep their space.
 """
 
@@ -11,20 +11,21 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned
 
 
-def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Ranges) -> Ranges:
-    """Returns the versions that are pruned and not cleared. ``pruned``: all pruned versions of the thread."""
+def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned:
+    """Returns what is pruned and not cleared. ``pruned``: all that was ever pruned in the thread."""
     row = txn.get(layout.uncleared_key(number))
     if row is None:
-        return Ranges()
+        return Pruned()
     try:
-        return Ranges.from_message(PrunedVersions.FromString(bytes(row[1:]))).common(pruned)
+        named = Pruned.from_message(PrunedVersions.FromString(bytes(row[1:])))
     except DecodeError:
-        return Ranges()
+        return Pruned()
+    return Pruned(named.common(pruned).pairs(), named.effects.common(pruned.effects))
 
 
-def write_uncleared(txn: lmdb.Transaction, number: int, versions: Ranges) -> None:
+def write_uncleared(txn: lmdb.Transaction, number: int, left: Pruned) -> None:
     """Writes the row. An empty row says that only the snapshots of pruned versions are left to check."""
-    txn.put(layout.uncleared_key(number), layout.PRESENT + versions.to_message().SerializeToString())
+    txn.put(layout.uncleared_key(number), layout.PRESENT + left.to_message().SerializeToString())

@@ -19,6 +19,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_HEADS,
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
+    EntryHeader,
     EntryMetadata,
 )
 from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
@@ -192,16 +193,15 @@ class Verifier:
         for sequence, record in found:
             if not progress.sequence < sequence <= thread.head.tip_sequence:
                 continue
-            version = 0
+            version, header = 0, None
             try:
                 entry = unpack(record, sequence)
-                version = entry.header.version
+                header, version = entry.header, entry.header.version
                 self._verify_entry(txn, progress, entry)
             except StatewardError as error:
                 # A version that was pruned since the thread was loaded is not a finding. What an earlier prune left
                 # must be intact.
-                is_going = version and version not in thread.pruned and self._was_pruned(txn, thread, version)
-                if not is_going:
+                if header is None or thread.pruned.cuts(header) or not self._was_pruned(txn, thread, header):
                     out.append((_found(finding, error, version, sequence), 0))
             progress.sequence = sequence
             checked += 1
@@ -223,10 +223,10 @@ class Verifier:
         # A prune removes whole entries only if no retry may ask for them.
         in_window = header.sequence - 1 > thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
         is_hole = not is_next and header.sequence - 1 > thread.floor_sequence
-        if is_hole and (in_window or not len(thread.pruned)):
+        if is_hole and (in_window or thread.pruned.is_empty):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
         self._verify_index(txn, thread, entry, metadata)
-        if header.version and (header.version in thread.pruned or header.version <= thread.floor_version):
+        if thread.pruned.cuts(header) or 0 < header.version <= thread.floor_version:
             return  # the edits are pruned, or what they need is in the archive only
         edits = (
             replay.read_edits(txn, identity, entry, self._context.cache, progress.held) if header.edit_bytes else b""
@@ -324,7 +324,7 @@ class Verifier:
         name = thread.name
         for version in range(thread.floor_version + 1, thread.head.last_version + 1):
             is_missing = version not in progress.versions and version not in thread.pruned
-            if is_missing and not self._was_pruned(txn, thread, version):
+            if is_missing and not self._was_pruned(txn, thread, EntryHeader(version=version)):
                 yield Corrupt("the version's journal entry is missing", name, version)
         for branch in thread.branches.values():
             if branch.version <= thread.floor_version:
@@ -341,10 +341,11 @@ class Verifier:
         if counts[b"B"] < with_row or counts[b"G"] < len(thread.tags):
             yield Corrupt("a branch or tag row is missing", name)
 
-    def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, version: int) -> bool:
-        """Returns whether the version was pruned since the thread's rows were read."""
+    def _was_pruned(self, txn: lmdb.Transaction, thread: Thread, header: EntryHeader) -> bool:
+        """Returns whether the version or effect was pruned since the thread's rows were read."""
         try:
-            return version in load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid).pruned
+            now = load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid)
+            return now.pruned.cuts(header)
         except StatewardError:
             return True  # reported already, or deleted
 

@@ -341,7 +341,7 @@ def _thread_cursor(uid: bytes, sequence: int, digest: bytes = b"") -> str:
 
 def may_be_removed(thread: Thread, sequence: int) -> bool:
     """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed."""
-    return bool(len(thread.pruned)) and sequence <= thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
+    return not thread.pruned.is_empty and sequence <= thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
 
 
 def _deleted(record: DeletionRecord) -> Event:

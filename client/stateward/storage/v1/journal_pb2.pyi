@@ -132,7 +132,7 @@ class HeadMove(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., before_version: _Optional[int] = ..., before_digest: _Optional[bytes] = ...) -> None: ...
 
 class EffectRecord(_message.Message):
-    __slots__ = ("anchor", "key", "sort_key", "name", "state", "holder", "claim_token", "term_us", "begin_time_us", "end_time_us", "detail", "attempts", "lease_token", "has_value", "idempotency_key", "was_uncertain", "written")
+    __slots__ = ("anchor", "key", "sort_key", "name", "state", "holder", "claim_token", "term_us", "begin_time_us", "end_time_us", "detail", "attempts", "lease_token", "has_value", "idempotency_key", "was_uncertain", "written", "previous_sequence", "stays")
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SORT_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,8 @@ class EffectRecord(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     WAS_UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
     anchor: str
     key: str
     sort_key: bytes
@@ -167,7 +169,9 @@ class EffectRecord(_message.Message):
     idempotency_key: str
     was_uncertain: bool
     written: int
-    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ..., was_uncertain: bool = ..., written: _Optional[int] = ...) -> None: ...
+    previous_sequence: int
+    stays: bool
+    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ..., was_uncertain: bool = ..., written: _Optional[int] = ..., previous_sequence: _Optional[int] = ..., stays: bool = ...) -> None: ...
 
 class SignalRecord(_message.Message):
     __slots__ = ("signal_id", "name", "payload", "sender", "wait_id")
@@ -292,10 +296,12 @@ class CheckpointBody(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
-    __slots__ = ("ranges",)
+    __slots__ = ("ranges", "effects")
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[VersionRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+    effects: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
 
 class VersionRange(_message.Message):
     __slots__ = ("first", "last")
