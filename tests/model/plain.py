@@ -225,6 +225,7 @@ class PlainThread:
     requests: list[tuple[Any, Any]] = field(default_factory=list)  # (request, answer)
     firsts: dict[str, int] = field(default_factory=dict)  # by branch: its first version
     readers: dict[tuple[str, str], PlainReader] = field(default_factory=dict)  # by branch and log
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def last(self) -> int:

@@ -57,6 +57,7 @@ class Machine(Moving):
         name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
         request, _ = self.model[name].requests[which % len(self.model[name].requests)]
         other = checkpoints.SaveRequest(namespace=self.namespace, thread=name, request_id=request.request_id)
+        other.diff.SetInParent()
         if isinstance(request, checkpoints.SaveRequest):
             other.CopyFrom(request)
         other.step, other.expected_version = 1_000_000, 1
@@ -90,8 +91,9 @@ class Machine(Moving):
             old = source.versions[version]
             made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
             self.model[new] = PlainThread(
-                info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence, [], {"main": 1}
-            )
+                info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence, [], {"main": 1},
+                labels=source.labels,
+            )  # fmt: skip
             assert (info.version, info.forked_from.thread, info.forked_from.version) == (1, name, version)
 
     @precondition(lambda self: self.model)
@@ -107,7 +109,7 @@ class Machine(Moving):
         source = self.model[name]
         thread = self.model[new] = PlainThread(
             info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
-            [], dict(source.firsts),
+            [], dict(source.firsts), labels=source.labels,
         )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
         for number, old in source.versions.items():
@@ -152,6 +154,15 @@ class Machine(Moving):
         tag = self.pick(thread.tags, which)
         assert self.client.thread(name).delete_tag(tag).version == thread.tags.pop(tag)
         thread.sequence += 1
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, labels=st.dictionaries(st.sampled_from(("team", "env")), st.sampled_from(("p", "q"))))
+    def relabel(self, pick: int, labels: dict[str, str]) -> None:
+        """The labels of a thread, by which lists find it."""
+        name = self.pick(self.model, pick)
+        self.client.thread(name).update_options(labels=labels)
+        self.model[name].labels = labels
+        self.model[name].sequence += 1
 
     @precondition(lambda self: self.model)
     @rule(pick=PICK, count=st.integers(1, 4), dry=st.booleans())
@@ -205,11 +216,11 @@ class Machine(Moving):
         assert (checkpoint.step if checkpoint.HasField("step") else None) == expected.step
         assert checkpoint.labels.get("label", "") == expected.label
 
-    @precondition(lambda self: self.model)
+    @precondition(lambda self: any(thread.retained for thread in self.model.values()))
     @rule(pick=PICK, which=PICK, slots=st.sets(SLOT_NAMES), logs=LOG_ENDS)
     def project(self, pick: int, which: int, slots: set[str], logs: dict[str, int | None]) -> None:
         """Part of a state: named slots, ends of logs."""
-        name = self.pick(self.model, pick)
+        name = self.pick([name for name, thread in self.model.items() if thread.retained], pick)
         thread = self.model[name]
         version = self.pick(thread.retained, which)
         state = self.client.thread(name).hydrate(version=version, slots=slots, logs=logs)
@@ -280,6 +291,9 @@ class Machine(Moving):
     def compare_everything(self) -> None:
         """Threads, branches, tags, lists and labels, as the model has them."""
         assert {info.name for info in self.client.threads(page_size=2)} == self.model.keys()
+        for asked in ({"team": "p"}, {"team": "p", "env": "q"}):
+            fit = {name for name, thread in self.model.items() if asked.items() <= thread.labels.items()}
+            assert {info.name for info in self.client.threads(labels=asked, page_size=1)} == fit
         for name, thread in self.model.items():
             info = self.client.thread(name).info()
             assert (info.uid, info.last_version, info.sequence) == (thread.uid, thread.last, thread.sequence)
