@@ -81,7 +81,7 @@ def get(
     With `known`, an earlier version of the thread or the same one, the daemon sends only what changed since.
     """
     version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
-    request = ref.on_branch(checkpoints.HydrateRequest, version=version)
+    request = ref.on_branch(checkpoints.HydrateRequest, version=version, include_effects=True)
     if known is not None:
         request.known_version, request.known_digest = known.version, known.digest
     try:
@@ -90,8 +90,8 @@ def get(
         return None
     if not (pages.last.checkpoint.checkpoint_id or pages.slots or pages.logs):
         return None  # what is left where a run was deleted
-    found = _found(serde, pages, known)
-    return replace(found, writes=(yield from read_writes(ref, pages.last.checkpoint.checkpoint_id)))
+    writes = sorted((_written(each.effect) for each in pages.effects), key=lambda each: each.order)
+    return replace(_found(serde, pages, known), writes=writes)
 
 
 def _found(serde: Serializer, pages: Pages, known: Base | None = None) -> Found:
