@@ -7,27 +7,32 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from stateward.changes import Change, changes_from_proto
+from stateward.effects import RecordedEffect
 from stateward.fromproto import FromProto, read_fields
 from stateward.models import Checkpoint, Tag
 from stateward.options import ThreadOptions
 from stateward.signals import Signal
 from stateward.state import State
-from stateward.v1 import thread_service_pb2
-from stateward.v1.effect_pb2 import RecordedEffect
+from stateward.v1 import effect_pb2, thread_service_pb2
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.thread_service_pb2 import HeadsMoved
 
 
-class HistoryEntry(NamedTuple):
-    """One version of a history.
+class _Step(NamedTuple):
+    checkpoint: Checkpoint
+    state: State | None
+    changes: list[Change]
+
+
+class HistoryEntry(_Step):
+    """One version of a history: `checkpoint, state, changes = entry`.
 
     Only the first entry has a `state`; None there means that the state is too large, so hydrate it. `changes` are the
     edits against the parent; the first entry of a history that is read oldest first has none.
     """
 
-    checkpoint: Checkpoint
-    state: State | None
-    changes: list[Change]
+    effects: tuple[RecordedEffect, ...] | None = ()
+    """The effects of the version, if they were asked for; None = they are too large, so list them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,9 @@ class Event:
     uid: str
     sequence: int
     time: datetime
-    what: Checkpoint | Tag | ThreadOptions | Pruned | Signal | RecordedEffect | Lease | HeadsMoved | str | None
+    what: (
+        Checkpoint | Tag | ThreadOptions | Pruned | Signal | effect_pb2.RecordedEffect | Lease | HeadsMoved | str | None
+    )
     """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
     given back; both are messages of `stateward.v1`, and so are moved heads."""
     changes: list[Change] | None = None

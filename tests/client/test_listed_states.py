@@ -48,6 +48,16 @@ def test_they_are_those_of_a_hydrate(thread):
     assert sum(len(state.effects) for state in thread.states(effects=True)) == 6
 
 
+def test_a_history_has_effects(thread):
+    """Of each version its own, in both directions; none if they are not asked for."""
+    for newest_first in (False, True):
+        for checkpoint, _, _ in (found := list(thread.history(newest_first=newest_first, effects=True))):
+            assert checkpoint.checkpoint_id
+        assert all(each.effects == tuple(thread.effects(each.checkpoint.checkpoint_id)) for each in found)
+        assert sum(len(each.effects) for each in found) == 6
+    assert not any(each.effects for each in thread.history())
+
+
 def test_each_is_a_state_of_its_own(thread):
     """A change of one does not show in another, and a later hydrate builds on it as on any other."""
     newest, older, *_ = list(thread.states())

@@ -20,6 +20,7 @@ from tests.model.strategies import (
     THREADS,
 )
 
+from stateward._operations.unfolding import unfold
 from stateward.attributes import Attribute
 from stateward.errors import (
     InvalidField,
@@ -31,7 +32,7 @@ from stateward.errors import (
     VersionPruned,
 )
 from stateward.testing import run_daemon
-from stateward.v1 import checkpoint_pb2
+from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
@@ -240,6 +241,34 @@ class Machine(Moving):
             found = state.logs[log]
             assert [found.raw(at).data for at in range(len(found))] == plain.entries[len(plain.entries) - keep :]
             assert found.next_index == plain.next
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, branch=st.sampled_from(("", *BRANCHES)), page_size=st.sampled_from((0, 2)))
+    def list_states(self, pick: int, branch: str, page_size: int) -> None:
+        """The states of all versions of a branch, or of all branches, each made of the one before it."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        request = checkpoints.ListCheckpointsRequest(
+            namespace=self.namespace, thread=name, branch=branch, page_size=page_size, include_states=True
+        )
+        found = list[int]()
+        while True:
+            page = self.call("ListCheckpoints", request)
+            for shown in unfold(page):
+                found.append(shown.checkpoint.version)
+                assert shown.state is not None
+                made = state_pb2.State(slots=shown.state.slots)
+                for log, it in shown.state.logs.items():
+                    held = state_pb2.Log(
+                        entries=it.entries, first_index=it.first_index, rewritten_version=it.rewritten_version
+                    )
+                    made.logs[log].CopyFrom(held)
+                self.check_state(made, thread.versions[found[-1]].state)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                break
+        if not branch:
+            assert found == thread.retained[::-1]
 
     @precondition(lambda self: self.model)
     @rule(pick=PICK, old=PICK, new=PICK)

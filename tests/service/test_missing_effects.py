@@ -10,7 +10,7 @@ from tests.service.conftest import THREAD, Place
 from tests.service.wire import appends, text
 
 from stateward.v1.checkpoint_pb2 import VersionRef
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, ReadHistoryRequest
 from stateward.v1.effect_pb2 import Effect, RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
 
@@ -138,3 +138,22 @@ def test_a_version_is_never_read_without_the_effects_of_its_commit(place: Place)
             seen.add(answer.checkpoint.version)
         saving.result()
     assert len(seen) > SAVES // 10
+
+
+def test_effects_of_a_history(place: Place) -> None:
+    """Each version of a line comes with its own. Those that are too large are left out, and it says so."""
+    for number in range(2, 6):
+        place.wire.save(place.request(expected_version=number, checkpoint_id=f"c{number}"))
+        put(place, f"c{number}", "b", "a")
+    put(place, "c4", *"123", size_bytes=1_500_000)
+    for direction in ("DIRECTION_OLDEST_FIRST", "DIRECTION_NEWEST_FIRST"):
+        asked = ReadHistoryRequest(
+            namespace=place.namespace, thread=THREAD, direction=direction, include_effects=True, from_version=2
+        )
+        found = list(place.wire.checkpoints.ReadHistory(asked))
+        assert [answer.checkpoint.checkpoint_id for answer in found if answer.effects_omitted] == ["c4"]
+        for answer in found:
+            anchor = answer.checkpoint.checkpoint_id
+            assert list(answer.effects) == ([] if anchor == "c4" else listed(place, anchor))
+    asked.include_effects = False
+    assert not any(answer.effects for answer in place.wire.checkpoints.ReadHistory(asked))

@@ -212,11 +212,13 @@ class AsyncThread:
         *,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
+        effects: bool = False,
     ) -> AsyncStream[HistoryEntry]:
         """Streams `version` (None = the head) and its ancestors back to `from_version`.
 
         Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
-        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`.
+        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`. With `effects`, `item.effects` are
+        the effects of the version.
         """
         reader = HistoryReader(
             self._ref,
@@ -224,6 +226,7 @@ class AsyncThread:
             version=version,
             newest_first=newest_first,
             projection=projection(slots, logs),
+            effects=effects,
         )
         return self._session.open(reader)
 

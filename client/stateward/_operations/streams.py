@@ -18,6 +18,7 @@ from stateward._operations.retry import Retry
 from stateward._operations.steps import Pause, ThreadRef, version_ref
 from stateward.admin import VerifyProgress
 from stateward.changes import changes_from_proto
+from stateward.effects import RecordedEffect
 from stateward.errors import StatewardError
 from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint
@@ -111,6 +112,7 @@ class HistoryReader(Reader[HistoryEntry]):
         version: int | None,
         newest_first: bool,
         projection: checkpoints.Projection | None,
+        effects: bool,
     ) -> None:
         direction = checkpoints.DIRECTION_NEWEST_FIRST if newest_first else checkpoints.DIRECTION_OLDEST_FIRST
         request = ref.on_branch(
@@ -119,6 +121,7 @@ class HistoryReader(Reader[HistoryEntry]):
             from_version=from_version,
             direction=direction,
             projection=projection,
+            include_effects=effects,
         )
         super().__init__("ReadHistory", request)
         self._ref = ref
@@ -139,7 +142,9 @@ class HistoryReader(Reader[HistoryEntry]):
             self._request.version.version = version  # the head may have moved by the time the stream is opened again
         self._last = version
         checkpoint, changes = Checkpoint.from_proto(message.checkpoint), changes_from_proto(message.diff)
-        return [HistoryEntry(checkpoint, self._state(message), changes)]
+        entry = HistoryEntry(checkpoint, self._state(message), changes)
+        entry.effects = None if message.effects_omitted else tuple(map(RecordedEffect.from_proto, message.effects))
+        return [entry]
 
     def _state(self, message: checkpoints.ReadHistoryResponse) -> State | None:
         if not message.HasField("state"):

@@ -211,11 +211,13 @@ class Thread:
         *,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
+        effects: bool = False,
     ) -> Stream[HistoryEntry]:
         """Streams `version` (None = the head) and its ancestors back to `from_version`.
 
         Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
-        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`.
+        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`. With `effects`, `item.effects` are
+        the effects of the version.
         """
         reader = HistoryReader(
             self._ref,
@@ -223,6 +225,7 @@ class Thread:
             version=version,
             newest_first=newest_first,
             projection=projection(slots, logs),
+            effects=effects,
         )
         return self._session.open(reader)
 

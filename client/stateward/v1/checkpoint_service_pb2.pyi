@@ -361,7 +361,7 @@ class CheckpointContent(_message.Message):
     def __init__(self, state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., rewritten_versions: _Optional[_Mapping[str, int]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ...) -> None: ...
 
 class ReadHistoryRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection")
+    __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection", "include_effects")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,7 @@ class ReadHistoryRequest(_message.Message):
     FROM_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -376,19 +377,24 @@ class ReadHistoryRequest(_message.Message):
     from_version: int
     direction: Direction
     projection: Projection
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., from_version: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
+    include_effects: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., from_version: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ...) -> None: ...
 
 class ReadHistoryResponse(_message.Message):
-    __slots__ = ("checkpoint", "state", "diff", "state_omitted")
+    __slots__ = ("checkpoint", "state", "diff", "state_omitted", "effects", "effects_omitted")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
     STATE_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_OMITTED_FIELD_NUMBER: _ClassVar[int]
     checkpoint: _checkpoint_pb2.Checkpoint
     state: _state_pb2.State
     diff: _diff_pb2.Diff
     state_omitted: bool
-    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., state_omitted: bool = ...) -> None: ...
+    effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
+    effects_omitted: bool
+    def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ...) -> None: ...
 
 class DiffCheckpointsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "branch", "to", "max_bytes", "page_token")

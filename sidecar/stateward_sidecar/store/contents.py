@@ -17,7 +17,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.codec.steps import find_step
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.effectlist import EffectList, take_fitting
+from stateward_sidecar.store.effectlist import EffectList
 from stateward_sidecar.store.thread import Thread
 
 # Making and showing a small state takes about 150 µs.
@@ -48,7 +48,7 @@ class Contents:
                     break
                 before = _add_state(content, before, trees[view.version], selection)
             if request.include_effects:
-                self._add_effects(txn, thread, content, view.checkpoint_id)
+                self._effects.add_to(txn, thread, view.checkpoint_id, content, PAGE_BYTES)
             size_bytes += view.ByteSize() + content.ByteSize()
             if contents and size_bytes > PAGE_BYTES:
                 break
@@ -67,14 +67,6 @@ class Contents:
             while size_bytes > STATES_BYTES_MAX and len(near) > 1:  # older states are larger than the newest one
                 size_bytes -= near.pop(min(near)).size_bytes
         return near
-
-    def _add_effects(
-        self, txn: lmdb.Transaction, thread: Thread, content: CheckpointContent, checkpoint_id: str
-    ) -> None:
-        effects = self._effects.of_version(txn, thread, checkpoint_id)
-        shown, content.effects_omitted = take_fitting(effects, PAGE_BYTES - content.ByteSize(), is_alone=False)
-        if not content.effects_omitted:
-            content.effects.extend(shown)
 
 
 def _add_state(

@@ -18,6 +18,7 @@ from operator import itemgetter
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow
+from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ReadHistoryResponse
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
 from stateward_sidecar.store import replay
@@ -47,6 +48,7 @@ _LENGTHS = struct.Struct(">HH")
 
 # Sort key, anchor and key.
 Place = tuple[bytes, str, str]
+EffectAnswer = CheckpointContent | ReadHistoryResponse
 
 
 class EffectList:
@@ -94,6 +96,15 @@ class EffectList:
         for place, row in self._rows(txn, thread, checkpoint_id):
             if after is None or place[:3] > after:
                 yield view_effect(row, read_value(txn, thread.identity, row, self._context.cache))
+
+    def add_to(
+        self, txn: lmdb.Transaction, thread: Thread, checkpoint_id: str, answer: EffectAnswer, max_bytes: int
+    ) -> None:
+        """Adds the effects of a version to an answer. Says that they are left out if the answer would be too large."""
+        effects = self.of_version(txn, thread, checkpoint_id)
+        shown, answer.effects_omitted = take_fitting(effects, max_bytes - answer.ByteSize(), is_alone=False)
+        if not answer.effects_omitted:
+            answer.effects.extend(shown)
 
     def few_of_version(self, txn: lmdb.Transaction, thread: Thread, checkpoint_id: str) -> list[RecordedEffect] | None:
         """Returns the effects of a version if the event loop can read them; None if they are many or large, or if the

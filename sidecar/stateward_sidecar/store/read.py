@@ -261,27 +261,28 @@ class Reader:
         """
         selection = selection_of(request.projection if request.HasField("projection") else None)
         thread, line = read(self._line, request)
-        newest_first = request.direction == DIRECTION_NEWEST_FIRST
-        if not newest_first:
+        if request.direction != DIRECTION_NEWEST_FIRST:
             line.reverse()
         return [
-            partial(read, self._step, thread, version, selection, number == 0, number > 0 or newest_first)
+            partial(read, self._step, request, thread, version, selection, number == 0)
             for number, version in enumerate(line)
         ]
 
     def _step(
-        self, thread: Thread, version: int, selection: Selection, with_state: bool, with_diff: bool
+        self, request: ReadHistoryRequest, thread: Thread, version: int, selection: Selection, is_first: bool
     ) -> ReadHistoryResponse:
         if thread.is_deleted:
             raise not_found(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             entry = replay.read_version(txn, thread, version)
             answer = ReadHistoryResponse(checkpoint=view_entry(thread, entry))
-            if with_state:
+            if is_first:
                 _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
-            if with_diff:
+            if not is_first or request.direction == DIRECTION_NEWEST_FIRST:
                 edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
                 answer.diff.CopyFrom(select_edits(replay.parse_edits(edits, thread.name, version), selection))
+            if request.include_effects:
+                self._effects.add_to(txn, thread, answer.checkpoint.checkpoint_id, answer, HISTORY_STATE_BYTES)
         return answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
