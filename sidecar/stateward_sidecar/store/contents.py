@@ -1,7 +1,8 @@
 """What a list of versions shows of each beside its description: states and effects.
 
 The states of a page are made oldest first, each from the one before it, and shown newest first. The first one is shown
-whole, and the others as steps (`codec/steps.py`). They do not go into the cache, where they would push heads out.
+whole, and the others as steps (`codec/steps.py`). Only the oldest one goes into the cache: all of them would push heads
+out.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ class Contents:
 
     def _states(self, txn: lmdb.Transaction, thread: Thread, versions: Sequence[int]) -> dict[int, StateTree]:
         """Returns the states at the first of these versions, as many as memory has room for; at least one."""
-        cache, (newest, *older) = self._context.cache, versions
+        cache, newest = self._context.cache, versions[0]
         tree = replay.state_at(txn, thread, newest, cache)
         near, size_bytes = {newest: tree}, tree.size_bytes
-        room = STATES_BYTES_MAX // max(size_bytes, 1)
-        for version in reversed(older[:room]):
-            tree, _ = replay.state_and_base(txn, thread, version, cache, near)
+        older = versions[1 : 1 + STATES_BYTES_MAX // max(size_bytes, 1)][::-1]
+        for version in older:
+            # The oldest one goes into the cache: without it, reading the page again would begin at a snapshot again.
+            held = near if version != older[0] else None
+            tree, _ = replay.state_and_base(txn, thread, version, cache, held)
+            near[version] = tree
             size_bytes += tree.size_bytes
             while size_bytes > STATES_BYTES_MAX and len(near) > 1:  # older states are larger than the newest one
                 size_bytes -= near.pop(min(near)).size_bytes
