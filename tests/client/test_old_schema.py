@@ -129,13 +129,14 @@ def test_migrate_saves_it_at_once(daemon, open_client, name):
         question=Question("How much?", {"type": "number"}),
         metrics={"tokens": 5},
         metadata={"m": 1},
+        attributes={"n": 1, "done": False},
         schema_version=1,
     )
     before = plain.checkpoint()
     assert before.question.prompt == "How much?"
     made = client.thread("t").migrate()
     now = plain.checkpoint()
-    kept = ("status", "status_detail", "step", "wait_id", "question", "metrics", "metadata")
+    kept = ("status", "status_detail", "step", "wait_id", "question", "metrics", "metadata", "attributes")
     assert [getattr(now, each) for each in kept] == [getattr(before, each) for each in kept]
     assert (made.version, now.schema_version, now.labels) == (2, 3, {"stateward/migrated-from": "1"})
     assert plain.checkpoint(1) == before

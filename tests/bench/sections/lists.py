@@ -58,7 +58,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
             assert sum(each.count for each in counts) == threads
             _add(section, COUNTS, lambda: stub.CountThreads(CountThreadsRequest()), effort)
             _add(section, READ_ALL, lambda: _read_all(stub), Effort(3))
-    section.notes.append("what is rare belongs to the oldest threads; a label or a step is asked of each thread's head")
+    section.notes.append("what is rare belongs to the oldest threads; a step is asked of each thread's head")
     yield section
 
 
@@ -134,7 +134,7 @@ def _questions(newest_us: int, threads: int) -> Iterator[tuple[str, ListThreadsR
     yield "at step 5 to 9", ListThreadsRequest(min_step=5, max_step=9), 10
     yield "at step 1,000 (rare)", ListThreadsRequest(min_step=RARE_STEP), 0
     yield "paused, at step 1,000", ListThreadsRequest(statuses=[pb.STATUS_PAUSED], min_step=RARE_STEP), rare
-    yield "with a rare label", ListThreadsRequest(labels={"rare": "yes"}), 0
+    yield "with a rare label", ListThreadsRequest(labels={"rare": "yes"}), rare
 
 
 def _read_all(stub: ThreadServiceStub) -> None:
