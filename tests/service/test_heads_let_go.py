@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import appends, refused, sets
 
@@ -196,6 +197,29 @@ def test_a_branch_without_versions_disappears(line: Place) -> None:
     assert refused(line.wire.threads.PruneThread, asked).field == "versions"
     by_rule = t.PruneThreadRequest(**at(line, keep_latest_per_branch=1, move_heads=True))
     assert refused(line.wire.threads.PruneThread, by_rule).field == "move_heads"
+    assert line.wire.findings(line.namespace) == []
+
+
+def test_a_prune_takes_no_head_from_a_lease_holder(line: Place) -> None:
+    """The holder of the lease moves heads by prunes, and others prune what is no head; a retry needs no valid token."""
+    agent = Agent(line.wire, line.namespace, "holder")
+    token = agent.take()
+    asked = t.PruneThreadRequest(**at(line, versions={"versions": [5, 6]}, move_heads=True, request_id="p"))
+    before = branches(line)
+    assert refused(line.wire.threads.PruneThread, asked).reason == "LEASE_HELD"
+    assert branches(line) == before
+    asked.lease_token = token + 1
+    assert refused(line.wire.threads.PruneThread, asked).reason == "LEASE_HELD"
+    assert list(prune(line, 2).pruned_versions) == [2]
+    asked.lease_token = token
+    assert list(line.wire.threads.PruneThread(asked).pruned_versions) == [5, 6]
+    assert branches(line)["main"].version == 4
+    asked.lease_token = 0
+    assert list(line.wire.threads.PruneThread(asked).pruned_versions) == [5, 6]
+    agent.release(token)
+    assert list(prune(line, 4).pruned_versions) == [4]
+    asked.lease_token = -1
+    assert refused(line.wire.threads.PruneThread, asked).field == "lease_token"
     assert line.wire.findings(line.namespace) == []
 
 

@@ -344,8 +344,8 @@ class AsyncThread:
 
         Exactly one argument says which: `versions` names them, `older_than` is their least age, and
         `keep_latest_per_branch` is how many of each branch stay. `move_heads` allows `versions` to name heads: such a
-        branch moves to its newest earlier version that is left, and is deleted if there is none. `dry_run` only returns
-        what would be removed.
+        branch moves to its newest earlier version that is left, and is deleted if there is none. Raises LeaseHeld if a
+        head would move while somebody else holds the thread's lease. `dry_run` only returns what would be removed.
         """
         return await self._run(
             threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run, move_heads)

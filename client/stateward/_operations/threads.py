@@ -168,6 +168,7 @@ def prune(
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
         move_heads=move_heads,
+        lease_token=ref.held.for_call() if move_heads else 0,
         dry_run=dry_run,
         request_id="" if dry_run else new_request_id(),
     )

@@ -133,7 +133,7 @@ class ForkThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
 
 class PruneThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads")
+    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class PruneThreadRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MOVE_HEADS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     versions: VersionList
@@ -154,7 +155,8 @@ class PruneThreadRequest(_message.Message):
     dry_run: bool
     request_id: str
     move_heads: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ...) -> None: ...
+    lease_token: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ...) -> None: ...
 
 class VersionList(_message.Message):
     __slots__ = ("versions",)

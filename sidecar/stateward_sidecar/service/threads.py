@@ -174,6 +174,7 @@ class ThreadService:
             raise InvalidField("versions", f"must name 1 to {check.PRUNE_VERSIONS_MAX} versions")
         if request.move_heads and what != "versions":
             raise InvalidField("move_heads", "goes with versions only: no rule removes heads")
+        check_token(request.lease_token, "lease_token")
         if what == "older_than":
             check.check_duration(request.older_than, "older_than")
         if what == "keep_latest_per_branch" and request.keep_latest_per_branch < 1:

@@ -32,6 +32,7 @@ from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.goneeffects import find_gone
 from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.moves import put_moves
 from stateward_sidecar.store.pruneplan import Plan, find_falls, find_moves
@@ -214,6 +215,8 @@ class Pruner:
             if plan is None:
                 return answer
             if not request.dry_run:
+                if plan.falls:
+                    check_lease(self._context, draft, request.lease_token)
                 if not plan.holds(txn, draft):
                     return None
                 metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint)

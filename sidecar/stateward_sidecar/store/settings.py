@@ -112,13 +112,13 @@ def check_main_version(draft: Draft, request: Message) -> None:
 
 
 def fingerprint(request: Message) -> bytes:
-    """Returns a hash of a request without its id and durability, and of a move without its lease token: 8 bytes."""
+    """Returns a hash of a request without its id, durability and lease token: 8 bytes."""
     bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("request_id")
     if "durability" in bare.DESCRIPTOR.fields_by_name:
         bare.ClearField("durability")
-    if isinstance(bare, MoveRequest):  # an agent that repeats it after a restart holds another lease
+    if isinstance(bare, MoveRequest | PruneThreadRequest):  # an agent that repeats it after a restart has another one
         bare.ClearField("lease_token")
     data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
