@@ -1,4 +1,4 @@
-"""`stateward branch`: starts a branch from an earlier version, with edited slots."""
+"""`stateward branch`: lists branches, starts a branch with edited slots, moves a head, deletes a branch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json
-from stateward.cli.output import CommandError, clean, print_json, say
+from stateward.cli.output import CommandError, clean, filled, is_terminal, print_json, print_table, say
 from stateward.cli.typed import read_json
 from stateward.cli.where import AtOption, find_version
 
 if TYPE_CHECKING:
     from stateward import Thread
+    from stateward.models import Branch
 
 
 def branch(
     context: typer.Context,
     thread: ThreadArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new branch, which must not exist.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The branch; default: list all branches.")] = None,
     at: AtOption = None,
-    from_branch: Annotated[str, typer.Option("--from", metavar="BRANCH", help="Branch that --at refers to.")] = "main",
+    from_branch: Annotated[
+        str | None, typer.Option("--from", metavar="BRANCH", help="Branch that --at refers to; default: main.")
+    ] = None,
     slots: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,36 +35,108 @@ def branch(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="SLOT", help="Remove a slot; repeatable.")
     ] = None,
+    move_to: Annotated[
+        str | None, typer.Option("--move-to", metavar="VERSION", help="Move the head to this version of the branch.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", "-d", help="Delete the branch; its versions stay.")] = False,
+    expected: Annotated[
+        int | None,
+        typer.Option("--expected", min=1, metavar="V", help="Move or delete only if the head is version V now."),
+    ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Start a branch from an earlier version, with edited slots, to try how the run continues from there.
+    """Start a branch from an earlier version, with edited slots, to try how the run continues from there. Or list all
+    branches, move the head of a branch back, or delete a branch.
 
-    The first version of the branch is the earlier version with the edits. An agent continues it with
+    The first version of a new branch is the earlier version with the edits. An agent continues it with
     client.thread(THREAD, branch=NAME). Other branches do not change. `stateward fork` copies a version to a new thread.
+    Versions after a moved head, and those of a deleted branch, stay readable by number until they are pruned.
 
     \b
     Examples:
+      stateward branch booking-42                       all branches
       stateward branch booking-42 cheaper --at step:14 --set budget=300
       stateward branch booking-42 rome --at 14 --set goal='{"city": "Rome"}'
       stateward diff booking-42 main..cheaper
+      stateward branch booking-42 main --move-to 12 --expected 15
+      stateward branch booking-42 cheaper --delete
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    if not name:
+    if name == "":
         raise typer.BadParameter("it is empty", param_hint="NAME")
+    begins = any(each is not None for each in (at, from_branch)) or bool(slots or unset)
+    _check_use(name, begins=begins, moves=move_to is not None, deletes=delete, is_expected=expected is not None)
     edits = read_slots(slots or ())
     with connect(context, target, namespace) as client:
-        source = client.thread(thread, branch=from_branch)
-        there = [each.name for each in source.info().branches]
-        if name in there:
-            raise CommandError(f"thread {thread!r} has a branch {name!r} already; choose another name")
-        checkpoint = _save(source, name, find_version(source, at), edits, unset or [])
+        if name is None:
+            found = sorted(client.thread(thread).info().branches, key=lambda each: each.version)
+            _print_branches(thread, found, as_json=as_json)
+        elif delete:
+            version = client.thread(thread).delete_branch(name, expected_version=expected)
+            _tell(as_json, {"branch": name, "version": 0, "previous_version": version},
+                  f"branch {clean(name)} of {clean(thread)} deleted; its head was version {version}")  # fmt: skip
+        elif move_to is not None:
+            handle = client.thread(thread, branch=name)
+            to = find_version(handle, move_to, "--move-to")
+            assert to is not None
+            moved = handle.move_head(to, expected_version=expected)
+            facts = {"branch": name, "version": moved.version, "previous_version": moved.previous_version}
+            _tell(as_json, facts, f"the head of branch {clean(name)} of {clean(thread)} is version {moved.version}; "
+                  f"it was {moved.previous_version}")  # fmt: skip
+        else:
+            source = client.thread(thread, branch=from_branch or "main")
+            _begin(source, name, at, edits, unset or [], as_json=as_json)
+
+
+def _check_use(name: str | None, *, begins: bool, moves: bool, deletes: bool, is_expected: bool) -> None:
+    if name is None and (begins or moves or deletes or is_expected):
+        raise typer.BadParameter("every option but --json needs a branch", param_hint="NAME")
+    if begins + moves + deletes > 1:
+        raise typer.BadParameter("a call starts a branch, moves a head or deletes a branch", param_hint="NAME")
+    if is_expected and not (moves or deletes):
+        raise typer.BadParameter("it needs --move-to or --delete", param_hint="--expected")
+
+
+def _begin(
+    source: Thread, name: str, at: str | None, edits: dict[str, Any], unset: Sequence[str], *, as_json: bool
+) -> None:
+    if name in [each.name for each in source.info().branches]:
+        raise CommandError(f"thread {source.name!r} has a branch {name!r} already; choose another name")
+    checkpoint = _save(source, name, find_version(source, at), edits, unset)
+    what = f", with {', '.join(sorted([*edits, *unset]))} edited" if edits or unset else ""
+    _tell(as_json, checkpoint_as_json(checkpoint),
+          f"branch {clean(name)} of {clean(source.name)} begins with version {checkpoint.version}, "
+          f"made from version {checkpoint.parent_version}{clean(what)}")  # fmt: skip
+
+
+def _tell(as_json: bool, facts: Any, text: str) -> None:
     if as_json:
-        print_json(checkpoint_as_json(checkpoint))
-        return
-    what = f", with {', '.join(sorted([*edits, *(unset or [])]))} edited" if edits or unset else ""
-    say(f"branch {clean(name)} of {clean(thread)} begins with version {checkpoint.version}, "
-        f"made from version {checkpoint.parent_version}{clean(what)}")  # fmt: skip
+        print_json(facts)
+    else:
+        say(text)
+
+
+def _print_branches(thread: str, found: Sequence[Branch], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "branch": each.name, "version": each.version, "base_version": each.base_version,
+                    "newest_version": each.newest_version or each.version,
+                }
+                for each in found
+            ]
+        )  # fmt: skip
+    elif found:
+        rows = [
+            (each.name, str(each.version), str(each.base_version or ""), str(each.newest_version or ""))
+            for each in found
+        ]
+        columns, shown = filled(("BRANCH", "VERSION", "MADE FROM", "NEWEST"), rows, ("MADE FROM", "NEWEST"))
+        print_table(columns, shown, right=("VERSION", "MADE FROM", "NEWEST"))
+    elif is_terminal():
+        say(f"thread {thread} has no branches")
 
 
 def _save(source: Thread, name: str, at: int | None, edits: dict[str, Any], unset: Sequence[str]) -> Any:
