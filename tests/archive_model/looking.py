@@ -11,6 +11,7 @@ from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, EntryMetadata
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
@@ -57,6 +58,8 @@ class Looking(Stage):
         metadata = entry.open_metadata(identity.cipher, identity.uid)
         if metadata.WhichOneof("body") == "tag":
             self.truth.tags[bytes(header.digest)] = metadata.tag.name, metadata.tag.version
+        if header.kind == ENTRY_KIND_HEADS:
+            self.see_moves(entry, metadata)
         self.truth.pruned[identity.uid] |= set(Ranges.from_message(metadata.removed))
         if not header.version:
             return
@@ -68,6 +71,23 @@ class Looking(Stage):
             state = after(before, request) if before is not None else None
         branch = metadata.checkpoint.branch or MAIN
         self.truth.versions.setdefault(digest, Version(header.version, branch, state, parent))
+
+    def see_moves(self, entry: Entry, metadata: EntryMetadata) -> None:
+        """Heads that moved: from where they were, and for each request once."""
+        digest, previous = bytes(entry.header.digest), bytes(entry.header.previous_digest)
+        line = self.truth.line(previous)
+        heads = self.truth.branch_heads(line)
+        for move in metadata.heads:
+            assert heads.get(move.branch) == move.before_digest, "a head moved from where it was not"
+            assert self.truth.find_version(line, move.version) == move.digest, "a head moved to what is not there"
+        self.truth.moves[digest] = {move.branch: move.version for move in metadata.heads}
+        if metadata.request_hash:
+            key = bytes(metadata.request_hash)
+            since = entry.header.sequence - self.window
+            known = self.moved.setdefault(key, {})
+            again = [at for old, at in known.items() if line.get(at) == old and at >= since]
+            assert not again, "a head moved twice for one request"
+            known[digest] = entry.header.sequence
 
     def look(self) -> None:
         """Takes in what is on all disks; checks orphans, what waiters were told, and what was promised."""

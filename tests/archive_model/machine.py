@@ -18,7 +18,7 @@ from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_RUNNING, Status, VersionRef
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest, SaveResponse
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
@@ -247,17 +247,22 @@ class Machine(Reading):
 
     def check_history(self, fresh: Sidecar, name: str, tip: bytes, uid: bytes) -> None:
         line = self.truth.line(tip)
-        branches = {version.branch for digest in line.values() if (version := self.truth.versions.get(digest))}
-        for branch in sorted(branches):
+        heads = self.truth.branch_heads(line)
+        for branch in sorted(heads):
             answer = fresh.hydrate(HydrateRequest(namespace=NAMESPACE, thread=name, branch=branch))
             digest = bytes(answer.checkpoint.digest)
-            assert digest == self.truth.branch_head(line, branch)
+            assert digest == heads[branch]
             assert self.truth.versions[digest].state in (None, state_of(answer))
         fresh.archive.know(NAMESPACE, name)
         thread = fresh.find(name)
         assert thread is not None
         assert thread.tags == self.truth.tags_of(line)
+        assert thread.branches.keys() == heads.keys(), "a machine that was never there has other branches"
         fresh.archive.complete(NAMESPACE, name)
+        for branch in heads:
+            listed = fresh.list(ListCheckpointsRequest(namespace=NAMESPACE, thread=name, branch=branch, page_size=1000))
+            mine = set(self.truth.belonging(line, branch)) - self.truth.pruned[uid]
+            assert {each.version for each in listed.checkpoints} == mine, "a list of a branch is not its versions"
         effects = fresh.store.effect_list.read(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
         assert self.payments.keys_of(uid) <= {each.effect.key for each in effects.effects}, "a payment is not known"
         for digest in line.values():

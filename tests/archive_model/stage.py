@@ -20,6 +20,7 @@ from tests.archive_model.truth import Sent, Truth
 from tests.archive_model.turns import Death, Place, Turns
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     ClaimLost,
@@ -65,6 +66,8 @@ class Stage(RuleBasedStateMachine):
         self.one_host = one_host
         self.requests: list[tuple[SaveRequest, dict[bytes, list[SaveResponse]]]] = []
         self.sent: dict[bytes, SaveRequest] = {}  # by the hash of its id
+        self.moves: list[MoveBranchRequest | DeleteBranchRequest] = []
+        self.moved: dict[bytes, dict[bytes, int]] = {}  # by the hash of a request's id: digest → sequence
         # What the client of a thread and branch believes: uid, version, digest.
         self.beliefs: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.orphans: dict[tuple[int, int], tuple[str, int]] = {}  # name and era, by disk and number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.archive_model import small
@@ -15,10 +15,10 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import effects
+from stateward_sidecar.store import effects, settings
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.sweep import Sweeper
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread import Draft, rows
 
 NONE: tuple[Fault, ...] = ()
 
@@ -109,3 +109,32 @@ def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(effects, "find_effect", lambda *_: None)
     with pytest.raises(AssertionError, match="called twice"):
         broken.pay(1, "a", "fare", restarted=False, finishes=False, plan=NONE)
+
+
+def test_a_head_that_moves_twice_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sidecar does not know the request ids of moves, a retry moves the head again."""
+    broken.go_back(0, "a", "main", 2, conditional=False, plan=NONE)
+    save(broken, 0)
+    monkeypatch.setattr(settings, "find_request", lambda *_: None)
+    with pytest.raises(AssertionError, match="moved twice"):
+        broken.move_again(0, 1, NONE)
+
+
+def test_a_copy_with_a_deleted_branch_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where HEAD still names a branch that was deleted, a new machine has it."""
+    broken.save_one(0, "a", "side", 10, conditional=False, archived=True, rests=False, plan=NONE)
+    monkeypatch.setattr(Draft, "publish", keep_branches(Draft.publish))
+    broken.drop_branch(0, "a", again=False, plan=NONE)
+    save(broken, 0)
+    with pytest.raises(AssertionError, match="other branches"):
+        broken.settle()
+
+
+def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:
+    """Deleted branches stay in memory."""
+
+    def published(draft: Draft) -> None:
+        draft.branches = {name: branch for name, branch in draft.branches.items() if branch is not None}
+        publish(draft)
+
+    return published

@@ -12,7 +12,7 @@ from tests.archive_model import small
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.faults import DIES_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.giving import GivingUp
-from tests.archive_model.meetings import Meetings
+from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
@@ -25,7 +25,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(Meetings, GivingUp):
+class Rules(LettingGo, GivingUp):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS)

@@ -54,6 +54,8 @@ class Truth:
     entries: dict[bytes, Entry] = field(default_factory=dict)
     versions: dict[bytes, Version] = field(default_factory=dict)
     tags: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # by digest of the entry
+    # By digest of the entry: by branch the version that its head moved to; 0 = it was deleted.
+    moves: dict[bytes, dict[str, int]] = field(default_factory=dict)
     heads: dict[str, Sent] = field(default_factory=dict)  # by key
     log: dict[str, list[Sent]] = field(default_factory=lambda: defaultdict(list))  # all there ever were, by key
     deleted: set[bytes] = field(default_factory=set)
@@ -161,21 +163,45 @@ class Truth:
         if uid in self.deleted:
             return
         history = self.history(uid)
-        winners: dict[tuple[str, bytes], bytes] = {}
+        winners: dict[tuple[str, bytes, int], bytes] = {}
         for digest, sequence in self.archived[uid].items():
             assert history.get(sequence) == digest, f"entry {sequence} was answered ARCHIVED, and is no history"
             version = self.versions.get(digest)
             if version is not None:
-                first = winners.setdefault((version.branch, version.parent), digest)
+                first = winners.setdefault(
+                    (version.branch, version.parent, self.moves_before(history, version.branch, sequence)), digest
+                )
                 assert first == digest, "two saves on one version were answered ARCHIVED"
 
+    def moves_before(self, line: dict[int, bytes], branch: str, sequence: int) -> int:
+        """How often the head of a branch had moved other than by a save: so often a version may have a second child."""
+        moves = (self.moves.get(digest, {}) for at, digest in line.items() if at < sequence)
+        return sum(branch in each for each in moves)
+
     def branch_head(self, line: dict[int, bytes], branch: str) -> bytes:
-        """The newest version of a branch in a line; empty where it has none."""
-        found = b""
-        for sequence in sorted(line):
-            version = self.versions.get(line[sequence])
+        """The head of a branch in a line; empty where there is no such branch."""
+        return self.branch_heads(line).get(branch, b"")
+
+    def branch_heads(self, line: dict[int, bytes]) -> dict[str, bytes]:
+        """The heads of all branches after a line."""
+        found = dict[str, bytes]()
+        for digest in (line[sequence] for sequence in sorted(line)):
+            version = self.versions.get(digest)
+            if version is not None:
+                found[version.branch] = digest
+            for branch, to in self.moves.get(digest, {}).items():
+                found[branch] = self.find_version(line, to)
+        return {branch: digest for branch, digest in found.items() if digest}
+
+    def belonging(self, line: dict[int, bytes], branch: str) -> list[int]:
+        """The versions that were saved to a branch, and not to one of its name that was deleted; pruned ones too."""
+        found = list[int]()
+        for digest in (line[sequence] for sequence in sorted(line)):
+            version = self.versions.get(digest)
             if version is not None and version.branch == branch:
-                found = line[sequence]
+                found.append(version.version)
+            if self.moves.get(digest, {}).get(branch) == 0:
+                found.clear()
         return found
 
     def tags_of(self, line: dict[int, bytes]) -> dict[str, int]:
