@@ -143,5 +143,5 @@ class LettingGo(Meetings):
         """The versions of a branch in the line on a disk."""
         line = next((line for found, line in self.journals(sidecar) if found.number == thread.number), {})
         tip = line.get(thread.head.tip_sequence, b"")
-        pruned = self.truth.pruned[thread.identity.uid]
-        return [version for version in self.truth.belonging(self.truth.line(tip), branch) if version not in pruned]
+        mine = self.truth.belonging(self.truth.line(tip), branch)
+        return [version for version in mine if version not in thread.pruned]

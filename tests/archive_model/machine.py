@@ -261,8 +261,9 @@ class Machine(Reading):
         fresh.archive.complete(NAMESPACE, name)
         for branch in heads:
             listed = fresh.list(ListCheckpointsRequest(namespace=NAMESPACE, thread=name, branch=branch, page_size=1000))
-            mine = set(self.truth.belonging(line, branch)) - self.truth.pruned[uid]
-            assert {each.version for each in listed.checkpoints} == mine, "a list of a branch is not its versions"
+            mine = [version for version in self.truth.belonging(line, branch) if version not in thread.pruned]
+            shown = [each.version for each in listed.checkpoints]
+            assert shown == mine[::-1], "a list of a branch is not its versions"
         effects = fresh.store.effect_list.read(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
         assert self.payments.keys_of(uid) <= {each.effect.key for each in effects.effects}, "a payment is not known"
         for digest in line.values():

@@ -38,6 +38,8 @@ class Comparison(RuleBasedStateMachine):
         self.namespace = f"machine-{next(self.numbers)}"
         self.model: dict[str, PlainThread] = {}
         self.age = 0  # saves since the last crash
+        self.locks: list[int] = []  # the tokens of the lease that guards saves
+        self.is_held = self.has_lock = False
         self.connect()
 
     def connect(self) -> None:
@@ -66,6 +68,11 @@ class Comparison(RuleBasedStateMachine):
 
     def thread(self, name: str) -> PlainThread:
         return self.model.get(name) or PlainThread()
+
+    @property
+    def full(self) -> list[str]:
+        """The threads that have a version left."""
+        return [name for name, thread in self.model.items() if thread.retained]
 
     def save(self, name: str, request: checkpoints.SaveRequest) -> None:
         """Sends a save, predicts what becomes of it, and compares."""
@@ -191,6 +198,8 @@ class Comparison(RuleBasedStateMachine):
                 bare.CopyFrom(old)
                 again.CopyFrom(request)
                 bare.request_id = again.request_id = ""
+                bare.ClearField("guard")
+                again.ClearField("guard")
                 bare.branch, again.branch = bare.branch or "main", again.branch or "main"
                 return bare == again
         return False

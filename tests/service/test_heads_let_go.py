@@ -330,3 +330,21 @@ def test_a_copy_knows_that_a_branch_was_made_again(place: Place) -> None:
     for name in ("one", "copy"):
         asked = t.PruneThreadRequest(namespace=place.namespace, thread=name, keep_latest_per_branch=3)
         assert list(place.wire.threads.PruneThread(asked).pruned_versions) == [1, 2, 3]
+
+
+def test_a_thread_may_lose_all_its_versions(place: Place) -> None:
+    """Its only branch is deleted and pruned: nothing is left to copy, a backup has none, and the next save begins."""
+    place.wire.save(place.request(thread="one", branch="x", expected_version=0))
+    gone = t.PruneThreadRequest(namespace=place.namespace, thread="one", versions={"versions": [1]}, move_heads=True)
+    assert list(place.wire.threads.PruneThread(gone).pruned_versions) == [1]
+    for whole in (True, False):
+        fork = t.ForkThreadRequest(namespace=place.namespace, thread="one", new_thread="copy", whole=whole)
+        assert refused(place.wire.threads.ForkThread, fork).reason == "VERSION_NOT_FOUND"
+    exported = place.wire.backups.ExportThread(ExportThreadRequest(namespace=place.namespace, thread="one"))
+    parts = [part for each in exported for part in each.parts]
+    begin = ImportThreadRequest(begin={"namespace": place.namespace, "thread": "restored", "request_id": "1"})
+    place.wire.backups.ImportThread(iter([begin, ImportThreadRequest(parts=parts)]))
+    for name in ("one", "restored"):
+        assert listed(place, thread=name) == []
+        assert place.wire.save(place.request(thread=name, expected_version=0)).version == 2
+    assert place.wire.findings(place.namespace) == []

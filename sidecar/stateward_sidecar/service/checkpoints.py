@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -57,9 +57,11 @@ class CheckpointService:
         named = await self._saving.check(request)
         holding = self._calls.holding
         is_archived = holding.is_wanted(request.durability)
+        refusal: StatewardError | None = None
 
         async def save_now() -> SaveResponse:
             save = await self._saving.prepare(request, named)
+            save.refusal = refusal
             answer = await self._calls.write(
                 save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone
             )
@@ -70,7 +72,9 @@ class CheckpointService:
             return await save_now()
         places = [Place(request.namespace, request.thread, is_archived=is_archived)]
         if request.HasField("guard"):
-            places.append(Place(request.namespace, request.guard.thread, must_exist=True))
+            guard = Place(request.namespace, request.guard.thread, must_exist=True)
+            refusal = await holding.try_hold(guard)
+            places += [guard] if refusal is None else []
         answer = await holding.write_all(places, save_now)
         if is_archived:
             await self._archive(answer, request, context)
@@ -87,16 +91,21 @@ class CheckpointService:
         holding = self._calls.holding
         is_archived = [_named(index, holding.is_wanted, item.durability) for index, item in enumerate(request.saves)]
         places: dict[tuple[str, str], Place] = {}
+        refusals: dict[int, StatewardError] = {}
         for index, item in enumerate(request.saves):
             key = item.namespace, item.thread
             before = places.get(key, Place(*key, item=_item(index)))
             places[key] = before._replace(is_archived=before.is_archived or is_archived[index])
             if item.HasField("guard"):
-                key = item.namespace, item.guard.thread
-                places.setdefault(key, Place(*key, must_exist=True, item=_item(index)))
+                guard = Place(item.namespace, item.guard.thread, must_exist=True, item=_item(index))
+                refusal = await holding.try_hold(guard)
+                if refusal is None:
+                    places.setdefault((guard.namespace, guard.thread), guard)
+                else:
+                    refusals[index] = refusal
 
         async def save_all() -> BatchSaveResponse:
-            return await self._batch_save(request, named, context)
+            return await self._batch_save(request, named, refusals, context)
 
         answer = await (save_all() if holding.archive is None else holding.write_all(list(places.values()), save_all))
         for index, item in enumerate(request.saves):
@@ -105,7 +114,11 @@ class CheckpointService:
         return answer
 
     async def _batch_save(
-        self, request: BatchSaveRequest, named: Sequence[Sequence[Named]], context: grpc.aio.ServicerContext
+        self,
+        request: BatchSaveRequest,
+        named: Sequence[Sequence[Named]],
+        refusals: Mapping[int, StatewardError],
+        context: grpc.aio.ServicerContext,
     ) -> BatchSaveResponse:
         saves: list[SaveWrite] = []
         ahead = Counter[tuple[str, str]]()
@@ -115,6 +128,7 @@ class CheckpointService:
                 saves.append(await self._saving.prepare(item, each, ahead[key]))
             except StatewardError as error:
                 raise check.in_item(error, _item(index)) from None
+            saves[-1].refusal = refusals.get(index)
             ahead[key] += 1
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BatchSaveResponse:

@@ -170,6 +170,20 @@ class Holding:
         except StatewardError as error:
             raise in_item(error, place.item) from None
 
+    async def try_hold(self, place: Place) -> StatewardError | None:
+        """Takes a thread that exists, if needed, once. Returns the error if this process does not get it.
+
+        For a thread that only guards a save: the save may be a retry, which is answered without it.
+        """
+        if self.archive is None or self.archive.holds(place.namespace, place.thread) is not None:
+            return None
+        with self.gate:
+            try:
+                await self._own(place.namespace, place.thread, must_exist=True)
+            except StatewardError as error:
+                return error
+        return None
+
     async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         """Takes the thread if needed, once. For work that cannot be repeated."""
         if self.archive is not None and self.archive.holds(namespace, thread) is None:

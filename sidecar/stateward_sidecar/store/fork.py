@@ -81,7 +81,7 @@ class Forker:
             # Together, because nothing is published meanwhile.
             with self._context.writer.publishing:
                 version, branches = source.head.last_version, source.branches.copy()
-            if not version:
+            if not source.pruned.missing(version).pairs():
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.whole:
                 ref = request.version if request.HasField("version") else None

@@ -83,6 +83,8 @@ class SaveWrite:
         self.namespace = request.namespace
         self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
+        # Set by the caller: why the guarding thread cannot be asked. It counts unless the save is a retry.
+        self.refusal: StatewardError | None = None
         # Set by ``run``; the caller considers a snapshot of this thread.
         self.draft: Draft | None = None
 
@@ -191,6 +193,8 @@ class SaveWrite:
                 f"the lease token is not valid: there is no thread {request.thread!r}", thread=request.thread,
                 token=0, remaining_s=0,
             )  # fmt: skip
+        if self.refusal is not None:
+            raise self.refusal
         if request.HasField("guard"):
             guarding = self._threads.draft(txn, batch, self.namespace, request.guard.thread)
             check_guard(context, guarding, self.namespace, request.guard)
@@ -315,7 +319,8 @@ class SaveWrite:
             index_options(txn, identity, head.options, request.create)
             head.options.CopyFrom(request.create)
         offset = header.sequence - header.version
-        if made.version == 1 or offset != head.version_offset:
+        # A restored thread may have no version left, and so no row that this version could share.
+        if not head.retained_versions or offset != head.version_offset:
             txn.put(keys.version_offset(made.version), layout.i64(offset))
         head.version_offset = offset
         head.last_version = made.version
