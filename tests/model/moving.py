@@ -76,7 +76,7 @@ class Moving(Saving):
         """Any versions, heads too: their branches fall back or disappear."""
         name = self.pick(self.model, pick)
         thread = self.model[name]
-        choices = sorted(thread.heads.values()) if heads else range(1, thread.last + 1)
+        choices = sorted(thread.heads.values()) if heads and thread.heads else range(1, thread.last + 1)
         versions = sorted({self.pick(choices, number) for number in which})
         request = threads.PruneThreadRequest(
             namespace=self.namespace, thread=name, versions={"versions": versions}, move_heads=True, dry_run=dry,

@@ -57,11 +57,12 @@ class Machine(Guarding):
         """The same request id for something else."""
         name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
         request, _ = self.model[name].requests[which % len(self.model[name].requests)]
-        other = checkpoints.SaveRequest(namespace=self.namespace, thread=name, request_id=request.request_id)
-        other.diff.SetInParent()
+        other = checkpoints.SaveRequest(
+            namespace=self.namespace, thread=name, request_id=request.request_id, diff={}, expected_version=1
+        )
         if isinstance(request, checkpoints.SaveRequest):
             other.CopyFrom(request)
-        other.step, other.expected_version = 1_000_000, 1
+        other.step = 1_000_000
         with pytest.raises(RequestIdReused):
             self.call("Save", other)
 
