@@ -9,7 +9,7 @@ so comparing them with what was stored last also finds an element that was chang
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -27,6 +27,15 @@ class Serializer(Protocol):
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]: ...
     def loads_typed(self, data: tuple[str, bytes]) -> Any: ...
+
+
+class LogPart(Protocol):
+    """Entries of a log, and the index of the first one: a message, or what a list of states is made into."""
+
+    @property
+    def entries(self) -> Sequence[state_pb2.Value]: ...
+    @property
+    def first_index(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ def from_value(value: state_pb2.Value) -> tuple[str, bytes]:
     return value.media_type[len(_MEDIA_TYPE) :], value.data
 
 
-def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, state_pb2.Log]) -> dict[str, Stored]:
+def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, LogPart]) -> dict[str, Stored]:
     """The channels of a state, by name."""
     found = {
         name[len(CHANNEL) :]: Stored(*from_value(value)) for name, value in slots.items() if name.startswith(CHANNEL)
@@ -69,7 +78,7 @@ def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, state
     return found
 
 
-def _read_list(old: Stored, log: state_pb2.Log) -> Stored:
+def _read_list(old: Stored, log: LogPart) -> Stored:
     """A log with further entries after those of `old`."""
     pieces, old_ends = [from_value(entry)[1] for entry in log.entries], old.ends or []
     old_header, header = (_header(len(old_ends)) if old_ends else b""), _header(len(old_ends) + len(pieces))
@@ -84,7 +93,7 @@ def change_channels(
     old: Mapping[str, Stored],
     removed: Iterable[str],
     slots: Mapping[str, state_pb2.Value],
-    logs: Mapping[str, state_pb2.Log],
+    logs: Mapping[str, LogPart],
 ) -> dict[str, Stored]:
     """The channels after what changed since `old`, as the contract says at `base_version`."""
     gone = {name[len(CHANNEL) :] for name in removed}

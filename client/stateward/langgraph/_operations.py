@@ -8,8 +8,8 @@ id. The state of a version has the channels, and one slot for the rest of the ch
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateward._operations.pages import Pages, read_pages
@@ -90,22 +90,32 @@ def get(
         return None
     if not (pages.last.checkpoint.checkpoint_id or pages.slots or pages.logs):
         return None  # what is left where a run was deleted
-    writes = sorted((_written(each.effect) for each in pages.effects), key=lambda each: each.order)
-    return replace(_found(serde, pages, known), writes=writes)
+    return _found(serde, pages, known)
 
 
 def _found(serde: Serializer, pages: Pages, known: Base | None = None) -> Found:
-    message, slots, logs = pages.last.checkpoint, pages.slots, pages.logs
     removed = {*pages.removed_slots, *pages.removed_logs}
     before = known if pages.last.base_version else None
-    if not message.checkpoint_id or REST in removed or not (before or REST in slots):
+    slots, logs = pages.slots, pages.logs
+    channels = change_channels(before.channels, removed, slots, logs) if before else read_channels(slots, logs)
+    rest = from_value(slots[REST]) if REST in slots else before.rest if before and REST not in removed else None
+    return make_found(serde, pages.last.checkpoint, rest, channels, pages.effects)
+
+
+def make_found(
+    serde: Serializer,
+    message: checkpoint_pb2.Checkpoint,
+    rest: tuple[str, bytes] | None,
+    channels: Mapping[str, Stored],
+    writes: Iterable[effect_pb2.RecordedEffect],
+) -> Found:
+    """A checkpoint from its parts. Raises ValueError if the version is none."""
+    if rest is None or not message.checkpoint_id:
         place = f"version {message.version} of thread {message.thread!r}"
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
-    channels = change_channels(before.channels, removed, slots, logs) if before else read_channels(slots, logs)
-    stored = from_value(slots[REST]) if REST in slots or before is None else before.rest
-    opened = serde.loads_typed(stored)
-    base = Base(message.version, opened["channel_versions"], channels, message.digest, stored)
-    return Found(message, opened, base, [])
+    opened = serde.loads_typed(rest)
+    base = Base(message.version, opened["channel_versions"], channels, message.digest, rest)
+    return Found(message, opened, base, sorted((_written(each.effect) for each in writes), key=lambda each: each.order))
 
 
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
@@ -295,32 +305,7 @@ def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operat
     return answer
 
 
-def list_page(
-    ref: ThreadRef, token: str, labels: Mapping[str, str] | None = None, *, all_branches: bool = False
-) -> Operation[checkpoints.ListCheckpointsResponse]:
-    """A page of versions, newest first, without states. A thread that does not exist has none."""
-    request = ref.about(checkpoints.ListCheckpointsRequest, page_size=PAGE, page_token=token, labels=labels)
-    if not all_branches:
-        request.branch = ref.branch
-    try:
-        answer: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", request)
-    except ThreadNotFound:
-        return checkpoints.ListCheckpointsResponse()
-    return answer
-
-
 def about(serde: Serializer, message: checkpoint_pb2.Checkpoint) -> tuple[dict[str, Any], str]:
     """Metadata and parent's checkpoint id of a version."""
     found = serde.loads_typed(from_value(message.metadata))
     return found["metadata"], found["parent_id"]
-
-
-def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operation[list[checkpoint_pb2.Checkpoint]]:
-    """All versions of all branches, newest first."""
-    found, token = list[checkpoint_pb2.Checkpoint](), ""
-    while True:
-        page = yield from list_page(ref, token, labels, all_branches=True)
-        found += page.checkpoints
-        token = page.next_page_token
-        if not token:
-            return found

@@ -8,7 +8,8 @@ from dataclasses import replace
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.langgraph._channels import Serializer
-from stateward.langgraph._operations import MAIN, RUN_LABEL, about, get, list_all
+from stateward.langgraph._lists import list_all
+from stateward.langgraph._operations import MAIN, RUN_LABEL, about, get
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
@@ -24,13 +25,17 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from stateward._async.client import AsyncClient
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._sync.client import Client
+from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases
 from stateward.langgraph._operations import Found, Put, branch_of, namespace_of
 from stateward.v1 import checkpoint_pb2
+from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
 CACHE_BYTES = 64 << 20
+# Pages of a list begin with this many checkpoints, because who asks may want only a few, and grow to the most.
+FIRST_PAGE, PAGE_MAX = 10, 200
 
 
 class StatewardSaver(BaseCheckpointSaver[str]):
@@ -165,22 +170,14 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
         `filter` takes those whose metadata has all of these values, `before` those older than a checkpoint.
         """
-        run, left = self._blocking._session.run, limit
-        refs = [self._ref(config)] if config else [self._refer(info.name) for info in self._blocking.threads()]
-        for ref in refs:
-            token = ""
-            while left is None or left > 0:
-                page = run(operations.list_page(ref, token, all_branches=not _names_branch(config)))
-                for message in page.checkpoints:
-                    if (left is None or left > 0) and self._is_listed(message, config, filter, before):
-                        place = self._refer(ref.thread, message.branch)
-                        found = self._tuple(place, None, run(operations.get(place, self.serde, message.checkpoint_id)))
-                        if found is not None:
-                            yield found
-                            left = left if left is None else left - 1
-                token = page.next_page_token
-                if not token:
-                    break
+        run = self._blocking._session.run
+        names = [config["configurable"]["thread_id"]] if config else [info.name for info in self._blocking.threads()]
+        for name in names:
+            listing = _Listing(self.serde, self._refer(name), config, filter, before, limit)
+            while not listing.is_over:
+                for found in run(listing.next_page()):
+                    yield self._made(found)
+            limit = listing.left
 
     async def alist(
         self,
@@ -191,39 +188,14 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        run, left = self._aio._session.run, limit
-        refs = [self._ref(config)] if config else [self._refer(info.name) async for info in self._aio.threads()]
-        for ref in refs:
-            token = ""
-            while left is None or left > 0:
-                page = await run(operations.list_page(ref, token, all_branches=not _names_branch(config)))
-                for message in page.checkpoints:
-                    if (left is None or left > 0) and self._is_listed(message, config, filter, before):
-                        place = self._refer(ref.thread, message.branch)
-                        found = await run(operations.get(place, self.serde, message.checkpoint_id))
-                        made = self._tuple(place, None, found)
-                        if made is not None:
-                            yield made
-                            left = left if left is None else left - 1
-                token = page.next_page_token
-                if not token:
-                    break
-
-    def _is_listed(
-        self,
-        message: checkpoint_pb2.Checkpoint,
-        config: RunnableConfig | None,
-        wanted: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-    ) -> bool:
-        only = get_checkpoint_id(config) if config else None
-        older = get_checkpoint_id(before) if before else None
-        if not message.checkpoint_id or (only and message.checkpoint_id != only):
-            return False
-        if older and message.checkpoint_id >= older:
-            return False
-        metadata = operations.about(self.serde, message)[0] if wanted else {}
-        return all(key in metadata and metadata[key] == value for key, value in (wanted or {}).items())
+        run = self._aio._session.run
+        threads = [config["configurable"]["thread_id"]] if config else [info.name async for info in self._aio.threads()]
+        for name in threads:
+            listing = _Listing(self.serde, self._refer(name), config, filter, before, limit)
+            while not listing.is_over:
+                for found in await run(listing.next_page()):
+                    yield self._made(found)
+            limit = listing.left
 
     # -- whole threads ------------------------------------------------------------------------------------------------
 
@@ -317,25 +289,72 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._bases.forget_thread(ref.thread)
         return ref
 
-    def _tuple(self, ref: ThreadRef, config: RunnableConfig | None, found: Found | None) -> CheckpointTuple | None:
+    def _tuple(self, ref: ThreadRef, config: RunnableConfig, found: Found | None) -> CheckpointTuple | None:
         if found is None:
             return None
+        if get_checkpoint_id(config):
+            return self._made(found, config)
+        self._bases.keep(ref, found.message.checkpoint_id, found.base)
+        return self._made(found)
+
+    def _made(self, found: Found, config: RunnableConfig | None = None) -> CheckpointTuple:
+        ref = self._refer(found.message.thread, found.message.branch)
         metadata, parent_id = operations.about(self.serde, found.message)
         values = {name: self.serde.loads_typed((each.kind, each.data)) for name, each in found.channels.items()}
-        writes = [self._write(each) for each in found.writes]
         made: Any = {**found.rest, "channel_values": values}
-        if not (config and get_checkpoint_id(config)):
-            self._bases.keep(ref, found.message.checkpoint_id, found.base)
-            config = _config(ref, found.message.checkpoint_id)
-        parent = _config(ref, parent_id) if parent_id else None
-        return CheckpointTuple(config, made, metadata, parent, writes)  # type: ignore[arg-type]
+        parent, writes = _config(ref, parent_id) if parent_id else None, [self._write(each) for each in found.writes]
+        own = config or _config(ref, found.message.checkpoint_id)
+        return CheckpointTuple(own, made, metadata, parent, writes)  # type: ignore[arg-type]
 
     def _write(self, found: operations.Written) -> PendingWrite:
         return found.task_id, found.channel, self.serde.loads_typed(found.value)
 
 
-def _names_branch(config: RunnableConfig | None) -> bool:
-    return config is not None and "checkpoint_ns" in config["configurable"]
+class _Listing:
+    """A list of one thread, newest first: which page comes next, and how many checkpoints are left to be listed."""
+
+    def __init__(
+        self,
+        serde: SerializerProtocol,
+        ref: ThreadRef,
+        config: RunnableConfig | None,
+        wanted: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        left: int | None,
+    ) -> None:
+        place = config["configurable"] if config is not None else {}
+        self._serde, self._ref, self._wanted, self.left = serde, ref, wanted or {}, left
+        self._only = get_checkpoint_id(config) if config is not None else None
+        self._older = get_checkpoint_id(before) if before is not None else None
+        self._branch = branch_of(place["checkpoint_ns"]) if "checkpoint_ns" in place else ""
+        self._request: ListCheckpointsRequest | None = None
+        if self._only:
+            self.left = 1 if left is None else min(left, 1)
+        self._size = FIRST_PAGE if self.left is None or self._wanted else self.left
+
+    @property
+    def is_over(self) -> bool:
+        ended = self._request is not None and not self._request.page_token
+        return ended or (self.left is not None and self.left <= 0)
+
+    def next_page(self) -> Operation[list[Found]]:
+        if self._request is None:
+            ref = replace(self._ref, branch=self._branch or self._ref.branch)
+            self._request = yield from lists.begin_list(ref, self._only, self._older, all_branches=not self._branch)
+        self._request.page_size, self._size = max(self._size, 1), min(2 * self._size, PAGE_MAX)
+        found = yield from lists.list_found(self._ref, self._serde, self._request, self._is_listed)
+        if self.left is not None:
+            found = found[: self.left]
+            self.left -= len(found)
+        return found
+
+    def _is_listed(self, message: checkpoint_pb2.Checkpoint) -> bool:
+        if not message.checkpoint_id or (self._only and message.checkpoint_id != self._only):
+            return False
+        if self._older and message.checkpoint_id >= self._older:
+            return False
+        metadata = operations.about(self._serde, message)[0] if self._wanted else {}
+        return all(key in metadata and metadata[key] == value for key, value in self._wanted.items())
 
 
 def _config(ref: ThreadRef, checkpoint_id: str) -> RunnableConfig:
