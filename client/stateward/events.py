@@ -57,7 +57,8 @@ class Event:
     """One entry of a thread's journal.
 
     `kind` is "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect",
-    "lease" or "heads_moved"; "" = a kind that is newer than this client. `what` holds the details of that kind.
+    "lease", "heads_moved" or "effects_deleted"; "" = a kind that is newer than this client. `what` holds the details of
+    that kind.
     """
 
     kind: str
@@ -67,10 +68,11 @@ class Event:
     sequence: int
     time: datetime
     what: (
-        Checkpoint | Tag | ThreadOptions | Pruned | Signal | effect_pb2.RecordedEffect | Lease | HeadsMoved | str | None
-    )
+        Checkpoint | Tag | ThreadOptions | Pruned | Signal | effect_pb2.RecordedEffect | Lease | HeadsMoved
+        | effect_pb2.EffectsDeleted | str | None
+    )  # fmt: skip
     """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
-    given back; both are messages of `stateward.v1`, and so are moved heads."""
+    given back; both are messages of `stateward.v1`, and so are moved heads and deleted effects."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 

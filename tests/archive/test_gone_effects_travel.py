@@ -11,9 +11,9 @@ from tests.archive_model.sidecar import NAMESPACE
 from tests.service.wire import text
 
 from stateward.v1.effect_pb2 import Effect
-from stateward.v1.effect_service_pb2 import ListEffectsRequest
+from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
-from stateward_sidecar.store import clear, verify
+from stateward_sidecar.store import clear, replay, verify
 
 
 def fill(machine: Driven, count: int, *, after: int = 0, is_shipped: bool = True) -> None:
@@ -78,6 +78,48 @@ def test_another_machine_has_the_same_effects(
     assert left(reader) == wanted[2:] if wanted[0].startswith("c8") else True
     reader = driven.restart(reader)
     assert findings(reader) == []
+
+
+def test_values_wait_until_they_are_archived(driven: Town) -> None:
+    """A HEAD that is being written may still have the effects, and another machine may take the thread from it."""
+    first = driven.machine("first")
+    fill(first, 4)
+    request = append(b"more")
+    request.effects.add(anchor="c1", key="late", value=text("late"))
+    first.put(request)
+    late = first.thread().head.tip_sequence - 1
+    first.store.pruner.prune(  # without the service, which archives all that is there before
+        PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=[1]))
+    )
+    assert "c1 late" not in left(first)
+
+    def is_cut() -> bool:
+        with first.store.context.engine.read() as txn:
+            return next(replay.read_entries(txn, first.thread().identity, late)).is_husk
+
+    assert not is_cut()
+    first.ship_now()
+    first.sweep()
+    assert is_cut()
+    assert findings(first) == []
+
+
+def test_deleted_effects_travel(driven: Town) -> None:
+    """In a thread of which nothing was pruned; a reader with an old copy loses them, too."""
+    first, reader = driven.machine("first"), driven.machine("reader")
+    fill(first, 8)
+    reader.state()
+    assert len(left(reader)) == 16
+    for number in range(1, 8):
+        asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor=f"c{number}", all=True)
+        asked.request_id = f"{number}"
+        assert first.store.effect_deleter.delete(asked).deleted == 2
+        first.ship_now()
+    driven.end(first)
+    for machine in (reader, driven.machine("empty")):
+        machine.state()
+        assert left(machine) == ["c8 a", "c8 b"]
+        assert findings(machine) == []
 
 
 def test_a_prune_that_was_not_archived_is_set_aside(driven: Town) -> None:

@@ -13,10 +13,13 @@ from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
     BeginEffectResponse,
     CompleteEffectRequest,
+    DeleteEffectsRequest,
+    DeleteEffectsResponse,
     ListEffectsRequest,
     PutEffectsRequest,
 )
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 
 
 def at(place: Place, **fields: object) -> dict[str, object]:
@@ -159,3 +162,78 @@ def test_copies_and_backups_carry_what_is_left(line: Place) -> None:
     asked = t.PruneThreadRequest(namespace=line.namespace, thread=new, versions=t.VersionList(versions=[4, 5]))
     line.wire.threads.PruneThread(asked)
     assert left(line, new) == ["c4 kept", "c6 a", "c6 b"]
+
+
+def delete(place: Place, anchor: str, *keys: str, request_id: str = "d", **fields: object) -> DeleteEffectsResponse:
+    asked = DeleteEffectsRequest(**at(place, anchor=anchor, keys=keys, all=not keys, request_id=request_id, **fields))
+    answer: DeleteEffectsResponse = place.wire.effects.DeleteEffects(asked)
+    return answer
+
+
+def test_effects_are_deleted(line: Place) -> None:
+    """Some of an anchor, then all, whether they stay or not; a retry answers the same and takes nothing new."""
+    put(line, "c4", "kept", stays=True)
+    first = delete(line, "c4", "a", "none", "a")
+    assert (first.deleted, first.sequence, first.uid) == (1, line.thread().sequence, line.thread().uid)
+    assert left(line)[2:4] == ["c4 b", "c4 kept"]
+    put(line, "c4", "a2")
+    assert delete(line, "c4", "a", "none", "a") == first
+    assert delete(line, "c4", request_id="all").deleted == 3
+    assert delete(line, "free", request_id="free").deleted == 1
+    assert left(line) == ["c3 a", "c3 b", "c5 a", "c5 b", "c6 a", "c6 b"]
+    before = line.thread().sequence
+    none = delete(line, "c4", request_id="none")
+    assert (none.deleted, none.sequence) == (0, before)
+    again = DeleteEffectsRequest(**at(line, anchor="c5", all=True, request_id="d"))
+    assert refused(line.wire.effects.DeleteEffects, again).reason == "REQUEST_ID_REUSED"
+    prune(line, 4)
+    assert left(line) == ["c3 a", "c3 b", "c5 a", "c5 b", "c6 a", "c6 b"]
+
+
+def test_a_deleted_claim(line: Place) -> None:
+    """Its holder gets CLAIM_LOST; the next caller begins a new effect under another idempotency key."""
+    claim = begin(line, "free", "tool")
+    delete(line, "free", "tool")
+    lost = CompleteEffectRequest(
+        **at(line, anchor="free", key="tool", claim_token=claim.claim_token, state=EFFECT_STATE_DONE, value=text("v"))
+    )
+    assert refused(line.wire.effects.CompleteEffect, lost).reason == "CLAIM_LOST"
+    assert begin(line, "free", "tool", "again").state == EFFECT_STATE_NEW
+
+
+def test_a_watch_tells_it(line: Place) -> None:
+    """With anchor and count."""
+    delete(line, "c4")
+    watch = line.wire.threads.Watch(t.WatchRequest(**at(line, after_sequence=line.thread().sequence - 1)), timeout=10)
+    event = next(event for answer in watch for event in answer.events)
+    assert (event.effects_deleted.anchor, event.effects_deleted.count) == ("c4", 2)
+    watch.cancel()
+
+
+def test_the_lease_guards_a_deletion(line: Place) -> None:
+    """As it guards a save."""
+    asked = AcquireLeaseRequest(**at(line, holder=Holder(name="me", incarnation="1"), request_id="lease"))
+    token = line.wire.leases.AcquireLease(asked).lease.token
+    wrong = DeleteEffectsRequest(**at(line, anchor="c4", all=True, request_id="d"))
+    assert refused(line.wire.effects.DeleteEffects, wrong).reason == "LEASE_HELD"
+    assert delete(line, "c4", lease_token=token).deleted == 2
+
+
+WRONG: dict[str, dict[str, object]] = {
+    "all": {"anchor": "c4", "all": False},
+    "keys": {"anchor": "c4", "keys": [str(number) for number in range(1001)], "all": False},
+    "keys[1]": {"anchor": "c4", "keys": ["a", ""], "all": False},
+    "anchor": {"anchor": "c" * 1025},
+    "request_id": {"anchor": "c4", "request_id": ""},
+    "lease_token": {"anchor": "c4", "lease_token": -1},
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_refused_before_anything_is_deleted(line: Place, field: str) -> None:
+    """The error names the field."""
+    before = line.look()
+    asked = DeleteEffectsRequest(**at(line, **{"all": True, "request_id": "d", **WRONG[field]}))
+    found = refused(line.wire.effects.DeleteEffects, asked)
+    assert (found.reason, found.field) == ("INVALID_FIELD", field)
+    assert line.look() == before

@@ -309,6 +309,30 @@ def put_effects(
     return response.written
 
 
+def delete_effects(
+    ref: ThreadRef, anchor: str, keys: Iterable[str] | None, durability: Durability | str | None
+) -> Operation[int]:
+    """Deletes effects. Returns how many there were."""
+    if isinstance(keys, str):
+        raise TypeError("keys takes a list of keys, not one key")
+    named = None if keys is None else list(keys)
+    if named == []:
+        return 0
+    request = ref.about(
+        service.DeleteEffectsRequest,
+        anchor=anchor,
+        keys=named or (),
+        all=named is None,
+        request_id=new_request_id(),
+        lease_token=ref.held.for_call(),
+        durability=choice_number(Durability, durability),
+    )
+    response: service.DeleteEffectsResponse = yield Call("DeleteEffects", request)
+    if response.durability < request.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    return response.deleted
+
+
 def list_effects(
     ref: ThreadRef, anchor: str | None, names: Iterable[str], key: str, with_values: bool
 ) -> service.ListEffectsRequest:

@@ -16,7 +16,7 @@ from stateward.v1 import thread_service_pb2 as threads
 ATTACH_MARGIN_S = 60.0
 _WRITES = frozenset(
     {"Save", "BatchSave", "PruneThread", "DeleteThread", "UpdateThread", "SetTag", "DeleteTag", "WriteBlob"}
-    | {"AcquireLease", "MoveBranch", "DeleteBranch"}
+    | {"AcquireLease", "MoveBranch", "DeleteBranch", "DeleteEffects"}
 )
 
 

@@ -291,7 +291,12 @@ def await_archived(
     return result
 
 
-Written = Checkpoint | effect_service_pb2.BeginEffectResponse | effect_service_pb2.PutEffectsResponse
+Written = (
+    Checkpoint
+    | effect_service_pb2.BeginEffectResponse
+    | effect_service_pb2.PutEffectsResponse
+    | effect_service_pb2.DeleteEffectsResponse
+)
 
 
 def entry_of(ref: ThreadRef, answer: Written, sequence: int) -> threads.WaitDurableRequest:

@@ -533,6 +533,16 @@ class Thread:
         """
         return self._run(put_effects(self._ref, effects, durability, create))
 
+    def delete_effects(
+        self, anchor: str, keys: Iterable[str] | None = None, *, durability: Durability | str | None = None
+    ) -> int:
+        """Deletes effects of an anchor with their values, and returns how many there were; `keys` None = all of them.
+
+        At most 1,000 keys; keys without an effect are passed over. Effects are deleted in whatever state they are: the
+        holder of a claim gets ClaimLost when its call ends. Raises LeaseHeld or ThreadNotFound.
+        """
+        return self._run(effects.delete_effects(self._ref, anchor, keys, durability))
+
     def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
         session = self._session
         return effects.effect(self._ref, session.holder.to_proto(), plan, tools, session.settings.target)

@@ -125,6 +125,8 @@ def _describe(event: Event) -> str:
                 else f"branch {clean(each.branch)} was deleted"
                 for each in what.heads
             )
+        case "effects_deleted":
+            return f"{what.count:,} effects of anchor {clean(what.anchor)!r} were deleted"
         case "deleted":
             return f"thread was deleted ({clean(what)})"
         case "signal":
@@ -178,6 +180,8 @@ def event_as_json(event: Event) -> dict[str, Any]:
                 {"branch": each.branch, "version": each.version, "previous_version": each.previous_version}
                 for each in what.heads
             ]
+        case "effects_deleted":
+            found["anchor"], found["count"] = what.anchor, what.count
         case "deleted":
             found["cause"] = what
     return found

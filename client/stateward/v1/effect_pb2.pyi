@@ -73,3 +73,11 @@ class RecordedEffect(_message.Message):
     detail: str
     attempts: int
     def __init__(self, effect: _Optional[_Union[Effect, _Mapping]] = ..., state: _Optional[_Union[EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., begin_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sequence: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ...) -> None: ...
+
+class EffectsDeleted(_message.Message):
+    __slots__ = ("anchor", "count")
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    anchor: str
+    count: int
+    def __init__(self, anchor: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...

@@ -173,3 +173,39 @@ class ListEffectsResponse(_message.Message):
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
     next_page_token: str
     def __init__(self, effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class DeleteEffectsRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "anchor", "keys", "request_id", "lease_token", "durability", "all")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    anchor: str
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    lease_token: int
+    durability: _checkpoint_pb2.Durability
+    all: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., all: bool = ...) -> None: ...
+
+class DeleteEffectsResponse(_message.Message):
+    __slots__ = ("deleted", "sequence", "durability", "archived_sequence", "uid", "digest")
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    deleted: int
+    sequence: int
+    durability: _checkpoint_pb2.Durability
+    archived_sequence: int
+    uid: str
+    digest: bytes
+    def __init__(self, deleted: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...

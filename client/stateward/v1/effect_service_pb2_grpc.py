@@ -68,6 +68,11 @@ class EffectServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_effect__service__pb2.ListEffectsRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_effect__service__pb2.ListEffectsResponse.FromString,
                 _registered_method=True)
+        self.DeleteEffects = channel.unary_unary(
+                '/stateward.v1.EffectService/DeleteEffects',
+                request_serializer=stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsResponse.FromString,
+                _registered_method=True)
 
 
 class EffectServiceServicer(object):
@@ -118,6 +123,14 @@ class EffectServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteEffects(self, request, context):
+        """Deletes effects of an anchor with their values, in whatever state they are and whether or not they stay. The holder
+        of a claim then gets CLAIM_LOST.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EffectServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +153,11 @@ def add_EffectServiceServicer_to_server(servicer, server):
                     servicer.ListEffects,
                     request_deserializer=stateward_dot_v1_dot_effect__service__pb2.ListEffectsRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_effect__service__pb2.ListEffectsResponse.SerializeToString,
+            ),
+            'DeleteEffects': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteEffects,
+                    request_deserializer=stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -264,6 +282,33 @@ class EffectService(object):
             '/stateward.v1.EffectService/ListEffects',
             stateward_dot_v1_dot_effect__service__pb2.ListEffectsRequest.SerializeToString,
             stateward_dot_v1_dot_effect__service__pb2.ListEffectsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteEffects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.EffectService/DeleteEffects',
+            stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsRequest.SerializeToString,
+            stateward_dot_v1_dot_effect__service__pb2.DeleteEffectsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,6 +19,7 @@ from stateward.v1.effect_pb2 import (
 from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
     CompleteEffectRequest,
+    DeleteEffectsRequest,
     ListEffectsRequest,
     PutEffectsRequest,
 )
@@ -193,6 +194,20 @@ def check_put(request: PutEffectsRequest) -> None:
     if not request.effects:
         raise InvalidField("effects", "is required")
     check_effects(request.effects)
+    check_token(request.lease_token, "lease_token")
+    need_request_id(request.request_id)
+
+
+def check_delete(request: DeleteEffectsRequest) -> None:
+    """Checks a DeleteEffects."""
+    if len(request.keys) > EFFECTS_MAX:
+        raise InvalidField("keys", f"are {len(request.keys)}, more than {EFFECTS_MAX}")
+    if request.all == bool(request.keys):
+        raise InvalidField("all", "must be true without keys, and false with keys")
+    for index, key in enumerate(request.keys):
+        check_name(key, f"keys[{index}]")
+    if request.anchor:
+        check_name(request.anchor, "anchor")
     check_token(request.lease_token, "lease_token")
     need_request_id(request.request_id)
 

@@ -10,6 +10,8 @@ from stateward.v1.effect_service_pb2 import (
     BeginEffectResponse,
     CompleteEffectRequest,
     CompleteEffectResponse,
+    DeleteEffectsRequest,
+    DeleteEffectsResponse,
     ListEffectsRequest,
     ListEffectsResponse,
     PutEffectsRequest,
@@ -97,3 +99,24 @@ class EffectService:
         return await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.read(self._calls.store.effect_list.read, request)
         )
+
+    async def delete_effects(
+        self, request: DeleteEffectsRequest, context: grpc.aio.ServicerContext
+    ) -> DeleteEffectsResponse:
+        check.check_place(request)
+        checkwork.check_delete(request)
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def delete() -> DeleteEffectsResponse:
+            return await self._calls.work(self._calls.store.effect_deleter.delete, request)
+
+        answer = await holding.write(
+            request.namespace, request.thread, delete, must_exist=True, is_archived=is_archived
+        )
+        if is_archived:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                written(request, answer, answer.sequence), context
+            )
+        return answer

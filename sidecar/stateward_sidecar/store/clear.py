@@ -134,8 +134,10 @@ class Clearer:
         rest = Pruned(uncleared.after(last).pairs(), uncleared.effects)
         if not len(rest):
             rest = Pruned((), _strip_effects(work, rest.effects, until))
-        is_done = not len(rest) and not len(rest.effects) and _drop_snapshots(work, until)
-        if is_done:
+        # Values that are not archived yet wait for a sweep: a HEAD that is being written may still have the effects.
+        later = Pruned((), rest.effects.after(work.archived))
+        is_done = not len(rest) and len(later.effects) == len(rest.effects) and _drop_snapshots(work, until)
+        if is_done and not len(later.effects):
             txn.delete(layout.uncleared_key(draft.identity.number))
         else:
             write_uncleared(txn, draft.identity.number, rest)
@@ -178,12 +180,12 @@ def _drop_husks(work: _Work, until: float) -> bool:
 
 
 def _strip_effects(work: _Work, left: Ranges, until: float) -> Ranges:
-    """Clears entries of deleted effects. Returns those that are left when the time is over."""
-    for sequence in left:
+    """Clears archived entries of deleted effects. Returns those that are left when the time is over."""
+    for sequence in left.until(work.archived):
         _strip_if_whole(work, 0, sequence)
         if time.perf_counter() > until:
             return left.after(sequence)
-    return Ranges()
+    return left.after(work.archived)
 
 
 def _strip_if_whole(work: _Work, version: int, sequence: int = 0) -> None:

@@ -295,7 +295,8 @@ def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow |
     """Returns the idempotency key: the same for all attempts until the effect is over, then another one."""
     if row is not None and row.record.state not in OVER and row.record.idempotency_key:
         return str(row.record.idempotency_key)
-    since = str(row.sequence if row is not None else 0)
+    # The effect may have been deleted. Then it is a new one, and needs another key than before.
+    since = str(row.sequence if row is not None else draft.pruned.effects.last)
     return draft.identity.hash_id(b"idempotency", request.anchor, request.key, since).hex()
 
 

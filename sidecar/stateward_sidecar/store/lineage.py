@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_PRUNED, EntryHeader
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_EFFECTS_DELETED,
+    ENTRY_KIND_HEADS,
+    ENTRY_KIND_PRUNED,
+    EntryHeader,
+)
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import records
@@ -58,7 +63,7 @@ class Lineage:
         is_gone = self.pruned.cuts(header) and not self.uncleared.cuts(header)
         if header.kind == ENTRY_KIND_HEADS:
             self.moves.append(header.sequence)
-        if header.kind == ENTRY_KIND_PRUNED or (
+        if header.kind in (ENTRY_KIND_PRUNED, ENTRY_KIND_EFFECTS_DELETED) or (
             is_gone and header.sequence > 1
         ):  # the first entry describes the thread, and stays
             self.husks.append(header.sequence)

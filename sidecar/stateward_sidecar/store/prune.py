@@ -14,6 +14,7 @@ leaves rows that the next start clears.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import lmdb
@@ -63,9 +64,13 @@ class Pruner:
         self._alone = Alone()
         self.chooser = Chooser(context)
 
+    def alone(self, namespace: str, name: str) -> AbstractContextManager[None]:
+        """Keeps prunes of a thread, and all else that clears its entries, out during a block."""
+        return self._alone.of((namespace, name))
+
     def prune(self, request: PruneThreadRequest) -> PruneThreadResponse:
         """Prunes on request. Raises typed errors, and QueueFull if the thread changes too often for a plan to hold."""
-        with self._alone.of((request.namespace, request.thread)):
+        with self.alone(request.namespace, request.thread):
             for _ in range(PLANS_MAX):
                 plan = self._plan_or_vanish(request)
                 is_alone = plan is not None and bool(plan.falls)
@@ -78,9 +83,9 @@ class Pruner:
 
     def retain(self, namespace: str, name: str) -> int:
         """Applies the thread's retention rule. Returns the number of pruned versions."""
-        with self._alone.of((namespace, name)):
+        with self.alone(namespace, name):
             for _ in range(PLANS_MAX):
-                thread = self._moment(namespace, name)
+                thread = self.moment(namespace, name)
                 if thread is None or not is_whole(thread) or not thread.head.options.HasField("retention"):
                     return 0
                 rule = thread.head.options.retention
@@ -111,13 +116,13 @@ class Pruner:
         if thread is None or not is_whole(thread):
             return
         with self._alone.of((thread.identity.namespace, thread.name)):
-            now = self._moment(thread.identity.namespace, thread.name)
+            now = self.moment(thread.identity.namespace, thread.name)
             if now is not None and now.number == number:
                 self._clearer.clear(number, self._lineages.of(now))
 
     # -- outside the writer ---------------------------------------------------------------------------------------
 
-    def _moment(self, namespace: str, name: str) -> Thread | None:
+    def moment(self, namespace: str, name: str) -> Thread | None:
         """Returns a copy of the thread as it is now, because writes change the object in memory."""
         with self._context.engine.read() as txn:
             live = self._threads.find(txn, namespace, name)
@@ -130,11 +135,11 @@ class Pruner:
             )  # fmt: skip
 
     def _plan_or_vanish(self, request: PruneThreadRequest) -> Plan | None:
-        thread = self._moment(request.namespace, request.thread)
+        thread = self.moment(request.namespace, request.thread)
         try:
             return self._plan_request(thread, request) if thread is not None else None
         except (Corrupt, KeyUnavailable):
-            now = self._moment(request.namespace, request.thread)
+            now = self.moment(request.namespace, request.thread)
             if thread is not None and (now is None or now.number != thread.number):
                 raise not_found(request.namespace, request.thread) from None  # deleted during the read
             raise
@@ -168,7 +173,7 @@ class Pruner:
                 digest = replay.read_version(txn, thread, version).header.digest
                 tree = replay.state_at(txn, thread, version, self._context.cache)
             self._snapshots.store(thread, version, digest, to_snapshot(tree), frees_space=True)
-        now = self._moment(thread.identity.namespace, thread.name)
+        now = self.moment(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}
             falls = find_falls(txn, now, going) if now is not None and request.move_heads else {}
@@ -180,14 +185,20 @@ class Pruner:
         )
 
     def _clear_up(self, plan: Plan) -> None:
-        """Clears the pruned versions after the commit. If this fails, the next start or sweep continues."""
         for version in plan.going:
             self._context.cache.drop_state(plan.number, version)
+        self.clear_up(plan.number, plan.before)
+
+    def clear_up(self, number: int, before: Pruned | None = None) -> None:
+        """Clears what was pruned, after the commit. If this fails, the next start or sweep continues.
+
+        ``before``: what was pruned before the caller's prune.
+        """
         try:
             with self._context.engine.read() as txn:
-                thread = self._threads.by_number(txn, plan.number)
+                thread = self._threads.by_number(txn, number)
             if thread is not None:
-                self._clearer.clear(plan.number, self._lineages.of(thread, plan.before))
+                self._clearer.clear(number, self._lineages.of(thread, before))
         except StatewardError as error:
             log_damage("pruned versions are not cleared yet", error)
 

@@ -36,6 +36,11 @@ class Ranges:
         """How many versions."""
         return sum(last - first + 1 for first, last in self.pairs())
 
+    @property
+    def last(self) -> int:
+        """The highest version; 0 = the set is empty."""
+        return self._lasts[-1] if self._lasts else 0
+
     def pairs(self) -> list[tuple[int, int]]:
         """Returns the first and last version of each range."""
         return list(zip(self._firsts, self._lasts, strict=True))

@@ -28,6 +28,7 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.contents import Contents
 from stateward_sidecar.store.context import Context, Limits
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.effectdelete import EffectDeleter
 from stateward_sidecar.store.effectlist import EffectList
 from stateward_sidecar.store.effects import Effects
 from stateward_sidecar.store.exporting import Exporter
@@ -120,6 +121,7 @@ class Store:
         self.signals = Signals(context, self.threads)
         self.snapshots = Snapshots(context, self.threads)
         self.pruner = Pruner(context, self.threads, self.snapshots)
+        self.effect_deleter = EffectDeleter(context, self.threads, self.pruner)
         self.deleter = Deleter(context, self.threads)
         names = Alone()
         self.recovery = Recovery(context, self.threads, self.deleter)

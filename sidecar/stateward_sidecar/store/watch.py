@@ -19,6 +19,7 @@ from stateward.storage.v1.head_pb2 import DeletionRecord, EffectRow, SignalRow
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_EFFECT,
+    ENTRY_KIND_EFFECTS_DELETED,
     ENTRY_KIND_HEADS,
     ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
@@ -315,12 +316,14 @@ class Watcher:
 
 
 def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> None:
-    """Fills the event of a signal, an effect (without its value, which is in the edits) or a lease."""
+    """Fills the event of a signal, effects (without its value, which is in the edits) or a lease."""
     if header.kind == ENTRY_KIND_SIGNAL:
         signal = SignalRow(record=metadata.signal, sequence=header.sequence, create_time_us=header.create_time_us)
         event.signal.CopyFrom(view_signal(signal))
     elif header.kind == ENTRY_KIND_EFFECT:
         event.effect.CopyFrom(view_effect(EffectRow(record=metadata.effect, sequence=header.sequence)))
+    elif header.kind == ENTRY_KIND_EFFECTS_DELETED:
+        event.effects_deleted.CopyFrom(metadata.deleted_effects)
     elif header.kind == ENTRY_KIND_LEASE:
         event.lease.CopyFrom(view_record(metadata.lease, 0.0))
         event.lease.ClearField("remaining")  # not known for a grant that is read later

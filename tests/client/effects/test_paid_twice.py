@@ -312,3 +312,23 @@ def test_a_lost_answer(bank):
     complete = steps.send(BeginEffectResponse(state=EFFECT_STATE_NEW, claim_token=7, idempotency_key="word"))
     assert isinstance(complete, Call)
     assert (complete.request.claim_token, bank.keys) == (7, ["word"])
+
+
+# -- effects go --------------------------------------------------------------------------------------------------------
+
+
+def test_deleted_effects_are_called_again(thread, bank):
+    """`delete_effects` answers how many there were; who calls the tool then pays again, and a stale holder is told."""
+    thread.put_effects([Effect("a", 1, anchor="c1"), Effect("b", 2, anchor="c1", stays=True), Effect("a", 3)])
+    assert [each.stays for each in thread.effects("c1")] == [False, True]
+    assert thread.delete_effects("c1", ["a", "none"]) == 1
+    assert thread.delete_effects("c1", []) == 0
+    assert thread.delete_effects("c1") == 1
+    assert thread.delete_effects("c1") == 0
+    assert only(thread).value == 3
+    with pytest.raises(TypeError, match="a list of keys"):
+        thread.delete_effects("c1", "a")
+    assert thread.effect("pay", bank.pay, anchor="c2") == {"receipt": 1}
+    thread.delete_effects("c2")
+    assert thread.effect("pay", bank.pay, anchor="c2") == {"receipt": 2}
+    assert len(set(bank.keys)) == 2

@@ -27,6 +27,7 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_BLOB: _ClassVar[EntryKind]
     ENTRY_KIND_ATTACH: _ClassVar[EntryKind]
     ENTRY_KIND_HEADS: _ClassVar[EntryKind]
+    ENTRY_KIND_EFFECTS_DELETED: _ClassVar[EntryKind]
 
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -45,6 +46,7 @@ ENTRY_KIND_LEASE: EntryKind
 ENTRY_KIND_BLOB: EntryKind
 ENTRY_KIND_ATTACH: EntryKind
 ENTRY_KIND_HEADS: EntryKind
+ENTRY_KIND_EFFECTS_DELETED: EntryKind
 COMPRESSION_UNSPECIFIED: Compression
 COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression
@@ -88,7 +90,7 @@ class EntryHeader(_message.Message):
     def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads")
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "deleted_effects")
     REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +104,7 @@ class EntryMetadata(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     request_hash: bytes
     fingerprint: bytes
     creation: ThreadCreation
@@ -115,7 +118,8 @@ class EntryMetadata(_message.Message):
     lease: LeaseRecord
     removed: PrunedVersions
     heads: _containers.RepeatedCompositeFieldContainer[HeadMove]
-    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ...) -> None: ...
+    deleted_effects: _effect_pb2.EffectsDeleted
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
 
 class HeadMove(_message.Message):
     __slots__ = ("branch", "version", "digest", "before_version", "before_digest")
