@@ -9,9 +9,10 @@ from tests.archive.rig import Fleet, eventually, write_steps
 from tests.service.test_lost_claims import LARGE, SMALL, Agent
 from tests.service.wire import Wire, refused
 
+from stateward._operations.unfolding import unfold
 from stateward.testing import Daemon
 from stateward.v1.checkpoint_pb2 import STATUS_WAITING, VersionRef
-from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
@@ -67,7 +68,7 @@ def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Ma
 
 
 def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tuple[Machine, Machine]) -> None:
-    """Also those in packs that nobody has fetched yet, as soon as the other machine reads the version."""
+    """Also those in packs that nobody has fetched yet, as soon as the other machine reads or lists the version."""
     first, second = pair
     first.wire.save(SaveRequest(**PLACE, expected_version=0, diff=Diff(), checkpoint_id="c"))
     first.agent.put(Effect(key="old", anchor="c", value=LARGE), Effect(key="other", anchor="d", value=SMALL))
@@ -76,8 +77,14 @@ def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tup
     first.archive_all()
     first.daemon.kill()
     asked = HydrateRequest(**PLACE, include_effects=True, version=VersionRef(checkpoint_id="c"))
-    found = {each.effect.key: each.effect.value for each in second.wire.checkpoints.Hydrate(asked).effects}
+    answer = second.wire.checkpoints.Hydrate(asked)
+    found = {each.effect.key: each.effect.value for each in answer.effects}
     assert found == {"new": SMALL, "old": LARGE}
+    third = Wire(machines.machine("third").target)
+    listed = ListCheckpointsRequest(**PLACE, include_states=True, include_effects=True, page_size=200)
+    shown = list(unfold(third.checkpoints.ListCheckpoints(listed)))
+    assert [len(each.state.logs["messages"].entries) for each in shown[:-1] if each.state] == list(range(150, 0, -1))
+    assert [each.effect.key for each in shown[-1].effects or ()] == [each.effect.key for each in answer.effects]
 
 
 def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     Projection,
     SaveRequest,
 )
-from stateward.v1.diff_pb2 import DeleteLog, Diff, Edit, TrimLog
+from stateward.v1.diff_pb2 import DeleteLog, Diff, Edit, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import Log, State, Value
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
 
@@ -162,6 +163,25 @@ def test_large_states_and_effects(place: Place) -> None:
     small = states(place.wire, **at, projection=part)
     assert len(small) == 9
     check(place.wire, small, at, part)
+
+
+def test_states_that_take_much_memory(place: Place) -> None:
+    """Small edits of a large slot make many large states: a page shows those that memory has room for, and no fewer."""
+    dice = random.Random(3)
+    data = bytearray(dice.randbytes(2 * MIB))
+    place.wire.save(place.request(diff=Diff(edits=[Edit(set_slot={"slot": "s", "value": Value(data=bytes(data))})])))
+    for number in range(3, 43):
+        before = hashlib.sha256(data).digest()
+        data[number] ^= 255
+        splice = SpliceSlot(slot="s", base_sha256=before)
+        splice.splices.add(offset=number, delete=1, insert=bytes(data[number : number + 1]))
+        place.wire.save(place.request(expected_version=number, diff=Diff(edits=[Edit(splice_slot=splice)])))
+    at = {"namespace": place.namespace, "thread": THREAD}
+    found = list(pages(place.wire, **at))
+    assert [len(page.checkpoints) for page in found[:2]] == [16, 16]
+    shown = [each for page in found for each in unfold(page)]
+    assert [each.checkpoint.version for each in shown] == list(range(43, 0, -1))
+    check(place.wire, shown[::10], at)
 
 
 def test_logs_that_begin_elsewhere(place: Place) -> None:

@@ -8,6 +8,7 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import lmdb
 
@@ -23,8 +24,10 @@ from stateward_sidecar.store.thread import Thread
 
 # Making and showing a small state takes about 150 µs.
 STATES_MAX = 200
-# The states that are in memory for one page. Most of their bytes are shared, so this is far more than they take.
-STATES_BYTES_MAX = 32 << 20
+# The states of a page share most of their bytes. Beside the first and the last one they may take this much.
+OWN_BYTES_MAX = 32 << 20
+# The edits of the versions of a page. Those that lead from state to state are about as large, and the page has 3 MiB.
+EDITS_BYTES_MAX = 8 << 20
 PAGE_BYTES = 3 << 20
 
 
@@ -40,7 +43,7 @@ class Contents:
     ) -> list[CheckpointContent]:
         """Returns the contents of the first versions of a page, as many as fit; at least one."""
         selection = selection_of(request.projection if request.HasField("projection") else None)
-        trees = self._states(txn, thread, [view.version for view in views]) if request.include_states else {}
+        trees = self._states(txn, thread, views) if request.include_states else {}
         contents, size_bytes, before = list[CheckpointContent](), 0, None
         for view in views:
             content = CheckpointContent()
@@ -56,21 +59,34 @@ class Contents:
             contents.append(content)
         return contents
 
-    def _states(self, txn: lmdb.Transaction, thread: Thread, versions: Sequence[int]) -> dict[int, StateTree]:
-        """Returns the states at the first of these versions, as many as memory has room for; at least one."""
-        cache, newest = self._context.cache, versions[0]
-        tree = replay.state_at(txn, thread, newest, cache)
-        near, size_bytes = {newest: tree}, tree.size_bytes
-        older = versions[1 : 1 + STATES_BYTES_MAX // max(size_bytes, 1)][::-1]
-        for version in older:
+    def _states(self, txn: lmdb.Transaction, thread: Thread, views: Sequence[Checkpoint]) -> dict[int, StateTree]:
+        """Returns the states of the first of these versions, as many as memory has room for; at least one."""
+        cache, newest = self._context.cache, views[0].version
+        near = {newest: replay.state_at(txn, thread, newest, cache)}
+        sums = accumulate(view.edit_bytes for view in views)
+        older = [view for view, total in zip(views, sums, strict=True) if total <= EDITS_BYTES_MAX][:0:-1]
+        own_bytes, left_bytes = dict[int, int](), OWN_BYTES_MAX
+        before: StateTree | None = None
+        for view in older:
             # The oldest one goes into the cache: without it, reading the page again would begin at a snapshot again.
-            held = near if version != older[0] else None
-            tree, _ = replay.state_and_base(txn, thread, version, cache, held)
-            near[version] = tree
-            size_bytes += tree.size_bytes
-            while size_bytes > STATES_BYTES_MAX and len(near) > 1:  # older states are larger than the newest one
-                size_bytes -= near.pop(min(near)).size_bytes
+            held = near if before is not None else None
+            tree, _ = replay.state_and_base(txn, thread, view.version, cache, held)
+            near[view.version] = tree
+            own_bytes[view.version] = _own_bytes(tree, before) + view.edit_bytes if before is not None else 0
+            left_bytes -= own_bytes[view.version]
+            while left_bytes < 0:
+                oldest = min(own_bytes)
+                left_bytes += own_bytes.pop(oldest)
+                del near[oldest]
+            before = tree
         return near
+
+
+def _own_bytes(tree: StateTree, before: StateTree) -> int:
+    """Returns about how many bytes a state does not share with the one that it was made from, besides its edits."""
+    slots = (len(value) for name, value in tree.slots.items() if before.slots.get(name) is not value)
+    logs = (8 * len(log.entries) for name, log in tree.logs.items() if before.logs.get(name) is not log)
+    return sum(slots) + sum(logs)
 
 
 def _add_state(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ _BEHIND = Position(END, "", 0, 0)
 _BEHIND_BYTES = len(_BEHIND.pack())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
     """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins. ``effects``: those
     of the version, read as they are taken. ``after``: those up to this place are on earlier pages."""
@@ -96,7 +96,7 @@ class Reader:
                     few = self._effects.few_of_version(txn, found.thread, found.facts.body.checkpoint_id)
                     if few is None:
                         return None
-                    found = replace(found, effects=few)
+                    found.effects = few
         return found if found.tree.size_bytes <= HOT_BYTES_MAX else None
 
     def _is_near(self, request: HydrateRequest) -> bool:
@@ -124,8 +124,9 @@ class Reader:
             with self._context.engine.read() as txn:
                 found = found or self._find(txn, request)
                 if _shows_effects(request, found):
-                    effects = self._effects.of_version(txn, found.thread, found.facts.body.checkpoint_id, found.after)
-                    return self.answer(request, replace(found, effects=effects), max_bytes)
+                    checkpoint_id = found.facts.body.checkpoint_id
+                    found.effects = self._effects.of_version(txn, found.thread, checkpoint_id, found.after)
+                    return self.answer(request, found, max_bytes)
         return self.answer(request, found, max_bytes)
 
     def answer(self, request: HydrateRequest, found: Found, max_bytes: int = 0) -> bytes:
