@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -164,4 +165,24 @@ def test_a_head_that_goes_back_needs_what_it_had(tmp_path: Path) -> None:
         cut(store, keep_latest_per_branch=1)
         store.threads.forget(get(store))
         assert len(hydrate(store).state.logs["m"].entries) == 10
+        assert findings(store) == []
+
+
+def test_a_base_is_pruned_while_the_thread_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save between the plan and its commit is no reason to refuse a prune that names the base of a branch."""
+    with opened(tmp_path) as store:
+        save_many(store, (entry(b"m") for _ in range(6)))
+        save(store, "x", branch="x", parent={"version": 3})
+        before = hydrate(store, version=7).state
+        commit, numbers = store.pruner._commit_request, itertools.count()
+
+        def busy(*arguments: Any) -> Any:
+            save(store, f"meanwhile {next(numbers)}")
+            return commit(*arguments)
+
+        monkeypatch.setattr(store.pruner, "_commit_request", busy)
+        assert list(cut(store, versions={"versions": [3]}).pruned_versions) == [3]
+        assert get(store).head.last_version == 8
+        store.threads.forget(get(store))
+        assert hydrate(store, version=7).state == before
         assert findings(store) == []

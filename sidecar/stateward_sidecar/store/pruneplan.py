@@ -13,7 +13,6 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, fall_back, point_branch
 from stateward_sidecar.store.goneeffects import GoneEffects
 from stateward_sidecar.store.ranges import Pruned, Ranges
-from stateward_sidecar.store.retention import protected
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 # If more entries than this were written since the plan, a new plan is made.
@@ -75,7 +74,9 @@ class Plan:
         if any(draft.branch(name) != fall.before for name, fall in self.falls.items()):
             return False
         falling = {fall.before.version for fall in self.falls.values()}
-        if any(version in going and version not in falling for version in protected(draft)):
+        # A base needs no check: the plan chose it, or it has a child since, which is found below.
+        heads = (branch.version for branch in draft.all_branches().values())
+        if any(version in going and version not in falling for version in heads):
             return False
         if any(version in going for version in draft.all_tags().values()):
             return False
