@@ -89,3 +89,11 @@ def test_the_help_names_all_that_it_does(stateward, line):
     """Who looks for a verb finds it."""
     shown = stateward("branch", "--help").out
     assert all(each in shown for each in ("--move-to", "--delete", "--expected", "--set"))
+
+
+def test_heads_are_pruned_if_they_may_move(stateward, line):
+    """Without --move-heads a head is refused; with it the branches move back or disappear."""
+    assert "head of branch" in stateward("prune", "t", "--versions", "4", "--yes").error
+    assert stateward("prune", "t", "--keep-latest", "1", "--move-heads").code == 2
+    assert stateward("prune", "t", "--versions", "4-6", "--move-heads", "--yes").code == 0
+    assert [(each.name, each.version) for each in line.info().branches] == [("main", 3)]

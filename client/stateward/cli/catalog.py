@@ -35,7 +35,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "failures": Entry("tools:failures", "Show the last failure of each run."),
     },
     "Change": {
-        "branch": Entry("branch:branch", "Start a branch from an earlier version; list, move and delete branches."),
+        "branch": Entry("branch:branch", "Start, list, move and delete branches of a thread."),
         "fork": Entry("fork:fork", "Copy a thread, or one version of it, to a new one."),
         "tag": Entry("tag:tag", "Set, list or remove tags, which are names for versions."),
         "prune": Entry("prune:prune", "Remove old versions of a thread."),

@@ -27,6 +27,10 @@ def prune(
         int | None,
         typer.Option("--keep-latest", min=1, metavar="N", help="All but the newest N of each branch."),
     ] = None,
+    move_heads: Annotated[
+        bool,
+        typer.Option("--move-heads", help="--versions may name heads: such a branch moves back, or is deleted."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be removed.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -43,6 +47,7 @@ def prune(
       stateward prune booking-42 --keep-latest 20 --dry-run
       stateward prune booking-42 --older-than 30d
       stateward prune booking-42 --versions 3-17,21 --yes
+      stateward prune booking-42 --versions 19-21 --move-heads
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if sum(each is not None for each in (versions, older_than, keep_latest)) != 1:
         raise typer.BadParameter("give one of --versions, --older-than and --keep-latest", param_hint="rule")
@@ -50,7 +55,10 @@ def prune(
         "versions": None if versions is None else read_versions(versions),
         "older_than": None if older_than is None else read_length(older_than, "--older-than"),
         "keep_latest_per_branch": keep_latest,
+        "move_heads": move_heads,
     }
+    if move_heads and versions is None:
+        raise typer.BadParameter("it needs --versions", param_hint="--move-heads")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread)
         result = handle.prune(**rule, dry_run=True)
