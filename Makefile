@@ -8,7 +8,8 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
+JS := packages/langgraph-js
+.PHONY: help demo test test-fast test-langgraph-js lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +22,9 @@ test: lint types layers proto-check generate-check ## Check style, types, layers
 
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
 	@$(PY) -m pytest -n $(JOBS) -m 'not slow and not soak'
+
+test-langgraph-js: .venv/ready $(JS)/node_modules/.package-lock.json ## Test the saver for LangGraph.js, kills included (needs node and npm)
+	@npm --prefix $(JS) test
 
 lint: .venv/ready-dev ## Check the style
 	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'
@@ -67,6 +71,7 @@ bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the ben
 
 clean: ## Remove the environment, caches and builds
 	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(JS)/node_modules $(JS)/dist $(JS)/proto $(JS)/src/generated
 	@find client sidecar proto tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps are written last, so that an interrupted installation is repeated. The demo needs no development tools.
@@ -85,4 +90,8 @@ clean: ## Remove the environment, caches and builds
 .venv/ready-dev: .venv/ready
 	@echo 'Adding the development tools …'
 	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(JS)/node_modules/.package-lock.json: $(JS)/package-lock.json
+	@npm --prefix $(JS) ci --no-audit --no-fund
 	@touch $@

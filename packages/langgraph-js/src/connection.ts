@@ -1,0 +1,119 @@
+/** The daemon as functions: one for each call of the contract that the saver needs. Calls are retried here. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+
+import * as grpc from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+
+import { StatewardError, fromRpc } from "./errors.js";
+import type { DeleteThreadRequest } from "./generated/stateward/v1/DeleteThreadRequest.js";
+import type { DeleteThreadResponse__Output } from "./generated/stateward/v1/DeleteThreadResponse.js";
+import type { HydrateRequest } from "./generated/stateward/v1/HydrateRequest.js";
+import type { HydrateResponse__Output } from "./generated/stateward/v1/HydrateResponse.js";
+import type { ListCheckpointsRequest } from "./generated/stateward/v1/ListCheckpointsRequest.js";
+import type { ListCheckpointsResponse__Output } from "./generated/stateward/v1/ListCheckpointsResponse.js";
+import type { ListEffectsRequest } from "./generated/stateward/v1/ListEffectsRequest.js";
+import type { ListEffectsResponse__Output } from "./generated/stateward/v1/ListEffectsResponse.js";
+import type { ListThreadsRequest } from "./generated/stateward/v1/ListThreadsRequest.js";
+import type { ListThreadsResponse__Output } from "./generated/stateward/v1/ListThreadsResponse.js";
+import type { PutEffectsRequest } from "./generated/stateward/v1/PutEffectsRequest.js";
+import type { PutEffectsResponse__Output } from "./generated/stateward/v1/PutEffectsResponse.js";
+import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
+import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
+
+const OPTIONS: grpc.ClientOptions = {
+  "grpc.max_receive_message_length": -1,
+  "grpc.max_send_message_length": 64 << 20,
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 1000,
+  "grpc.enable_retries": 0, // calls are retried here: gRPC's own retries stop after five, within about a second
+  "grpc.enable_http_proxy": 0,
+  "grpc.use_local_subchannel_pool": 1,
+};
+const SERVICES = ["checkpoint", "effect", "thread"];
+const MAX_PAUSE_MS = 1000;
+
+export interface ConnectionOptions {
+  /** TLS; default: plain text. */
+  credentials?: grpc.ChannelCredentials;
+  /** How long each attempt of a call may take; default 30,000. */
+  callTimeoutMs?: number;
+  /** How long a call is retried while the daemon is away; default 30,000. */
+  retryTimeoutMs?: number;
+}
+
+type Unary<Q, A> = (request: Q) => Promise<A>;
+
+export class Connection {
+  readonly save: Unary<SaveRequest, SaveResponse__Output>;
+  readonly hydrate: Unary<HydrateRequest, HydrateResponse__Output>;
+  readonly listCheckpoints: Unary<ListCheckpointsRequest, ListCheckpointsResponse__Output>;
+  readonly putEffects: Unary<PutEffectsRequest, PutEffectsResponse__Output>;
+  readonly listEffects: Unary<ListEffectsRequest, ListEffectsResponse__Output>;
+  readonly listThreads: Unary<ListThreadsRequest, ListThreadsResponse__Output>;
+  readonly deleteThread: Unary<DeleteThreadRequest, DeleteThreadResponse__Output>;
+  readonly #clients: grpc.Client[];
+  readonly #target: string;
+  readonly #options: ConnectionOptions;
+
+  constructor(target: string, options: ConnectionOptions) {
+    this.#target = target;
+    this.#options = options;
+    const protos = SERVICES.map((name) => `stateward/v1/${name}_service.proto`);
+    const definition = loadSync(protos, {
+      includeDirs: [fileURLToPath(new URL("../proto", import.meta.url))],
+      keepCase: true, longs: Number, enums: String, defaults: true, oneofs: true,
+    });
+    const { stateward } = grpc.loadPackageDefinition(definition) as Record<string, any>;
+    const open = (service: string): grpc.Client =>
+      new stateward.v1[service](target, options.credentials ?? grpc.credentials.createInsecure(), OPTIONS);
+    const checkpoints = open("CheckpointService");
+    const effects = open("EffectService");
+    const threads = open("ThreadService");
+    this.#clients = [checkpoints, effects, threads];
+    this.save = this.#bind(checkpoints, "Save");
+    this.hydrate = this.#bind(checkpoints, "Hydrate");
+    this.listCheckpoints = this.#bind(checkpoints, "ListCheckpoints");
+    this.putEffects = this.#bind(effects, "PutEffects");
+    this.listEffects = this.#bind(effects, "ListEffects");
+    this.listThreads = this.#bind(threads, "ListThreads");
+    this.deleteThread = this.#bind(threads, "DeleteThread");
+  }
+
+  close(): void {
+    for (const client of this.#clients) client.close();
+  }
+
+  #bind<Q, A>(client: grpc.Client, method: string): Unary<Q, A> {
+    const { callTimeoutMs = 30_000, retryTimeoutMs = 30_000 } = this.#options;
+    const once = (request: Q): Promise<A> =>
+      new Promise((resolve, reject) => {
+        const options = { deadline: Date.now() + callTimeoutMs };
+        const done = (error: grpc.ServiceError | null, answer: A) => (error ? reject(fromRpc(error)) : resolve(answer));
+        (client as unknown as Record<string, Function>)[method]!(request, options, done);
+      });
+    return async (request) => {
+      const end = Date.now() + retryTimeoutMs;
+      for (let pause = 50; ; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
+        try {
+          return await once(request);
+        } catch (error) {
+          if (!isPassing(error)) throw error;
+          if (Date.now() + pause > end) throw explain(error, this.#target);
+          await sleep(pause * (0.5 + Math.random() / 2));
+        }
+      }
+    };
+  }
+}
+
+/** Whether another attempt may succeed. Every write carries a request id, so a repeated one is done once. */
+function isPassing(error: unknown): error is StatewardError {
+  if (!(error instanceof StatewardError)) return false;
+  if (error.reason === "QUEUE_FULL" || error.reason === "NOT_OWNER") return true;
+  return error.code === grpc.status.UNAVAILABLE && error.reason !== "ARCHIVE_UNAVAILABLE";
+}
+
+function explain(error: StatewardError, target: string): StatewardError {
+  return error.reason ? error : new StatewardError(`no stateward daemon answers at ${target} (${error.message})`, error.code);
+}

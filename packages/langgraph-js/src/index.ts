@@ -1,0 +1,2 @@
+export { StatewardError } from "./errors.js";
+export { StatewardSaver, type StatewardSaverOptions } from "./saver.js";
