@@ -92,7 +92,7 @@ class Moving(Saving):
         assert answer.retained_versions == len(thread.retained) - len(doomed)
         if not doomed or dry:
             return
-        thread.pruned |= set(doomed)
+        thread.prune(doomed)
         thread.sequence += 2 if falls else 1
         for branch, version in falls.items():
             thread.heads[branch] = version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -211,6 +212,14 @@ class PlainReader:
     entries: list[bytes] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class PlainEffect:
+    """A result."""
+
+    data: bytes
+    stays: bool
+
+
 @dataclass
 class PlainThread:
     """One creation of a thread."""
@@ -226,6 +235,18 @@ class PlainThread:
     firsts: dict[str, int] = field(default_factory=dict)  # by branch: its first version
     readers: dict[tuple[str, str], PlainReader] = field(default_factory=dict)  # by branch and log
     labels: dict[str, str] = field(default_factory=dict)
+    effects: dict[tuple[str, str], PlainEffect] = field(default_factory=dict)  # by anchor and key
+
+    def prune(self, doomed: Iterable[int]) -> None:
+        """Versions go, and the effects of ids that no version has any more."""
+        ids = {self.versions[version].checkpoint_id for version in doomed}
+        self.pruned |= set(doomed)
+        gone = ids - {self.versions[version].checkpoint_id for version in self.retained}
+        self.effects = {place: it for place, it in self.effects.items() if it.stays or place[0] not in gone}
+
+    def effects_of(self, ids: Iterable[str]) -> dict[tuple[str, str], PlainEffect]:
+        """The effects that a copy of versions with these ids gets."""
+        return {place: it for place, it in self.effects.items() if place[0] in set(ids)}
 
     @property
     def last(self) -> int:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from tests.model.guarding import LOCK, Guarding
+from tests.model.acting import Acting
+from tests.model.guarding import LOCK
 from tests.model.plain import PlainThread, PlainVersion
 from tests.model.strategies import (
     BRANCHES,
@@ -38,7 +39,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Guarding):
+class Machine(Acting):
     """The rules."""
 
     # -- retries ------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class Machine(Guarding):
             made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
             self.model[new] = PlainThread(
                 info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence, [], {"main": 1},
-                labels=source.labels,
+                labels=source.labels, effects=source.effects_of({old.checkpoint_id}),
             )  # fmt: skip
             assert (info.version, info.forked_from.thread, info.forked_from.version) == (1, name, version)
 
@@ -116,6 +117,7 @@ class Machine(Guarding):
         thread = self.model[new] = PlainThread(
             info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
             [], dict(source.firsts), labels=source.labels,
+            effects=source.effects_of(source.versions[version].checkpoint_id for version in source.retained),
         )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
         for number, old in source.versions.items():
@@ -180,7 +182,7 @@ class Machine(Guarding):
         assert list(result.pruned_versions) == doomed
         assert result.retained_versions == len(thread.retained) - len(doomed)
         if doomed and not dry:
-            thread.pruned |= set(doomed)
+            thread.prune(doomed)
             thread.sequence += 1
 
     @precondition(lambda self: self.model)
@@ -196,7 +198,7 @@ class Machine(Guarding):
         doomed = [version for version in versions if version not in thread.pruned]
         assert list(self.client.thread(name).prune(versions=versions).pruned_versions) == doomed
         if doomed:
-            thread.pruned |= set(doomed)
+            thread.prune(doomed)
             thread.sequence += 1
 
     # -- reading ------------------------------------------------------------------------------------------------
