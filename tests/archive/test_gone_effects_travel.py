@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_whole_copies import findings
-from tests.archive_model.sidecar import NAMESPACE
+from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
 from stateward.v1.effect_pb2 import Effect
@@ -120,6 +120,13 @@ def test_deleted_effects_travel(driven: Town) -> None:
         machine.state()
         assert left(machine) == ["c8 a", "c8 b"]
         assert findings(machine) == []
+    last = driven.machine("last")  # which fetches what it needs, and archives the deletion
+    last.archive.own(NAMESPACE, "job", take_over=True)
+    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c8", keys=["b"], request_id="last")
+    assert run(last.effects.delete_effects(asked, CALLER)).deleted == 1
+    last.ship_now()
+    reader.state()
+    assert left(last) == left(reader) == ["c8 a"]
 
 
 def test_a_prune_that_was_not_archived_is_set_aside(driven: Town) -> None:

@@ -81,7 +81,10 @@ def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
     save(state=first, step=-3, checkpoint_id="first", request_id="save-1", schema_version=2, expected_version=0,
          create={**options, "parent_thread": "boss", "agent": "agent"},
          metadata=Value(media_type="x/y", data=b"\xff"),
-         effects=[Effect(anchor="first", key=each, sort_key=each.encode(), value=text(each)) for each in "zya"],
+         effects=[
+             Effect(anchor="first", key=each, sort_key=each.encode(), value=text(each), stays=each == "y")
+             for each in "zya"
+         ],
     )  # fmt: skip
     save(diff=sets("long", long[:9000] + "X" + long[9000:]), labels={"k": "v"}, metrics={"cost": 0.1},
          attributes=ATTRIBUTES)  # fmt: skip  # a splice
