@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from tests.model.plain import PlainReader, PlainThread
 from tests.model.saving import Saving
-from tests.model.strategies import BRANCHES, LOGS, PICK
+from tests.model.strategies import BRANCHES, DATA, LOGS, PICK, value
 
 from stateward.errors import InvalidField, StatewardError, VersionMismatch, VersionNotFound
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1 import diff_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
 
@@ -107,7 +108,32 @@ class Moving(Saving):
         """A reader that folds entries has what the log has, whatever became of the branch since it last looked."""
         name = self.pick(self.model, pick)
         thread = self.model[name]
-        branch = self.pick([*thread.heads, "main"], which)
+        self.follow(name, self.pick([*thread.heads, "main"], which), log, max_entries)
+
+    @precondition(lambda self: self.full)
+    @rule(pick=PICK, parent=PICK, log=st.sampled_from(LOGS), entries=st.lists(DATA, min_size=1, max_size=4))
+    def begin_again(self, pick: int, parent: int, log: str, entries: list[bytes]) -> None:
+        """Somebody follows a branch that is deleted and made again from elsewhere, perhaps with as many entries."""
+        name = self.pick(self.full, pick)
+        thread = self.model[name]
+        for texts in ([b"old"] * len(entries), entries):
+            request = self.request("side", "", None, "")
+            request.parent.version = self.pick(thread.retained, parent)
+            request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log=log, entries=map(value, texts)))
+            self.save(name, request)
+            self.follow(name, "side", log)
+            if texts is not entries:
+                self.drop(name, "side")
+
+    def drop(self, name: str, branch: str) -> None:
+        """Deletes a branch."""
+        self.call("DeleteBranch", threads.DeleteBranchRequest(namespace=self.namespace, thread=name, branch=branch))
+        self.model[name].sequence += 1
+        self.model[name].forget(branch)
+
+    def follow(self, name: str, branch: str, log: str, max_entries: int = 0) -> None:
+        """The next reads of a client that follows a log."""
+        thread = self.model[name]
         reader = thread.readers.setdefault((branch, log), PlainReader())
         request = checkpoints.ReadLogRequest(
             namespace=self.namespace, thread=name, branch=branch, log=log, from_index=reader.index,
