@@ -34,6 +34,7 @@ from tests.bench.sections import (
     memory,
     neighbour,
     save,
+    saver,
     start,
     steps,
     storage,
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Measure] = {
     "writer": writer.measure,
     "load": load.measure,
     "neighbour": neighbour.measure,
+    "saver": saver.measure,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, lists, writer
+from tests.bench.sections import archive, lists, saver, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -23,15 +23,16 @@ def judge(report: Report) -> list[Aim]:
     ours = hydrate.find(STUB, "1 MB", "p50_ms")
     for name, text in ((ECHO, "an echo that returns 1 MB"), (ECHO_BOTH_WAYS, "an echo of 1 MB both ways")):
         aims.append(Aim(f"hydrate of 1 MB, x {text}", 2.0, _ratio(ours, hydrate.find(name, "1 MB", "p50_ms"))))
-    for saver, cases in ((LANGGRAPH_POSTGRES, SIZES), (LANGGRAPH_SQLITE, ("100 KB", "1 MB"))):
+    for peer, cases in ((LANGGRAPH_POSTGRES, SIZES), (LANGGRAPH_SQLITE, ("100 KB", "1 MB"))):
         for section in ("save", "hydrate"):
-            aims += [_faster(report, section, saver, case) for case in cases]
+            aims += [_faster(report, section, peer, case) for case in cases]
     sent = report.section("pipelined").find(writer.SENT, writer.CASE, "x_unary")
     page_note = "p50 of the slowest question"
     return [
         *aims,
         Aim("first page of a list, 100,000 threads", 20, _slowest_page(report), "ms", note=page_note),
         *_archive(report),
+        *_saver(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
@@ -76,6 +77,26 @@ def _slowest_page(report: Report) -> float | None:
     """Counts and reading a whole list are no pages."""
     rows = [row for row in report.section("list").rows if not row.contender.endswith(lists.NO_PAGES)]
     return max((row.figures["p50_ms"] or 0.0 for row in rows), default=None)
+
+
+def _saver(report: Report) -> list[Aim]:
+    """LangGraph's checkpointers, as ratios to SQLite's."""
+    section, aims = report.section("saver"), list[Aim]()
+
+    def ratio(case: str, figure: str) -> float | None:
+        return _ratio(section.find(saver.OURS, case, figure), section.find(saver.THEIRS, case, figure))
+
+    for case in saver.cases():
+        limit = 1.0 if case.startswith("400 ") else 0.5
+        aims += [
+            Aim(f"LangGraph step, {case}, x SQLite's", limit, ratio(case, "p50_ms")),
+            Aim(f"LangGraph step's CPU, {case}, x SQLite's", limit, ratio(case, "cpu_ms")),
+            Aim(f"LangGraph get of the newest, {case}, x SQLite's", 1.3, ratio(case, "get_ms")),
+            Aim(f"LangGraph list of {saver.LISTED}, {case}, x SQLite's", 1.5, ratio(case, "list_ms")),
+            Aim(f"LangGraph {saver.SUBGRAPHS} subgraphs at once, {case}, x SQLite's", 1.0, ratio(case, "fan_out_ms")),
+            Aim(f"LangGraph on disk, {case}, x SQLite's", 1 / 60, ratio(case, "disk_bytes")),
+        ]
+    return aims
 
 
 def _archive(report: Report) -> list[Aim]:
