@@ -271,7 +271,7 @@ def test_an_effect_comes_before_its_checkpoint(place: Place) -> None:
         ({"max_age": {"seconds": -1}}, "max_age"),
         ({"request_id": ""}, "request_id"),
         ({"lease_token": -1}, "lease_token"),
-        ({"sort_key": b"s" * 257}, "sort_key"),
+        ({"sort_key": b"s" * 1025}, "sort_key"),
         ({"create": ThreadOptions(ttl={"seconds": -1})}, "create.ttl"),
     ],
 )
