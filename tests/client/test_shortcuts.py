@@ -18,8 +18,8 @@ from stateward.fromproto import read_time
 from stateward.models import Durability, Status
 from stateward.options import ThreadOptions
 from stateward.signals import Question
+from stateward.v1 import checkpoint_pb2, signal_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import signal_pb2, state_pb2
 
 ODD_JSON = [
     *(b'{"a":1,"a":2}', b"123456789012345678901234567890", b"9" * 5000, b"1.0", b"-0.0", b"1e400", b"-0", b"true"),
@@ -111,6 +111,7 @@ def test_every_option_is_sent():
         "status_detail": "d",
         "checkpoint_id": "c",
         "labels": {"a": "b"},
+        "attributes": {"n": 1},
         "metadata": {"m": 1},
         "metrics": {"x": 1.5},
         "schema_version": 3,
@@ -137,6 +138,7 @@ def test_every_option_is_sent():
         status_detail="d",
         checkpoint_id="c",
         labels={"a": "b"},
+        attributes={"n": checkpoint_pb2.AttributeValue(int_value=1)},
         metadata=values.encode({"m": 1}, "metadata"),
         metrics={"x": 1.5},
         schema_version=3,
