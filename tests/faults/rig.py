@@ -113,7 +113,7 @@ def _fill(wire: Wire, name: str, after: Callable[[], None]) -> list[c.SaveReques
         after()
     for number, value in enumerate((b"first", b"second")):
         rule = Effect.CONFLICT_RULE_REPLACE
-        effects = [Effect(anchor=f"step-{n}", key="paid", value=Value(data=value), on_conflict=rule) for n in range(2)]
+        effects = [Effect(anchor=f"step-{n}", key="paid", value=Value(data=value), on_conflict=rule) for n in (0, 5, 6)]
         wire.effects.PutEffects(PutEffectsRequest(**at, effects=effects, request_id=f"effects-{number}"))
         wire.signals.SendSignal(
             SendSignalRequest(**at, name=f"hint {number}", sender=name, request_id=f"hint-{number}")
