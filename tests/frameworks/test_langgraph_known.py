@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,27 @@ def test_a_saver_that_remembers_gives_what_one_gives_that_does_not(tmp_path: Pat
                 assert found.checkpoint["channel_values"] == values
                 past = chance.choice(made)[0]
                 assert reader.get_tuple(past) == fresh.get_tuple(past)
+
+
+def test_a_list_of_large_checkpoints_gives_what_single_reads_give(tmp_path: Path) -> None:
+    """A list leaves out states above 3 MiB; the saver then reads them one after the other, as changes."""
+    calls, parent, made = list[str](), CONFIG, list[Any]()
+    with run_daemon(tmp_path / "data") as daemon, StatewardSaver(daemon.target, cache_bytes=0) as saver:
+        values: dict[str, Any] = {"large": []}
+        for step in range(14):
+            values = {"large": [*values["large"], os.urandom(200_000).hex()], "small": step}
+            if step == 11:
+                values["large"] = values["large"][:2]
+            versions: Any = {name: str(uuid6()) for name in values}
+            checkpoint: Any = {**empty_checkpoint(), "id": str(uuid6()), "channel_versions": versions}
+            checkpoint["channel_values"] = values
+            parent = saver.put(parent, checkpoint, {"step": step}, versions)
+            saver.put_writes(parent, [("a", step)], "task")
+            made.append(parent)
+        single = [saver.get_tuple(config) for config in reversed(made)]
+        session = saver._blocking._session
+        perform = session.perform
+        session.perform = lambda step: (calls.append(step.method), perform(step))[1]  # type: ignore[method-assign]
+        assert list(saver.list(CONFIG)) == single
+    assert calls.count("ListCheckpoints") == 2
+    assert calls.count("Hydrate") < 14

@@ -57,23 +57,26 @@ def list_found(
     request: checkpoints.ListCheckpointsRequest,
     is_wanted: Callable[[checkpoint_pb2.Checkpoint], bool],
 ) -> Operation[list[Found]]:
-    """Reads the next page. Sets the request's page token to the page after it; empty = there is none."""
+    """Reads the next page. Sets the request's page token to the page after it; empty = there is none.
+
+    A list leaves out states that are too large for it. They are read one by one, from the oldest on, so that of each of
+    them only what changed since the one before is sent.
+    """
     try:
         page: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", request)
     except ThreadNotFound:
         return []
     request.page_token = page.next_page_token
-    listed = list[Found]()
-    for shown in unfold(page):
-        if not is_wanted(shown.checkpoint):
-            continue
+    listed, known = list[Found](), None
+    for shown in reversed([shown for shown in unfold(page) if is_wanted(shown.checkpoint)]):
         place = replace(ref, branch=shown.checkpoint.branch)
         if shown.state is None or shown.effects is None:
-            found = yield from get(place, serde, shown.checkpoint.checkpoint_id)
+            found = yield from get(place, serde, shown.checkpoint.checkpoint_id, known)
         else:
             slots = shown.state.slots
             rest = from_value(slots[REST]) if REST in slots else None
             found = make_found(serde, shown.checkpoint, rest, read_channels(slots, shown.state.logs), shown.effects)
         if found is not None:
             listed.append(found)
-    return listed
+            known = found.base
+    return listed[::-1]

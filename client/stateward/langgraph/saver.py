@@ -34,8 +34,9 @@ from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
 CACHE_BYTES = 64 << 20
-# Pages of a list begin with this many checkpoints, because who asks may want only a few, and grow to the most.
-FIRST_PAGE, PAGE_MAX = 10, 200
+# Pages of a list begin with so many checkpoints, because who asks may want only a few. They grow to the most, while the
+# values of a page have fewer bytes than this together.
+FIRST_PAGE, PAGE_MAX, GROWING_BYTES = 10, 200, 16 << 20
 
 
 class StatewardSaver(BaseCheckpointSaver[str]):
@@ -330,7 +331,7 @@ class _Listing:
         self._request: ListCheckpointsRequest | None = None
         if self._only:
             self.left = 1 if left is None else min(left, 1)
-        self._size = FIRST_PAGE if self.left is None or self._wanted else self.left
+        self._size = FIRST_PAGE if self.left is None or self._wanted else max(1, min(self.left, FIRST_PAGE))
 
     @property
     def is_over(self) -> bool:
@@ -341,8 +342,10 @@ class _Listing:
         if self._request is None:
             ref = replace(self._ref, branch=self._branch or self._ref.branch)
             self._request = yield from lists.begin_list(ref, self._only, self._older, all_branches=not self._branch)
-        self._request.page_size, self._size = max(self._size, 1), min(2 * self._size, PAGE_MAX)
+        self._request.page_size = self._size
         found = yield from lists.list_found(self._ref, self._serde, self._request, self._is_listed)
+        if sum(each.base.size_bytes for each in found) < GROWING_BYTES:
+            self._size = min(2 * self._size, PAGE_MAX)
         if self.left is not None:
             found = found[: self.left]
             self.left -= len(found)
