@@ -6,13 +6,15 @@ HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
+NEWEST := .venv-newest/bin/python
+FRAMEWORKS := langgraph langgraph-checkpoint langgraph-checkpoint-conformance openai-agents pydantic-ai-slim
 
 .DEFAULT_GOAL := help
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-langgraph-js lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/ready ## Watch an agent continue where it was killed
 	@$(BIN)/stateward demo
@@ -22,6 +24,13 @@ test: lint types layers proto-check generate-check ## Check style, types, layers
 
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
 	@$(PY) -m pytest -n $(JOBS) -m 'not slow and not soak'
+
+test-frameworks-newest: ## Test the adapters with the newest versions of their frameworks, in .venv-newest
+	@$(PYTHON) -m venv --clear .venv-newest
+	@$(NEWEST) -m pip --disable-pip-version-check --quiet install --editable '.[dev]'
+	@$(NEWEST) -m pip --disable-pip-version-check --quiet install --upgrade $(FRAMEWORKS)
+	@$(NEWEST) -m pip --disable-pip-version-check freeze | grep -E "^($$(echo $(FRAMEWORKS) | tr ' ' '|'))=="
+	@$(NEWEST) -m pytest -n $(JOBS) tests/frameworks
 
 test-langgraph-js: .venv/ready $(JS)/node_modules/.package-lock.json ## Test the saver for LangGraph.js, kills included (needs node and npm)
 	@npm --prefix $(JS) test
@@ -70,7 +79,7 @@ bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the ben
 	@$(PY) -m tests.bench.install_peers
 
 clean: ## Remove the environment, caches and builds
-	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-newest build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -rf $(JS)/node_modules $(JS)/dist $(JS)/proto $(JS)/src/generated
 	@find client sidecar proto tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
