@@ -334,3 +334,17 @@ def test_a_request_that_came_too_late_is_made_anew_once() -> None:
         history.teardown()
     finally:
         small.restore()
+
+
+def test_a_list_without_the_newest_version_is_whole() -> None:
+    """The newest version was pruned with its head: a reader elsewhere is shown the ones that are left."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=False, one_host=False, window=1024)
+        history.lose_line(again=False, count=1, lost=1, name="a", now=True, size=10, touch=0, who=0)
+        history.prune_heads(count=1, name="a", plan=NONE, who=0)
+        history.prune(keep=1, name="a", plan=NONE, who=0)
+        history.list_all(name="a", plan=NONE, who=1)
+        history.teardown()
+    finally:
+        small.restore()
