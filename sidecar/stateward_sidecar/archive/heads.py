@@ -20,7 +20,9 @@ from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage.keystore import NamespaceKeys
 
-FORMAT = 1
+# Format 2 has moved heads, deleted branches and deleted effects. A sidecar of format 1 does not know them, and would
+# bring a deleted branch back. So it must not read a HEAD of format 2.
+FORMAT = 2
 HEAD_MAGIC, IMAGE_MAGIC = b"SH", b"ST"
 WRITE_ID_BYTES = 16
 WRITE_IDS_KEPT = 4

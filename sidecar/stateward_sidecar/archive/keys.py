@@ -47,7 +47,7 @@ def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
     Raises StartError if the object cannot be read, or if this version must not use the archive.
     """
     made = ArchiveFormat(
-        format=FORMAT, min_reader=1, min_writer=1, create_time_us=now_us, archive_id=os.urandom(UID_BYTES)
+        format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, create_time_us=now_us, archive_id=os.urandom(UID_BYTES)
     )
     found = wire.find(FORMAT_KEY)
     if found is None:
