@@ -13,7 +13,7 @@ from tests.service.wire import text
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
-from stateward_sidecar.store import clear, replay, verify
+from stateward_sidecar.store import clear, replay, requests, verify
 
 
 def fill(machine: Driven, count: int, *, after: int = 0, is_shipped: bool = True) -> None:
@@ -51,7 +51,7 @@ def test_another_machine_has_the_same_effects(
 ) -> None:
     """On an empty disk, on a copy that was there before, and with old packs that still have the entries."""
     if is_dropped:
-        for module in (clear, verify):
+        for module in (clear, requests, verify):
             monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
             monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
     first, reader = driven.machine("first"), driven.machine("reader")

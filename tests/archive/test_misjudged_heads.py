@@ -15,7 +15,7 @@ from stateward.v1.thread_service_pb2 import UpdateThreadRequest
 from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.bucket.errors import BucketUnavailable
-from stateward_sidecar.store import clear
+from stateward_sidecar.store import clear, requests
 
 UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
 BOOTS = frozenset((KILLED, BOOT))
@@ -169,7 +169,8 @@ def test_the_newest_archived_entry_was_pruned_while_the_bucket_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left is still HEAD's line: it is shipped after a restart, and not set aside."""
-    monkeypatch.setattr(clear, "REQUEST_WINDOW_ENTRIES", 2)
+    for module in (clear, requests):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 2)
     with twins(tmp_path) as pair:
         pair.a.put("0")
         change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)

@@ -50,14 +50,35 @@ def test_what_continues_what_is_here_is_taken(lines: tuple[Path, Incoming, Rows]
         assert findings(store) == []
 
 
+def misplaced(row: PackedRow, sequence: int) -> PackedRow:
+    """The record of an entry at the place of another."""
+    return PackedRow(sequence=sequence, record=row.record)
+
+
 def swapped(at: int) -> Callable[[Rows, Rows], Rows]:
     return lambda rows, others: [others[index] if index == at else row for index, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [swapped(2), swapped(3), swapped(4), lambda rows, _: rows[:4], lambda rows, others: rows[:3] + others[3:]],
-    ids=["first of another line", "middle of another line", "tip of another line", "tip missing", "two lines"],
+    [
+        swapped(2),
+        swapped(3),
+        swapped(4),
+        lambda rows, _: rows[:4],
+        lambda rows, others: rows[:3] + others[3:],
+        lambda rows, _: [*rows[:2], misplaced(rows[3], 3), misplaced(rows[2], 4), rows[4]],
+        lambda rows, _: [*rows[:3], misplaced(rows[2], 4), rows[4]],
+    ],
+    ids=[
+        "first of another line",
+        "middle of another line",
+        "tip of another line",
+        "tip missing",
+        "two lines",
+        "two change places",
+        "one comes twice",
+    ],
 )
 def test_a_broken_chain_leaves_the_disk_as_it_was(
     lines: tuple[Path, Incoming, Rows], spoil: Callable[[Rows, Rows], Rows]

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.codec.seal import NONCE_BYTES
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records
 
+SIZE_MIN = 50  # of a record in these tests
 KEYS, OTHER = layout.ThreadKeys(7), layout.ThreadKeys(8)
 
 
@@ -30,8 +33,13 @@ def txn(env: lmdb.Environment) -> Iterator[lmdb.Transaction]:
 
 
 def record(sequence: int, size: int) -> bytes:
-    """A record as any other: it begins as all do."""
-    return (b"SJ\x01%d " % sequence).ljust(size, b"r")
+    """A record with the header of an entry; nobody opens the rest."""
+    for version in (0, 1):  # a header of one length more, because a longer number may take a byte more
+        for rest in range(size - 40, size):
+            head = EntryHeader(sequence=sequence, version=version, metadata_stored_bytes=rest).SerializeToString()
+            if 6 + len(head) + NONCE_BYTES + rest == size:
+                return (b"SJ\x01\x01" + len(head).to_bytes(2, "big") + head).ljust(size, b"r")
+    raise AssertionError(size)
 
 
 def all_of(txn: lmdb.Transaction, keys: layout.ThreadKeys = KEYS) -> dict[int, bytes]:
@@ -153,7 +161,81 @@ def test_nothing_is_appended_to_a_damaged_block(txn: lmdb.Transaction) -> None:
             assert bytes(txn.get(KEYS.entry(first))) == damaged
 
 
-SIZES = st.one_of(st.integers(8, 700), st.integers(3900, 4200), st.integers(8000, 8300))
+PUT = {sequence: record(sequence, 90) for sequence in range(3, 9)}
+
+
+def test_an_entry_follows_the_newest_one(txn: lmdb.Transaction) -> None:
+    """The block was set back to an earlier copy of itself, is gone, or has later entries: nothing is put."""
+    for sequence in range(3, 9):
+        records.put_entry(txn, KEYS, sequence, PUT[sequence])
+    for sequence in (8, 10, 11):
+        with pytest.raises(Corrupt, match=f"does not end with entry {sequence - 1}"):
+            records.put_entry(txn, KEYS, sequence, record(sequence, 90), follows=True)
+    txn.delete(KEYS.entry(3))
+    with pytest.raises(Corrupt):
+        records.put_entry(txn, KEYS, 9, record(9, 90), follows=True)
+    assert rows(txn) == []
+
+
+def test_rows_do_not_overlap(txn: lmdb.Transaction) -> None:
+    """An old copy of a block beside the block that has its last entries now: no entry is read twice."""
+    txn.put(KEYS.entry(3), records.pack_row(3, list(PUT.items())))
+    txn.put(KEYS.entry(7), records.pack_row(7, [(7, PUT[7]), (8, PUT[8]), (9, record(9, 90))]))
+    with pytest.raises(Corrupt, match="in two rows"):
+        all_of(txn)
+    assert records.get_entry(txn, KEYS, 8) == PUT[8]
+
+
+def test_a_block_keeps_its_key_as_long_as_it_can_count(txn: lmdb.Transaction) -> None:
+    """Its first entries were removed. An entry that is too far from the key for a frame begins a new block."""
+    key = KEYS.entry(1)
+    for far in (records.SPAN_MAX, records.SPAN_MAX + 1):  # the newest entry that fits, and one more
+        txn.put(key, records.pack_row(1, [(far, record(far, 90))]))
+        assert records.put_entry(txn, KEYS, far + 1, record(far + 1, 90), follows=True)
+        assert all_of(txn) == {far: record(far, 90), far + 1: record(far + 1, 90)}
+        assert len(rows(txn)) == far - records.SPAN_MAX + 1
+        assert records.get_entry(txn, KEYS, far - 1) is None
+    # Between the key and the first entry: what is put there is found, and the rest has a key of its own.
+    for sequence in (1, 40_000, 2):
+        assert records.put_entry(txn, KEYS, sequence, record(sequence, 90))
+    there = (1, 2, 40_000, far, far + 1)
+    assert all_of(txn) == {sequence: record(sequence, 90) for sequence in there}
+    assert not records.put_entry(txn, KEYS, far, record(far, 90))
+
+
+def test_the_newest_entry_of_a_block_is_removed(txn: lmdb.Transaction) -> None:
+    """The next one begins a block, and whoever says what it follows is refused."""
+    for sequence in range(3, 9):
+        records.put_entry(txn, KEYS, sequence, PUT[sequence])
+    records.delete_entry(txn, KEYS, 8)
+    with pytest.raises(Corrupt):
+        records.put_entry(txn, KEYS, 9, record(9, 90), follows=True)
+    assert records.put_entry(txn, KEYS, 9, record(9, 90))
+    assert len(rows(txn)) == 2
+    assert records.put_entry(txn, KEYS, 8, PUT[8])
+    assert all_of(txn) == {**PUT, 9: record(9, 90)}
+
+
+@pytest.mark.parametrize("end", [1023, 1024, 1025, 4079, 4080, 4081, 8175, 8176])
+def test_a_block_that_just_fits_a_page(txn: lmdb.Transaction, end: int) -> None:
+    """Its last entry makes it so long. A husk in its middle makes it shorter, and nothing is left of its zeros."""
+    for sequence in range(3, 8):
+        records.put_entry(txn, KEYS, sequence, record(sequence, 150))
+    size = end - 9 - 5 * 154 - 4
+    records.put_entry(txn, KEYS, 8, record(8, size))
+    truth = {sequence: record(sequence, 150) for sequence in range(3, 8)} | {8: record(8, size)}
+    assert rows(txn) == [end if end <= 1024 else 4080 if end <= 4080 else 8176]
+    assert all_of(txn) == truth
+    truth[5] = record(5, 60)
+    records.shrink_entry(txn, KEYS, 5, truth[5])
+    assert all_of(txn) == truth
+    assert rows(txn) == [end - 90 if end - 90 <= 1024 else 4080 if end - 90 <= 4080 else 8176]
+    truth[9] = record(9, 90)
+    assert records.put_entry(txn, KEYS, 9, truth[9], follows=True)
+    assert all_of(txn) == truth
+
+
+SIZES = st.one_of(st.integers(SIZE_MIN, 700), st.integers(900, 1100), st.integers(3900, 4200), st.integers(8000, 8300))
 VERBS = st.sampled_from(["append", "append", "append", "skip", "before", "shrink", "delete", "again"])
 STEPS = st.lists(st.tuples(VERBS, st.integers(0, 1 << 30), SIZES), max_size=60)
 
@@ -183,7 +265,7 @@ def test_whatever_is_done_each_entry_reads_as_it_was_put(
                 if verb == "again":
                     assert not records.put_entry(txn, KEYS, sequence, b"SJ\x01")
                 elif verb == "shrink":
-                    truth[sequence] = truth[sequence][: max(8, size % len(truth[sequence]))]
+                    truth[sequence] = record(sequence, max(SIZE_MIN, size % len(truth[sequence])))
                     records.shrink_entry(txn, KEYS, sequence, truth[sequence])
                 else:
                     del truth[sequence]

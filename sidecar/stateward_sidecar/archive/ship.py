@@ -44,6 +44,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Moment, Shipment
+from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
 
 KIB = 1 << 10
@@ -307,7 +308,9 @@ class Shipper:
             unused = self._unused_snapshots(hold, head, thread)
             for ref in list(head.objects):
                 if is_pack(ref):
-                    is_gone = not desk.outbox.has_entries(thread.identity, ref.first_sequence, ref.last_sequence)
+                    is_gone = self._may_be_gone(thread, ref) and not desk.outbox.has_entries(
+                        thread.identity, ref.first_sequence, ref.last_sequence
+                    )
                 else:
                     is_gone = ref.first_version in unused
                 if is_gone and len(head.garbage) < GARBAGE_MAX:
@@ -318,6 +321,13 @@ class Shipper:
             desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
             for item in due:
                 head.garbage.remove(item)
+
+    @staticmethod
+    def _may_be_gone(thread: Thread, ref: ObjectRef) -> bool:
+        """Returns whether prunes may have removed all entries of a pack. Else this disk lost entries, and the pack has
+        them."""
+        kept = thread.pruned.missing(ref.last_version).after(ref.first_version - 1) if ref.first_version else None
+        return may_be_removed(thread, ref.last_sequence) and not kept
 
     def _unused_snapshots(self, hold: Hold, head: ArchiveHead, thread: Thread) -> set[int]:
         """Returns the snapshots of pruned versions that no entry needs.

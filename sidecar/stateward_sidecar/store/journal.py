@@ -76,8 +76,8 @@ def append(
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
     try:
-        is_new = records.put_entry(txn, keys, sequence, record)
-    except Corrupt as error:  # the block of the entry before is damaged
+        is_new = records.put_entry(txn, keys, sequence, record, follows=sequence - 1 > draft.floor_sequence)
+    except Corrupt as error:  # the block of the entry before is damaged, or older than the head
         raise error.locate(identity.name) from None
     if not is_new:
         # Memory is older than the journal. This must not happen; if it does, no entry is overwritten.

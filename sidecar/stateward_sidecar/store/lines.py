@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, Fenced, VersionPruned
@@ -85,15 +86,23 @@ class Lines:
 
 
 def digest_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
-    """Returns the digest of an entry; empty if the entry is not on this disk."""
-    record = records.get_entry(txn, identity.keys, sequence)
-    return bytes(unpack(record, sequence).header.digest) if record is not None else b""
+    """Returns the digest of an entry; empty if the entry is not on this disk. Raises Corrupt."""
+    header = _header_at(txn, identity, sequence)
+    return bytes(header.digest) if header is not None else b""
 
 
 def digest_before(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bytes:
-    """Returns the digest of the entry before an entry; empty if the latter is not on this disk."""
-    record = records.get_entry(txn, identity.keys, sequence)
-    return bytes(unpack(record, sequence).header.previous_digest) if record is not None else b""
+    """Returns the digest of the entry before an entry; empty if the latter is not on this disk. Raises Corrupt."""
+    header = _header_at(txn, identity, sequence)
+    return bytes(header.previous_digest) if header is not None else b""
+
+
+def _header_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> EntryHeader | None:
+    try:
+        record = records.get_entry(txn, identity.keys, sequence)
+        return unpack(record, sequence).header if record is not None else None
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
 
 
 def digest_of(txn: lmdb.Transaction, draft: Draft, sequence: int) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import lmdb
+
 from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, EntryHeader
@@ -20,6 +22,7 @@ from stateward_sidecar.store import lines, records, replay
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads
 
@@ -108,7 +111,8 @@ class Outbox:
     def entries(self, thread: Thread, after: int, until: int) -> Iterator[Shipment]:
         """Yields the entries after ``after`` up to ``until``, some megabytes at a time. Raises Corrupt.
 
-        Each entry is opened, and its digest is checked. A missing entry was pruned after it was archived.
+        Each entry is opened, and its digest is checked. Entries are missing only if they were pruned after they were
+        archived, or if the archive alone has them.
         """
         while after < until:
             shipment = self._chunk(thread, after, until)
@@ -119,13 +123,17 @@ class Outbox:
 
     def _chunk(self, thread: Thread, after: int, until: int) -> Shipment:
         context, identity = self._context, thread.identity
-        found, headers, size = list[PackedRow](), list[EntryHeader](), 0
+        found, headers, size, at = list[PackedRow](), list[EntryHeader](), 0, after
         held: replay.Held = {}
         with context.engine.read() as txn:
             for sequence, record in records.entries(txn, identity.keys, after + 1):
-                if sequence > until or size >= CHUNK_BYTES:
+                if size >= CHUNK_BYTES:
                     break
-                entry = unpack(record, sequence)
+                if min(sequence, until + 1) != at + 1:
+                    self._check_gap(txn, thread, min(sequence - 1, until))
+                if sequence > until:
+                    break
+                entry, at = unpack(record, sequence), sequence
                 # A pruned version may be here as a whole entry from the archive, but without its dictionary.
                 if not entry.is_husk and not thread.pruned.cuts(entry.header):
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
@@ -136,7 +144,19 @@ class Outbox:
                         size += len(piece)
                 headers.append(entry.header)
                 size += len(entry.record)
+            else:
+                if at < until:
+                    self._check_gap(txn, thread, until)
         return Shipment(found, headers, size)
+
+    def _check_gap(self, txn: lmdb.Transaction, thread: Thread, last: int) -> None:
+        """Raises Corrupt if an entry is missing that must be on this disk, else the archive would lose it, too."""
+        if last <= thread.floor_sequence or may_be_removed(thread, last):
+            return
+        identity = thread.identity
+        now = load_thread(txn, self._context.keystore, identity.namespace_keys, identity.number, identity.uid)
+        if not may_be_removed(now, last):  # else it was pruned since ``thread`` was read
+            raise Corrupt(f"journal entry {last} is missing", identity.name)
 
     def snapshot(self, thread: Thread, version: int) -> list[bytes]:
         """Returns the sealed pieces of a snapshot, after opening them; empty if it was removed. Raises Corrupt."""

@@ -9,17 +9,21 @@ own, as all entries had in format 1.
     block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 place of the newest frame ‖ u16 where it ends
             ‖ for each entry a frame: u16 sequence − first ‖ u16 length ‖ record ‖ zeros
 
-The third byte of a record is 1, so it tells a block from a record. The newest frame has to agree with the head of the
-block, so that no entry is appended to a damaged block at a wrong place.
+The third byte of a record is 1, so it tells a block from a record. Nothing is appended to a block unless its head and
+its frames agree: a new entry behind a wrong length could not be found again. The frames are not sealed. So a missing
+entry counts as missing only if the records beside the gap belong to their frames.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import lmdb
 
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 
@@ -56,21 +60,24 @@ def get_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> 
     while at < place:
         offset, length = _FRAME.unpack_from(value, at)
         at += _FRAME.size + length
-        if at > place:
+        if offset >= wanted or at > place:
+            if offset == wanted and at <= place:
+                return bytes(value[at - length : at])
             break
-        if offset >= wanted:
-            return bytes(value[at - length : at]) if offset == wanted else None
-    if at == place:
-        return None
-    raise _unreadable(first)
+    _check_gap(first, value, sequence)
+    return None
 
 
 def entries(txn: lmdb.Transaction, keys: layout.ThreadKeys, first: int) -> Iterator[tuple[int, bytes]]:
     """Yields the entries from a sequence on: sequence and record. Raises Corrupt."""
     found = _row_at(txn, keys, first)
-    start = keys.entry(found[0] if found is not None else first)
+    has_entry(txn, keys, first)  # raises if damage hides the first one; ``_check_gap`` says how
+    start, last = keys.entry(found[0] if found is not None else first), 0
     for key, value in rows_from(txn, start, keys.all_of(b"J")):
         for sequence, record in unpack_row(layout.tail_number(key), value):
+            if sequence <= last:
+                raise twice(sequence)
+            last = sequence
             if sequence >= first:
                 yield sequence, record
 
@@ -80,9 +87,16 @@ def rows(txn: lmdb.Transaction, keys: layout.ThreadKeys, first: int) -> Iterator
     return ((layout.tail_number(key), value) for key, value in rows_from(txn, keys.entry(first), keys.all_of(b"J")))
 
 
-def put_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, record: bytes) -> bool:
-    """Puts an entry. Returns False, and puts nothing, if the thread has an entry of this sequence. Raises Corrupt."""
+def put_entry(
+    txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, record: bytes, *, follows: bool = False
+) -> bool:
+    """Puts an entry. Returns False, and puts nothing, if the thread has an entry of this sequence.
+
+    ``follows``: the entry before it must be here, and nothing later. Raises Corrupt, also if that is not so.
+    """
     found = _row_at(txn, keys, sequence)
+    if follows and (found is None or _newest(*found)[0] != sequence - 1):
+        raise Corrupt(f"the journal does not end with entry {sequence - 1}")
     if found is not None:
         first, value = found
         last, _, end = _newest(first, value)
@@ -90,6 +104,7 @@ def put_entry(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int, rec
             return _put_between(txn, keys, first, value, sequence, record)
         size = end + _FRAME.size + len(record)
         if sequence == last + 1 and _is_block(value) and size <= BLOCK_BYTES_MAX and sequence - first <= SPAN_MAX:
+            deque(_frames(first, value), 0)  # raises if the new entry could not be found again
             head, frame = _BLOCK.pack(BLOCK, sequence - first, end, size), _FRAME.pack(sequence - first, len(record))
             txn.put(keys.entry(first), _padded(b"".join((head, value[_BLOCK.size : end], frame, record))))
             return True
@@ -149,7 +164,13 @@ def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
     if not _is_block(value):
         yield first, bytes(value)
         return
-    last, place, end = _newest(first, value)
+    for sequence, start, end in _frames(first, value):
+        yield sequence, bytes(value[start:end])
+
+
+def _frames(first: int, value: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yields the frames of a block: sequence, and where the record begins and ends. Raises Corrupt."""
+    last, place, newest_end = _newest(first, value)
     sequence, at = first - 1, _BLOCK.size
     while at < place:
         offset, length = _FRAME.unpack_from(value, at)
@@ -157,8 +178,21 @@ def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
         if not sequence < first + offset < last or at > place:
             raise _unreadable(first)
         sequence = first + offset
-        yield sequence, bytes(value[start:at])
-    yield last, bytes(value[place + _FRAME.size : end])
+        yield sequence, start, at
+    yield last, place + _FRAME.size, newest_end
+
+
+def _check_gap(first: int, value: memoryview, sequence: int) -> None:
+    """Raises Corrupt unless a block lacks an entry. A wrong length or sequence in a frame beside it could hide it."""
+    found = list(unpack_row(first, value))
+    at = bisect(found, (sequence, b""))
+    for number, record in found[max(at - 1, 0) : at + 1]:
+        unpack(record, number)
+
+
+def twice(sequence: int) -> Corrupt:
+    """Returns the error for an entry that comes again, or after a later one: two rows overlap."""
+    return Corrupt(f"journal entry {sequence} is in two rows")
 
 
 def _unreadable(first: int) -> Corrupt:

@@ -69,6 +69,11 @@ def window_start(tip_sequence: int) -> int:
     return max(tip_sequence - REQUEST_WINDOW_ENTRIES, 0)
 
 
+def may_be_removed(thread: Draft | Thread, sequence: int) -> bool:
+    """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed."""
+    return not thread.pruned.is_empty and sequence <= window_start(thread.head.tip_sequence)
+
+
 def _check_window(thread: Draft | Thread) -> None:
     """Raises HistoryElsewhere if entries that a retry may ask for are in the archive only."""
     loaded = thread.thread if isinstance(thread, Draft) else thread

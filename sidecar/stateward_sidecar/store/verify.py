@@ -56,6 +56,7 @@ class _Progress:
     thread: Thread
     row: int = 1  # the next row begins at this sequence or later
     sequence: int = 0
+    step_began: int = 0  # the newest entry that was checked before the present step
     digest: bytes = b""
     versions: set[int] = field(default_factory=set)
     branches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -162,7 +163,7 @@ class Verifier:
         """Checks the next entries. Returns whether more entries follow."""
         thread = progress.thread
         keys, tip = thread.identity.keys, thread.head.tip_sequence
-        checked = 0
+        checked, progress.step_began = 0, progress.sequence
         for first, row in records.rows(txn, keys, progress.row):
             if first > tip:
                 break
@@ -192,6 +193,8 @@ class Verifier:
             return 1
         for sequence, record in found:
             if not progress.sequence < sequence <= thread.head.tip_sequence:
+                if progress.step_began < sequence <= progress.sequence:
+                    out.append((_found(finding, records.twice(sequence), sequence=sequence), 0))
                 continue
             version, header = 0, None
             try:

@@ -36,7 +36,7 @@ from stateward_sidecar.codec.pages import Selection
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
+from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
@@ -46,6 +46,7 @@ from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.moves import view_move
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
+from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
@@ -193,6 +194,9 @@ class Watcher:
                 size += event.ByteSize()
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
+        else:
+            if thread.floor_sequence <= after < thread.head.tip_sequence:  # the newest entry is never removed
+                raise Corrupt(f"journal entry {thread.head.tip_sequence} is missing", thread.name)
         watch.cursor, watch.digest = after, digest  # at the end, because a read that fails is repeated
         return events
 
@@ -340,11 +344,6 @@ def _fenced(thread: str, orphan: Thread | None) -> Fenced:
 
 def _thread_cursor(uid: bytes, sequence: int, digest: bytes = b"") -> str:
     return f"t.{uid.hex()}.{sequence}" + (f".{digest.hex()}" if digest else "")
-
-
-def may_be_removed(thread: Thread, sequence: int) -> bool:
-    """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed."""
-    return not thread.pruned.is_empty and sequence <= thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
 
 
 def _deleted(record: DeletionRecord) -> Event:
