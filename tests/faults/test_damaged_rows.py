@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.faults.rig import HEALTHY, Judge, Made, kind, read_rows, victims
+from tests.storage.test_hidden_entries import damage
 
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.errors import StartError
@@ -118,6 +119,22 @@ def test_damaged_records_of_the_store_do_no_harm(judge: Judge, which: str) -> No
                 except StartError:
                     continue
                 assert judged.faults == [], (key, place)
+
+
+@pytest.mark.parametrize("fault", ["swallow", "offset"])
+def test_a_wrong_frame_is_found(made: Made, judge: Judge, fault: str) -> None:
+    """A fault before the newest entry of a block: no other entry is read for one that it hides, and Verify finds it."""
+    tried = 0
+    for key, value in judge.rows.items():
+        first = tail_number(key) if kind(key) == "TJ" else 0
+        found = list(unpack_row(first, memoryview(value))) if first else []
+        for at in range(0, len(found) - 2, 4):
+            changed = damage([(sequence - first, record) for sequence, record in found], fault, at, 3)
+            judged = judge.judge(victims(made, key, value), {key: changed})
+            assert judged.faults == [], (key, at)
+            assert judged.findings or not judged.is_felt, (key, at)
+            tried += 1
+    assert tried > 4
 
 
 @pytest.mark.timeout(30)

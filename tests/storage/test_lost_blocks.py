@@ -105,6 +105,16 @@ def test_an_entry_at_the_place_of_another_is_not_taken_for_it(tmp_path: Path) ->
         assert findings(store) == []
 
 
+def test_a_damaged_entry_with_large_edits_is_a_finding(tmp_path: Path) -> None:
+    """Nobody knows whose the pieces of its edits are. Verify goes on to the next thread."""
+    with opened(tmp_path) as store:
+        save_many(store, (entry(os.urandom(size)) for size in (300, 1_200_000, 300, 300)))
+        change(store, lambda rows: [(1, [(1, rows[0][1][0][1]), (2, rows[0][1][2][1]), *rows[0][1][2:]])])
+        found = [each.message for each in findings(store)]
+        assert "entry 2 holds the record of entry 3" in "".join(found)
+        assert "pieces" not in "".join(found)
+
+
 def test_rows_that_overlap_are_a_finding(tmp_path: Path) -> None:
     """An old copy of a block beside the block that has its last entries now."""
     with opened(tmp_path) as store:

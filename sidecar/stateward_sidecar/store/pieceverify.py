@@ -24,8 +24,11 @@ def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Ite
         return  # while history is fetched, pieces are put before their entries
     loose = set(_numbers(txn, keys.all_of(b"P"))) - known
     if loose:  # they may belong to entries that were added while the journal was read
-        for sequence, record in records.entries(txn, keys, 1):
-            loose.discard(unpack(record, sequence).header.parts_id)
+        try:
+            for sequence, record in records.entries(txn, keys, 1):
+                loose.discard(unpack(record, sequence).header.parts_id)
+        except Corrupt:
+            return  # reported already, and the damaged entry may name the pieces
     for _ in loose:
         yield Corrupt("pieces of edits that no entry names take space", thread.name)
 

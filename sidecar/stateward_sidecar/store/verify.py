@@ -145,8 +145,8 @@ class Verifier:
                 break
         with self._context.engine.read() as txn:
             if txn.get(layout.name_key(name_hash)) is not None:
-                yield from ((_found(finding, error), 0) for error in self._compare(txn, progress))
                 now = load_numbered(txn, self._context.keystore, number, uid)
+                yield from ((_found(finding, error), 0) for error in self._compare(txn, progress, now))
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_pieces(txn, now, progress.parts))
@@ -321,8 +321,8 @@ class Verifier:
         if stored is not None and to_snapshot(tree) != stored:
             raise Corrupt("a snapshot differs from the state that its version has")
 
-    def _compare(self, txn: lmdb.Transaction, progress: _Progress) -> Iterator[StatewardError]:
-        """Compares the rows that were read first with the journal."""
+    def _compare(self, txn: lmdb.Transaction, progress: _Progress, now: Thread) -> Iterator[StatewardError]:
+        """Compares the rows that were read first with the journal. ``now``: the thread as it is after the journal."""
         thread = progress.thread
         name = thread.name
         for version in range(thread.floor_version + 1, thread.head.last_version + 1):
@@ -339,6 +339,8 @@ class Verifier:
             yield Corrupt("a branch's head is missing", name)
         if not len(thread.pruned) and not thread.floor_sequence and progress.tags != thread.tags:
             yield Corrupt("the tags are not those that the journal set", name)
+        if now.head.tip_sequence > thread.head.tip_sequence:
+            return  # branches and tags may have been deleted meanwhile
         counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
         with_row = len(thread.branches) - thread.head.HasField("main")  # main's head may be a part of the thread's
         if counts[b"B"] < with_row or counts[b"G"] < len(thread.tags):
