@@ -150,23 +150,7 @@ class Wire:
         if not first.base_version:
             return part
         assert first.base_version == request.known_version
-        whole = State()
-        whole.CopyFrom(known)
-        for name in first.removed_slots:
-            whole.slots.pop(name, None)
-        for name in first.removed_logs:
-            whole.logs.pop(name, None)
-        for name, value in part.slots.items():
-            whole.slots[name].CopyFrom(value)
-        for name, log in part.logs.items():
-            if name not in whole.logs:
-                whole.logs[name].CopyFrom(log)
-                continue
-            mine = whole.logs[name]
-            assert mine.first_index + len(mine.entries) == log.first_index
-            mine.entries.extend(log.entries)
-            mine.rewritten_version = log.rewritten_version
-        return whole
+        return put_over(known, first, part)
 
     def findings(self, namespace: str = "", thread: str = "") -> list[Finding]:
         """What Verify finds."""
@@ -178,6 +162,27 @@ class Wire:
     def entries_written(self) -> int:
         """Journal entries written since the daemon's start."""
         return int(self.admin.GetStats(GetStatsRequest(), timeout=TIMEOUT_S).entries)
+
+
+def put_over(known: State, first: HydrateResponse, part: State) -> State:
+    """The state of a known version with what changed since: names to remove on the first page, and parts of a state."""
+    whole = State()
+    whole.CopyFrom(known)
+    for name in first.removed_slots:
+        whole.slots.pop(name, None)
+    for name in first.removed_logs:
+        whole.logs.pop(name, None)
+    for name, value in part.slots.items():
+        whole.slots[name].CopyFrom(value)
+    for name, log in part.logs.items():
+        if name not in whole.logs:
+            whole.logs[name].CopyFrom(log)
+            continue
+        mine = whole.logs[name]
+        assert mine.first_index + len(mine.entries) == log.first_index
+        mine.entries.extend(log.entries)
+        mine.rewritten_version = log.rewritten_version
+    return whole
 
 
 def join_page(whole: State, page: HydrateResponse) -> None:
