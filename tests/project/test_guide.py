@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,16 +24,14 @@ def daemon() -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_its_code_runs(repository: Path, daemon: Daemon, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_code_runs(repository: Path, daemon: Daemon, page: str, tmp_path: Path) -> None:
     """All Python blocks of a page are one program, and it ends well."""
-    monkeypatch.setenv("STATEWARD_TARGET", daemon.target)
-    blocks = re.findall(r"```python\n(.*?)```", (repository / page).read_text(), re.DOTALL)
-    program = compile("\n".join(blocks), page, "exec", dont_inherit=True)
-    names: dict[str, object] = {}
-    exec(program, names)
-    assert "thread" in names
-    if "client" in names:
-        names["client"].close()  # type: ignore[attr-defined]
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(re.findall(r"```python\n(.*?)```", (repository / page).read_text(), re.DOTALL)))
+    assert "thread" in program.read_text()
+    environ = {**os.environ, "STATEWARD_TARGET": daemon.target}
+    done = subprocess.run([sys.executable, program], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def commands(repository: Path) -> list[tuple[str, str]]:
