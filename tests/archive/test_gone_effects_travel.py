@@ -25,9 +25,7 @@ def fill(machine: Driven, count: int, *, after: int = 0, is_shipped: bool = True
             request.effects.add(anchor=f"c{number}", key=key, value=text(f"{number} {key}"))
         machine.put(request)
         again = append(b"again")
-        again.effects.add(
-            anchor=f"c{number}", key="b", value=text("other"), on_conflict=Effect.CONFLICT_RULE_REPLACE
-        )
+        again.effects.add(anchor=f"c{number}", key="b", value=text("other"), on_conflict=Effect.CONFLICT_RULE_REPLACE)
         again.effects.add(anchor="free", key=f"{number}", value=text("free"))
         machine.put(again)
         if is_shipped:
@@ -46,9 +44,7 @@ def left(machine: Driven) -> list[str]:
 
 
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["husks", "entries dropped"])
-def test_another_machine_has_the_same_effects(
-    driven: Town, is_dropped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_machine_has_the_same_effects(driven: Town, is_dropped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an empty disk, on a copy that was there before, and with old packs that still have the entries."""
     if is_dropped:
         for module in (clear, requests, verify):

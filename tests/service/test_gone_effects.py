@@ -155,9 +155,7 @@ def test_copies_and_backups_carry_what_is_left(line: Place) -> None:
     put(line, "c4", "kept", stays=True)
     prune(line, 3)
     new = f"{THREAD} whole"
-    line.wire.threads.ForkThread(
-        t.ForkThreadRequest(**at(line, new_thread=new, whole=True, request_id="w"))
-    )
+    line.wire.threads.ForkThread(t.ForkThreadRequest(**at(line, new_thread=new, whole=True, request_id="w")))
     assert left(line, new) == ["c4 a", "c4 b", "c4 kept", "c5 a", "c5 b", "c6 a", "c6 b"]
     asked = t.PruneThreadRequest(namespace=line.namespace, thread=new, versions=t.VersionList(versions=[4, 5]))
     line.wire.threads.PruneThread(asked)
