@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "run": Entry("run:run", "Start an agent's command when a signal waits for it."),
     },
     "Move": {
-        "import": Entry("import_:import_", "Import recorded runs, or exported versions."),
+        "import": Entry("import_:import_", "Import runs, exported versions, LangGraph databases."),
         "export": Entry("export:export", "Write threads to a file that import reads."),
     },
     "Archive": {
@@ -72,6 +72,11 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
 }
 
+# Commands of two words whose first word is a command, too. A file of that name can be given as ./langgraph.
+LONGER: dict[tuple[str, ...], Entry] = {
+    ("import", "langgraph"): Entry("import_langgraph:import_langgraph", "Import a LangGraph database."),
+}
+
 
 class Catalog(TyperGroup):
     """The group of all commands, each loaded at first use."""
@@ -88,6 +93,14 @@ class Catalog(TyperGroup):
                 return None
             self.commands[cmd_name] = load(cmd_name, entry)
         return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the arguments begin with, and the arguments after it."""
+        entry = LONGER.get(tuple(args[:2]))
+        if entry is None:
+            return super().resolve_command(ctx, args)
+        name = " ".join(args[:2])
+        return name, load(name, entry), args[2:]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands by section, without loading any."""

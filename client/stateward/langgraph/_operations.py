@@ -186,14 +186,22 @@ def put_writes(
     task_path: str,
 ) -> Operation[None]:
     """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones."""
+    return put_effects(ref, [to_effect(checkpoint_id, *write, task_id, task_path) for write in writes])
+
+
+def to_effect(
+    checkpoint_id: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str
+) -> effect_pb2.Effect:
+    """A pending write as it is stored; `_written` is the reverse."""
     rule = effect_pb2.Effect
-    made = [
-        effect_pb2.Effect(
-            anchor=checkpoint_id, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
-            value=to_value(*value), on_conflict=rule.CONFLICT_RULE_KEEP if index >= 0 else rule.CONFLICT_RULE_REPLACE,
-        )
-        for index, channel, value in writes
-    ]  # fmt: skip
+    return effect_pb2.Effect(
+        anchor=checkpoint_id, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
+        value=to_value(*value), on_conflict=rule.CONFLICT_RULE_KEEP if index >= 0 else rule.CONFLICT_RULE_REPLACE,
+    )  # fmt: skip
+
+
+def put_effects(ref: ThreadRef, made: Sequence[effect_pb2.Effect]) -> Operation[None]:
+    """Writes pending writes of any number of tasks and checkpoints."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id())
