@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from stateward.cli.catalog import LONGER
 from stateward.testing import Daemon, run_daemon
 
+GROUPS = ("archive", "keys")
 PAGES = ("README.md", "docs/guide.md", "docs/frameworks.md")
 COMMAND = re.compile(r"^    (stateward(?:-sidecar)?) (.+?)(?:  +.*| &)?$", re.MULTILINE)
 
@@ -45,7 +47,11 @@ def test_its_commands_have_these_options(repository: Path) -> None:
     for program, line in found:
         words = line.split()
         options = [word for word in words if word.startswith("-")]
-        names = [] if program == "stateward-sidecar" else words[: 2 if words[0] in ("archive", "keys") else 1]
+        names = (
+            []
+            if program == "stateward-sidecar"
+            else words[: 2 if words[0] in GROUPS or tuple(words[:2]) in LONGER else 1]
+        )
         module = "stateward_sidecar" if program == "stateward-sidecar" else "stateward.cli"
         done = subprocess.run(
             [sys.executable, "-m", module, *names, "--help"], capture_output=True, text=True, check=False

@@ -47,6 +47,8 @@ def import_(
 ) -> None:
     """Import recorded runs, as a thread for each run with a version after each step; or restore exported threads.
 
+    `stateward import langgraph FILE|URL` imports a database of LangGraph's savers, and has a --help of its own.
+
     A line is a run: {"run_id": "...", "messages": [...]}, in which each step appends a message, or
     {"run_id": "...", "states": [{"step": 1, "messages": [...]}, ...]} with the whole list at each step. Other fields
     (source, model, meta) go to the slot "run". After an interruption, run the same command again to continue.

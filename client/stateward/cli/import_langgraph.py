@@ -39,7 +39,7 @@ def import_langgraph(
     ] = False,
     concurrency: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Threads imported at the same time; they share commits.")
-    ] = 4,
+    ] = 8,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -197,14 +197,16 @@ def _print_summary(run: _Run, seconds: float) -> None:
     written = sum(each.checkpoints for each in run.done)
     present = sum(each.present for each in run.done)
     writes = sum(each.writes for each in run.done)
+    lacking = sum(each.lacking for each in run.done)
     gone_on = sum(each.has_gone_on for each in run.done)
-    complete = sum(not each.checkpoints for each in run.done)
+    complete = sum(each.was_complete for each in run.done)
     say()
     print_facts(
         [
             ("threads", f"{len(run.done):,}" + (f", {complete:,} were there already" if complete else "")),
             ("checkpoints", f"{written:,} {_did(run)}" + (f", {present:,} were there already" if present else "")),
             ("pending writes", f"{writes:,} written" if writes else ""),
+            ("incomplete", f"{counted(lacking, 'checkpoint')} without some pending writes" if lacking else ""),
             ("gone on", f"{counted(gone_on, 'thread')} changed in Stateward after the import" if gone_on else ""),
             ("time", f"{seconds:.1f} s"),
         ]

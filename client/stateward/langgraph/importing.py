@@ -46,8 +46,15 @@ class Imported:
     """Checkpoints that were there before, and are equal."""
     writes: int = 0
     """Pending writes written now."""
+    lacking: int = 0
+    """In a dry run: checkpoints that are there without some of their writes."""
     has_gone_on: bool = False
     """The thread has checkpoints or writes that are newer than the source's."""
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether nothing was missing."""
+        return not (self.checkpoints or self.writes or self.lacking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +90,14 @@ def import_thread(
 
     Raises ThreadRefused if the thread has something else, and SourceInvalid if the source cannot be read.
     """
-    wanted, result = source.checkpoints(thread), Imported(thread)
+    wanted, result, compared = source.checkpoints(thread), Imported(thread), set[Key]()
+
+    def tell(key: Key) -> None:
+        on_progress(Progress(compared=key not in compared))
+        compared.add(key)
+
     for round_ in range(ROUNDS_MAX):
-        found = _compare(source, saver, thread, wanted, on_progress)
+        found = _compare(source, saver, thread, wanted, tell)
         missing = [key for key in wanted if key not in found.present]
         if round_ == 0:
             result.present, result.has_gone_on = len(found.present), found.has_gone_on
@@ -93,7 +105,7 @@ def import_thread(
             return result
         _check_is_beginning(thread, wanted, found)
         if dry_run:
-            result.checkpoints = len(missing)
+            result.checkpoints, result.lacking = len(missing), len(found.lacking)
             return result
         for key in wanted:
             if key not in found.present:
@@ -148,11 +160,7 @@ def _pieces(made: Sequence[Effect]) -> Iterator[int]:
 
 
 def _compare(
-    source: Source,
-    saver: StatewardSaver,
-    thread: str,
-    wanted: Iterable[Key],
-    on_progress: Callable[[Progress], None],
+    source: Source, saver: StatewardSaver, thread: str, wanted: Iterable[Key], tell: Callable[[Key], None]
 ) -> _Comparison:
     """Reads the thread through the saver, and compares each checkpoint with the one that the source's saver returns."""
     result, keys, config = _Comparison(), set(wanted), RunnableConfig(configurable={"thread_id": thread})
@@ -171,7 +179,7 @@ def _compare(
         result.has_gone_on |= bool(Counter(has) - Counter(wrote))
         if Counter(wrote) - Counter(has):
             result.lacking.add(key)
-        on_progress(Progress(compared=1))
+        tell(key)
     if not (result.present or result.has_gone_on):
         saver.get_tuple(config)  # raises ValueError for a thread of something else
     return result

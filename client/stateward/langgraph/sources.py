@@ -94,10 +94,10 @@ class Source:
             f"SELECT {dialect.task_path}, task_id, idx, channel, type, {dialect.value} FROM {dialect.writes} "  # noqa: S608
             "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
-        found = [
-            Row(row[0], row[1], row[2], row[3], (row[4], bytes(row[5]))) for row in self._rows(query, thread, *key)
-        ]
-        return sorted(found, key=lambda row: row[:3])
+        return sorted(
+            Row(path, task_id, place, channel, (kind, bytes(value)))
+            for path, task_id, place, channel, kind, value in self._rows(query, thread, *key)
+        )
 
     def load(self, value: tuple[str, bytes]) -> Any:
         """The value of a pending write."""
