@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from stateward._version import VERSION
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
@@ -27,10 +28,6 @@ from stateward.v1 import (
     writer_service_pb2,
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
-from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.archive.desk import Options
-from stateward_sidecar.archive.start import expect_archive, fetch_root, join
-from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -55,7 +52,7 @@ from stateward_sidecar.service.stop import stop as stop_in_order
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
-from stateward_sidecar.settings import Settings, version
+from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
@@ -64,6 +61,10 @@ from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.telemetry import failures, log
+
+if TYPE_CHECKING:
+    from stateward_sidecar.archive.archive import Archive
+    from stateward_sidecar.archive.opening import Opening
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
@@ -114,7 +115,7 @@ class _Parts:
 
     key: bytes
     store: Store
-    bucket: Bucket | None
+    opening: Opening | None
     archive: Archive | None
     feed: Feed
     writers: WriterService
@@ -134,11 +135,9 @@ def _make_parts(
 
     key = _load_key(settings)
     bucket = _open_bucket(settings)
-    wire = Wire(bucket, Clock()) if bucket is not None else None
-    if wire is not None and settings.archive_must_exist and not settings.archive_put_back:
-        expect_archive(wire, settings.archive)
+    opening = _begin_archive(bucket, settings) if bucket is not None else None
     has_keys = (settings.data_dir / KEYS_FILE).exists()
-    root = fetch_root(wire) if wire is not None and not has_keys else b""
+    root = opening.fetch_root() if opening is not None and not has_keys else b""
     memory_bytes = settings.memory_bytes or memory_limit_bytes()
     cache_bytes = settings.cache_bytes or default_cache_bytes(memory_bytes)
     room = make_room(memory_bytes, cache_bytes)
@@ -153,14 +152,14 @@ def _make_parts(
     store.context.reserve = partial(room.reserve, loop)
     feed = Feed(loop)
     store.threads.on_change = feed.note
-    archive = Archive(store, wire, _archive_options(settings)) if wire is not None else None
+    archive, commands = opening.make(store) if opening is not None else (None, None)
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     turns = Turns(loop)
     holding = Holding(store, archive, durability)
     calls = Calls(store, Gather(loop, store.context.writer), holding, room.answers, turns)
     warnings = warnings_of(settings)
     facts = ServerFacts(
-        version=version(), key_id=fingerprint(key), default_durability=durability, warnings=warnings,
+        version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(),
     )  # fmt: skip
 
@@ -179,14 +178,14 @@ def _make_parts(
         signal_service_pb2: SignalService(calls),
         writer_service_pb2: writers,
         admin_service_pb2: AdminService(calls, facts, lambda: feed.listeners, drain),
-        archive_service_pb2: ArchiveService(calls),
+        archive_service_pb2: ArchiveService(calls, commands),
         backup_service_pb2: BackupService(calls, room.requests),
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
         settings.max_state_bytes, holding.gate, room, turns,
     )  # fmt: skip
-    return _Parts(key, store, bucket, archive, feed, writers, server, room, warnings)
+    return _Parts(key, store, opening, archive, feed, writers, server, room, warnings)
 
 
 async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:
@@ -195,9 +194,8 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
     try:
         targets = [parts.server.listen(url) for url in settings.listen]
         store.start()
-        if archive is not None and parts.bucket is not None:
-            agree = partial(join, puts_back=settings.archive_put_back)
-            await loop.run_in_executor(None, agree, store, archive.desk.wire, parts.bucket, parts.key)
+        if archive is not None and parts.opening is not None:
+            await loop.run_in_executor(None, parts.opening.join, store, parts.key)
             archive.start()
         await parts.server.start()
     except BaseException:
@@ -216,7 +214,7 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
         owner=settings.owner_id,
         listen=" ".join(targets),
         data_dir=settings.data_dir,
-        version=version(),
+        version=VERSION,
         key=fingerprint(parts.key),
     )
     _spare_collector()
@@ -237,12 +235,10 @@ def _open_bucket(settings: Settings) -> Bucket | None:
     return open_bucket(settings.archive, os.environ, Clock(), BUCKET_PATIENCE, must_exist=must_exist)
 
 
-def _archive_options(settings: Settings) -> Options:
-    return Options(
-        url=settings.archive, owner_id=settings.owner_id, interval_s=settings.archive_interval_s,
-        puts_per_s=settings.archive_puts_per_s, lease_s=settings.archive_lease_s,
-        check_s=settings.archive_check_s,
-    )  # fmt: skip
+def _begin_archive(bucket: Bucket, settings: Settings) -> Opening:
+    from stateward_sidecar.archive.opening import Opening  # noqa: PLC0415  2 MB that others save
+
+    return Opening(bucket, settings)
 
 
 def _note_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

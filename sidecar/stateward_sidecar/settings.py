@@ -7,7 +7,6 @@ Every setting has one name: ``--data-dir`` is ``STATEWARD_DATA_DIR`` in the envi
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import re
 import socket
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stateward._version import VERSION
 from stateward_sidecar.errors import StartError
 
 DURABILITIES = ("committed", "archived")
@@ -152,16 +152,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--log-level", choices=LEVELS, help="(default: info)")
     add("--log-format", choices=LOG_FORMATS, help="auto: text on a terminal, else JSON (default: auto)")
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
-    add("--version", action="version", version=f"stateward-sidecar {version()}")
+    add("--version", action="version", version=f"stateward-sidecar {VERSION}")
     return parser
 
-
-def version() -> str:
-    """The version of this distribution."""
-    try:
-        return importlib.metadata.version("stateward")
-    except importlib.metadata.PackageNotFoundError:
-        return "0.0.0"
 
 
 _NUMBERS = (

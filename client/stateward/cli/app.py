@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stateward._version import VERSION
 from stateward.cli.catalog import CONTEXT, Catalog
 from stateward.cli.connect import Globals, NamespaceOption, TargetOption
 from stateward.cli.output import CommandError, fail
@@ -51,9 +52,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        import importlib.metadata  # noqa: PLC0415  slow, and seldom wanted
-
-        print(f"stateward {importlib.metadata.version('stateward')}")
+        print(f"stateward {VERSION}")
         raise typer.Exit
 
 

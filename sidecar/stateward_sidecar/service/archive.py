@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc.aio
 
@@ -26,17 +26,15 @@ from stateward.v1.archive_service_pb2 import (
     VerifyArchiveRequest,
     VerifyArchiveResponse,
 )
-from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.archive.collect import Collector, Verbs
-from stateward_sidecar.archive.inspect import Inspector
-from stateward_sidecar.archive.listing import ArchiveLister
-from stateward_sidecar.archive.repair import Repairer
-from stateward_sidecar.archive.restore import Restorer
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.storage import layout
+
+if TYPE_CHECKING:  # a daemon without an archive does not load it
+    from stateward_sidecar.archive.archive import Archive
+    from stateward_sidecar.archive.commands import Commands
 
 T = TypeVar("T")
 _OVER = object()
@@ -46,9 +44,9 @@ GRACE_S_MAX = 315_576_000_000
 class ArchiveService:
     """Lists, checks, restores and repairs the archive."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, commands: Commands | None) -> None:
         self._calls = calls
-        self._collector = _collector(calls.holding.archive) if calls.holding.archive is not None else None
+        self._commands = commands
 
     async def get_archive(self, request: GetArchiveRequest, context: grpc.aio.ServicerContext) -> GetArchiveResponse:
         archive = self._calls.holding.need()
@@ -69,51 +67,52 @@ class ArchiveService:
     async def list_archive(
         self, request: ListArchiveRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[ListArchiveResponse]:
-        archive = self._calls.holding.need()
+        archive, commands = self._need()
         _check_namespace(request.namespace)
-        async for answer in _steps(archive, ArchiveLister(archive.desk, archive.attacher).list(request)):
+        async for answer in _steps(archive, commands.list(request)):
             yield answer
 
     async def verify_archive(
         self, request: VerifyArchiveRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[VerifyArchiveResponse]:
-        archive = self._calls.holding.need()
+        archive, commands = self._need()
         _check_place(request)
         if math.isnan(request.data_percent) or not 0 <= request.data_percent <= 100:
             raise InvalidField("data_percent", f"{request.data_percent:g} is not between 0 and 100")
-        async for answer in _steps(archive, Inspector(archive.desk).verify(request)):
+        async for answer in _steps(archive, commands.verify(request)):
             yield answer
 
     async def restore_archive(
         self, request: RestoreArchiveRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[RestoreArchiveResponse]:
-        archive = self._calls.holding.need()
+        archive, commands = self._need()
         _check_place(request)
-        async for answer in _steps(archive, Restorer(archive.desk).restore(request)):
+        async for answer in _steps(archive, commands.restore(request)):
             yield answer
 
     async def collect_garbage(
         self, request: CollectGarbageRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[CollectGarbageResponse]:
-        archive = self._calls.holding.need()
-        assert self._collector is not None
+        archive, commands = self._need()
         _check_namespace(request.namespace)
         if request.HasField("grace") and not 0 <= request.grace.seconds + request.grace.nanos / 1e9 <= GRACE_S_MAX:
             raise InvalidField("grace", "is negative, or too long")
-        async for answer in _steps(archive, self._collector.collect(request)):
+        async for answer in _steps(archive, commands.collect(request)):
             yield answer
 
     async def repair_thread(
         self, request: RepairThreadRequest, context: grpc.aio.ServicerContext
     ) -> RepairThreadResponse:
-        archive = self._calls.holding.need()
+        _, commands = self._need()
         check.check_place(request)
         name = request.namespace, request.thread
-        return await self._calls.holding.block(name, Repairer(archive.desk).repair, request)
+        return await self._calls.holding.block(name, commands.repair, request)
 
-
-def _collector(archive: Archive) -> Collector:
-    return Collector(archive.desk, Verbs(lambda name: archive.own(*name), archive.delete))
+    def _need(self) -> tuple[Archive, Commands]:
+        """Returns the archive and its commands. Raises NoArchive."""
+        archive = self._calls.holding.need()
+        assert self._commands is not None
+        return archive, self._commands
 
 
 def _check_namespace(namespace: str) -> None:

@@ -12,12 +12,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
-from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Corrupt,
@@ -33,6 +32,9 @@ from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
+
+if TYPE_CHECKING:  # a daemon without an archive does not load it
+    from stateward_sidecar.archive.archive import Archive
 
 T = TypeVar("T")
 ROUNDS = 4

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
-from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, VersionPruned
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
+
+if TYPE_CHECKING:  # a daemon without an archive does not load it
+    from stateward_sidecar.archive.archive import Archive
 
 T = TypeVar("T")
 # How long an answer waits for the archive without a deadline, and how long before a deadline it is sent.

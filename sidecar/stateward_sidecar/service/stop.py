@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import log
+
+if TYPE_CHECKING:  # a daemon without an archive does not load it
+    from stateward_sidecar.archive.archive import Archive
 
 CALLS_SHARE = 0.5
 # Beyond the grace time, for work that began within it, and for closing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -45,7 +46,6 @@ from stateward.v1.thread_service_pb2 import (
     WatchRequest,
     WatchResponse,
 )
-from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
@@ -69,6 +69,9 @@ from stateward_sidecar.store.lines import Written, check_history
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.views import view_thread
 from stateward_sidecar.store.watch import Watch
+
+if TYPE_CHECKING:  # a daemon without an archive does not load it
+    from stateward_sidecar.archive.archive import Archive
 
 # Approximate space of a small entry, with the pages that it touches.
 SMALL_WRITE_BYTES = 16384

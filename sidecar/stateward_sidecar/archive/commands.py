@@ -1,0 +1,53 @@
+"""What people do to a whole archive. Each command counts for itself, so each call makes its own object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stateward.v1.archive_service_pb2 import (
+    CollectGarbageRequest,
+    CollectGarbageResponse,
+    ListArchiveRequest,
+    ListArchiveResponse,
+    RepairThreadRequest,
+    RepairThreadResponse,
+    RestoreArchiveRequest,
+    RestoreArchiveResponse,
+    VerifyArchiveRequest,
+    VerifyArchiveResponse,
+)
+from stateward_sidecar.archive.archive import Archive
+from stateward_sidecar.archive.collect import Collector, Verbs
+from stateward_sidecar.archive.inspect import Inspector
+from stateward_sidecar.archive.listing import ArchiveLister
+from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.archive.restore import Restorer
+
+
+class Commands:
+    """The commands over an archive. The iterators yield None for a step without an answer."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        # One for all calls: it notices when the clock has jumped since the start.
+        self._collector = Collector(archive.desk, Verbs(lambda name: archive.own(*name), archive.delete))
+
+    def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:
+        """See ``ArchiveLister.list``."""
+        return ArchiveLister(self._archive.desk, self._archive.attacher).list(request)
+
+    def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
+        """See ``Inspector.verify``."""
+        return Inspector(self._archive.desk).verify(request)
+
+    def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
+        """See ``Restorer.restore``."""
+        return Restorer(self._archive.desk).restore(request)
+
+    def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
+        """See ``Collector.collect``."""
+        return self._collector.collect(request)
+
+    def repair(self, request: RepairThreadRequest) -> RepairThreadResponse:
+        """See ``Repairer.repair``."""
+        return Repairer(self._archive.desk).repair(request)
