@@ -1,5 +1,6 @@
 """The danger: a change of the contract that breaks programs already generated from it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SKIPPED = 77
+OPTIONS = ("csharp_namespace", "go_package", "java_multiple_files", "java_outer_classname", "java_package")
 
 
 @pytest.mark.timeout(240)
@@ -17,3 +19,24 @@ def test_contract_passes_buf(repository: Path) -> None:
     if check.returncode == SKIPPED:
         pytest.skip(check.stdout.strip())
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_every_file_names_its_package_in_each_language(repository: Path) -> None:
+    """Each file that users generate from has the options of Go, Java and C#. A later option would move every name."""
+    root = repository / "proto/stateward"
+    files = [*root.glob("v1/*.proto"), *root.glob("agent/v1/*.proto")]
+    assert len(files) > 15
+    texts = {file.name: file.read_text() for file in files}
+    missing = {(name, option) for name in texts for option in OPTIONS if f"\noption {option} = " not in texts[name]}
+    assert missing == set()
+
+
+def test_java_gives_no_name_twice(repository: Path) -> None:
+    """The class that Java makes for a file has a name that no message, enum, service or other file has."""
+    texts = [file.read_text() for file in (repository / "proto/stateward").rglob("*.proto")]
+    types = [name for text in texts for name in re.findall(r"^(?:message|enum|service) (\w+)", text, re.MULTILINE)]
+    outer = [
+        name for text in texts for name in re.findall(r'^option java_outer_classname = "(\w+)"', text, re.MULTILINE)
+    ]
+    assert len(outer) == len(set(outer))
+    assert set(outer) & set(types) == set()

@@ -26,13 +26,14 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stateward/v1/lease.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n\x06Holder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xc3\x01\n\x05Lease\x12$\n\x06holder\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\r\n\x05token\x18\x02 \x01(\x03\x12\'\n\x04term\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tremaining\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\ngrant_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestampb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stateward/v1/lease.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n\x06Holder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xc3\x01\n\x05Lease\x12$\n\x06holder\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\r\n\x05token\x18\x02 \x01(\x03\x12\'\n\x04term\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tremaining\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\ngrant_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampBo\n\x10\x63om.stateward.v1B\nLeaseProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.lease_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\nLeaseProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
   _globals['_HOLDER']._serialized_start=107
   _globals['_HOLDER']._serialized_end=150
   _globals['_LEASE']._serialized_start=153
