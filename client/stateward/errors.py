@@ -2,6 +2,7 @@
 
     StatewardError
     ├── VersionMismatch        another agent saved first: hydrate, redo the change, save (or use `update`)
+    ├── RecordConflict         a record has another revision than expected: get it, redo the change, put it again
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
     │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
@@ -122,6 +123,15 @@ class VersionMismatch(StatewardError):
     current_version = Fact(_whole, "Version of the head; 0 = the branch does not exist, None = unknown.")
     current_digest = Fact(bytes.fromhex, "Digest of the head, 16 bytes; empty = unknown.")
     expected_version = Fact(_whole, "The version that the request expected; None = unknown.")
+
+
+class RecordConflict(StatewardError):
+    """A record has another revision than expected: another agent wrote it. Get it, redo the change, put it again."""
+
+    thread = Fact(str, "Name of the thread; empty = unknown.")
+    key = Fact(str, "Key of the record; empty = unknown.")
+    current_revision = Fact(_whole, "Revision of the record; 0 = there is no such record, None = unknown.")
+    expected_revision = Fact(_whole, "The revision that the request expected; None = unknown.")
 
 
 class NotFound(StatewardError):

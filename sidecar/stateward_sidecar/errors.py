@@ -9,6 +9,7 @@ it into a gRPC status is in ``service/status.py``.
     ├── CheckpointIdReused      the checkpoint id names another checkpoint
     ├── ThreadExists            the name of a copy is taken
     ├── VersionMismatch         the head is not what was expected
+    ├── RecordConflict          a record is not what was expected
     ├── EditConflict            an edit does not fit the state
     ├── SchemaMismatch          the head has another schema than the save
     ├── ThreadNotFound          no such thread
@@ -83,6 +84,12 @@ class VersionMismatch(StatewardError):
     """The branch's head is not what the caller expected. Hydrate, redo the change, save again."""
 
     reason = "VERSION_MISMATCH"
+
+
+class RecordConflict(StatewardError):
+    """A record has another revision than the caller expected. Get it, redo the change, put it again."""
+
+    reason = "RECORD_CONFLICT"
 
 
 class EditConflict(StatewardError):

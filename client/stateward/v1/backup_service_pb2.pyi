@@ -4,6 +4,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import diff_pb2 as _diff_pb2
 from stateward.v1 import effect_pb2 as _effect_pb2
+from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
@@ -56,7 +57,7 @@ class ImportThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., existed: bool = ...) -> None: ...
 
 class ThreadPart(_message.Message):
-    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end")
+    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     BLOB_DATA_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +67,7 @@ class ThreadPart(_message.Message):
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     thread: BackupThread
     blob: BackupBlob
     blob_data: bytes
@@ -75,7 +77,8 @@ class ThreadPart(_message.Message):
     effect: BackupEffect
     signal: BackupSignal
     end: BackupEnd
-    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ...) -> None: ...
+    record: BackupRecord
+    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ..., record: _Optional[_Union[BackupRecord, _Mapping]] = ...) -> None: ...
 
 class BackupThread(_message.Message):
     __slots__ = ("options", "create_time", "update_time", "forked_from", "token_floor", "oldest_time")
@@ -138,6 +141,12 @@ class BackupEffect(_message.Message):
     idempotency_key: str
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
+class BackupRecord(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: _record_pb2.Record
+    def __init__(self, record: _Optional[_Union[_record_pb2.Record, _Mapping]] = ...) -> None: ...
+
 class BackupSignal(_message.Message):
     __slots__ = ("signal", "request")
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -147,7 +156,7 @@ class BackupSignal(_message.Message):
     def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., request: _Optional[_Union[RequestMark, _Mapping]] = ...) -> None: ...
 
 class BackupEnd(_message.Message):
-    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches")
+    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches", "records")
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +165,7 @@ class BackupEnd(_message.Message):
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
     DELETED_BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     last_version: int
     branches: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Branch]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
@@ -164,4 +174,5 @@ class BackupEnd(_message.Message):
     effects: int
     signals: int
     deleted_branches: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ...) -> None: ...
+    records: int
+    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ..., records: _Optional[int] = ...) -> None: ...

@@ -101,7 +101,7 @@ class Orphan(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., common_sequence: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Thread(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id", "access", "owner_id", "owner_epoch", "orphan", "question", "lease", "pending_signals", "effects")
+    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id", "access", "owner_id", "owner_epoch", "orphan", "question", "lease", "pending_signals", "effects", "records", "record_bytes")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,8 @@ class Thread(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PENDING_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     uid: str
@@ -184,4 +186,6 @@ class Thread(_message.Message):
     lease: _lease_pb2.Lease
     pending_signals: int
     effects: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ..., access: _Optional[_Union[Access, str]] = ..., owner_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., orphan: _Optional[_Union[Orphan, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., pending_signals: _Optional[int] = ..., effects: _Optional[int] = ...) -> None: ...
+    records: int
+    record_bytes: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ..., access: _Optional[_Union[Access, str]] = ..., owner_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., orphan: _Optional[_Union[Orphan, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., pending_signals: _Optional[int] = ..., effects: _Optional[int] = ..., records: _Optional[int] = ..., record_bytes: _Optional[int] = ...) -> None: ...

@@ -7,6 +7,7 @@ from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import diff_pb2 as _diff_pb2
 from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
+from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
@@ -44,7 +45,7 @@ class GetThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
 
 class ListThreadsRequest(_message.Message):
-    __slots__ = ("namespace", "statuses", "labels", "name_prefix", "updated_after", "updated_before", "min_step", "max_step", "page_size", "page_token")
+    __slots__ = ("namespace", "statuses", "labels", "name_prefix", "updated_after", "updated_before", "min_step", "max_step", "page_size", "page_token", "has_versions", "has_records")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +63,8 @@ class ListThreadsRequest(_message.Message):
     MAX_STEP_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HAS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    HAS_RECORDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.Status]
     labels: _containers.ScalarMap[str, str]
@@ -72,7 +75,9 @@ class ListThreadsRequest(_message.Message):
     max_step: int
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    has_versions: bool
+    has_records: bool
+    def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., has_versions: bool = ..., has_records: bool = ...) -> None: ...
 
 class ListThreadsResponse(_message.Message):
     __slots__ = ("threads", "next_page_token")
@@ -347,7 +352,7 @@ class DeleteBranchResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels", "slots", "logs")
+    __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels", "slots", "logs", "include_records")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -363,6 +368,7 @@ class WatchRequest(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     after_sequence: int
@@ -371,7 +377,8 @@ class WatchRequest(_message.Message):
     labels: _containers.ScalarMap[str, str]
     slots: _containers.RepeatedScalarFieldContainer[str]
     logs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_cursor: _Optional[str] = ..., include_diff: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., slots: _Optional[_Iterable[str]] = ..., logs: _Optional[_Iterable[str]] = ...) -> None: ...
+    include_records: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_cursor: _Optional[str] = ..., include_diff: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., slots: _Optional[_Iterable[str]] = ..., logs: _Optional[_Iterable[str]] = ..., include_records: bool = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("events", "cursor")
@@ -382,7 +389,7 @@ class WatchResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "heads_moved", "effects_deleted", "diff")
+    __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "heads_moved", "effects_deleted", "records_changed", "diff")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +406,7 @@ class Event(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     HEADS_MOVED_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_DELETED_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
     cursor: str
     thread: str
@@ -416,8 +424,9 @@ class Event(_message.Message):
     lease: _lease_pb2.Lease
     heads_moved: HeadsMoved
     effects_deleted: _effect_pb2.EffectsDeleted
+    records_changed: _record_pb2.RecordsChange
     diff: _diff_pb2.Diff
-    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., heads_moved: _Optional[_Union[HeadsMoved, _Mapping]] = ..., effects_deleted: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
+    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., heads_moved: _Optional[_Union[HeadsMoved, _Mapping]] = ..., effects_deleted: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ..., records_changed: _Optional[_Union[_record_pb2.RecordsChange, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ...) -> None: ...
 
 class HeadsMoved(_message.Message):
     __slots__ = ("heads",)

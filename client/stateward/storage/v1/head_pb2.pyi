@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ThreadHead(_message.Message):
-    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main", "deleted_version")
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main", "deleted_version", "records", "record_sum", "record_bytes", "record_stored_bytes", "record_entry_bytes", "record_expire_second")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,12 @@ class ThreadHead(_message.Message):
     TOKEN_FLOOR_FIELD_NUMBER: _ClassVar[int]
     MAIN_FIELD_NUMBER: _ClassVar[int]
     DELETED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_SUM_FIELD_NUMBER: _ClassVar[int]
+    RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_ENTRY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EXPIRE_SECOND_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     epoch: int
@@ -81,7 +87,13 @@ class ThreadHead(_message.Message):
     token_floor: int
     main: BranchHead
     deleted_version: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ...) -> None: ...
+    records: int
+    record_sum: bytes
+    record_bytes: int
+    record_stored_bytes: int
+    record_entry_bytes: int
+    record_expire_second: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ..., records: _Optional[int] = ..., record_sum: _Optional[bytes] = ..., record_bytes: _Optional[int] = ..., record_stored_bytes: _Optional[int] = ..., record_entry_bytes: _Optional[int] = ..., record_expire_second: _Optional[int] = ...) -> None: ...
 
 class BranchHead(_message.Message):
     __slots__ = ("name", "version", "digest", "base_version", "snapshot_version", "snapshot_stored_bytes", "weight", "save_time_us", "schema_version", "moved_version", "first_version", "newest_version")
@@ -128,6 +140,16 @@ class EffectRow(_message.Message):
     record: _journal_pb2.EffectRecord
     sequence: int
     def __init__(self, record: _Optional[_Union[_journal_pb2.EffectRecord, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class RecordRow(_message.Message):
+    __slots__ = ("facts", "sequence", "stored_bytes")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    facts: _journal_pb2.RecordFacts
+    sequence: int
+    stored_bytes: int
+    def __init__(self, facts: _Optional[_Union[_journal_pb2.RecordFacts, _Mapping]] = ..., sequence: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class SignalRow(_message.Message):
     __slots__ = ("record", "sequence", "create_time_us")

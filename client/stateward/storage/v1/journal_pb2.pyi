@@ -28,6 +28,7 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_ATTACH: _ClassVar[EntryKind]
     ENTRY_KIND_HEADS: _ClassVar[EntryKind]
     ENTRY_KIND_EFFECTS_DELETED: _ClassVar[EntryKind]
+    ENTRY_KIND_RECORDS: _ClassVar[EntryKind]
 
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -47,6 +48,7 @@ ENTRY_KIND_BLOB: EntryKind
 ENTRY_KIND_ATTACH: EntryKind
 ENTRY_KIND_HEADS: EntryKind
 ENTRY_KIND_EFFECTS_DELETED: EntryKind
+ENTRY_KIND_RECORDS: EntryKind
 COMPRESSION_UNSPECIFIED: Compression
 COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression
@@ -90,7 +92,7 @@ class EntryHeader(_message.Message):
     def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "deleted_effects")
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "records", "deleted_effects")
     REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +106,7 @@ class EntryMetadata(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     DELETED_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     request_hash: bytes
     fingerprint: bytes
@@ -118,8 +121,9 @@ class EntryMetadata(_message.Message):
     lease: LeaseRecord
     removed: PrunedVersions
     heads: _containers.RepeatedCompositeFieldContainer[HeadMove]
+    records: RecordsBody
     deleted_effects: _effect_pb2.EffectsDeleted
-    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., records: _Optional[_Union[RecordsBody, _Mapping]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
 
 class HeadMove(_message.Message):
     __slots__ = ("branch", "version", "digest", "before_version", "before_digest")
@@ -176,6 +180,67 @@ class EffectRecord(_message.Message):
     previous_sequence: int
     stays: bool
     def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ..., was_uncertain: bool = ..., written: _Optional[int] = ..., previous_sequence: _Optional[int] = ..., stays: bool = ...) -> None: ...
+
+class RecordsBody(_message.Message):
+    __slots__ = ("written", "deleted", "has_more", "floor_sequence")
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    written: int
+    deleted: int
+    has_more: bool
+    floor_sequence: int
+    def __init__(self, written: _Optional[int] = ..., deleted: _Optional[int] = ..., has_more: bool = ..., floor_sequence: _Optional[int] = ...) -> None: ...
+
+class RecordBatch(_message.Message):
+    __slots__ = ("changes", "deleted", "expired", "moved")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[RecordChange]
+    deleted: _containers.RepeatedScalarFieldContainer[str]
+    expired: bool
+    moved: bool
+    def __init__(self, changes: _Optional[_Iterable[_Union[RecordChange, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ..., moved: bool = ...) -> None: ...
+
+class RecordChange(_message.Message):
+    __slots__ = ("facts", "value")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    facts: RecordFacts
+    value: _state_pb2.Value
+    def __init__(self, facts: _Optional[_Union[RecordFacts, _Mapping]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class RecordFacts(_message.Message):
+    __slots__ = ("key", "attributes", "revision", "create_time_us", "update_time_us", "ttl_us", "expire_time_us", "value_bytes", "value_sequence")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _checkpoint_pb2.AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    TTL_US_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
+    revision: int
+    create_time_us: int
+    update_time_us: int
+    ttl_us: int
+    expire_time_us: int
+    value_bytes: int
+    value_sequence: int
+    def __init__(self, key: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., revision: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., ttl_us: _Optional[int] = ..., expire_time_us: _Optional[int] = ..., value_bytes: _Optional[int] = ..., value_sequence: _Optional[int] = ...) -> None: ...
 
 class SignalRecord(_message.Message):
     __slots__ = ("signal_id", "name", "payload", "sender", "wait_id")
@@ -300,12 +365,14 @@ class CheckpointBody(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
-    __slots__ = ("ranges", "effects")
+    __slots__ = ("ranges", "effects", "records")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[VersionRange]
     effects: _containers.RepeatedCompositeFieldContainer[VersionRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+    records: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
 
 class VersionRange(_message.Message):
     __slots__ = ("first", "last")
