@@ -11,7 +11,7 @@ FRAMEWORKS := langgraph langgraph-checkpoint langgraph-checkpoint-conformance la
 
 .DEFAULT_GOAL := help
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ test-frameworks-newest: ## Test the adapters with the newest versions of their f
 
 test-langgraph-js: .venv/ready $(JS)/node_modules/.package-lock.json ## Test the saver for LangGraph.js, kills included (needs node and npm)
 	@npm --prefix $(JS) test
+
+examples: .venv/ready-dev ## Build and run the agents in other languages, kills included; EXAMPLES='go java' for some
+	@$(PY) -m tests.languages $(EXAMPLES)
 
 lint: .venv/ready-dev ## Check the style
 	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'

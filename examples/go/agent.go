@@ -1,0 +1,141 @@
+// An agent that keeps its state in Stateward. Its steps are those of ../agent.md.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	pb "github.com/stateward/stateward/gen/go/stateward/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+func main() {
+	log.SetFlags(0)
+	phases := map[string]func(*thread){"begin": begin, "answer": answer, "resume": resume, "count": count}
+	if len(os.Args) != 2 || phases[os.Args[1]] == nil {
+		log.Fatal("usage: agent begin|answer|resume|count")
+	}
+	phases[os.Args[1]](open(os.Getenv("STATEWARD_TARGET"), cmp.Or(os.Getenv("STATEWARD_THREAD"), "example-go")))
+}
+
+func begin(t *thread) {
+	fmt.Println("created version", must(t.save(t.next(set("goal", text("a room in Paris"))))).Version)
+	fmt.Println("saved version", must(t.save(t.next(add("messages", text("hello"))))).Version)
+
+	late := t.next(add("messages", text("too late")))
+	late.ExpectedVersion, late.ExpectedDigest = proto.Int64(1), nil
+	_, err := t.save(late)
+	reason, facts := explain(err)
+	fmt.Printf("conflict %s at version %s\n", reason, facts["current_version"])
+
+	// A conflict is resolved on the newest state: read it, make the change again, save again.
+	state, _, _ := t.hydrate()
+	again := t.next(add("messages", text(fmt.Sprint("message ", len(state.Logs["messages"].Entries)))))
+	fmt.Println("resolved as version", must(t.save(again)).Version)
+	if replay := must(t.save(again)); replay.Replayed {
+		fmt.Println("replayed version", replay.Version)
+	}
+
+	lease := must(t.AcquireLease(ctx, &pb.AcquireLeaseRequest{
+		Thread: t.name, Holder: t.holder, Term: durationpb.New(time.Minute), RequestId: newID(),
+	})).Lease
+	_, err = t.save(t.next(set("lease", text("free"))))
+	reason, _ = explain(err)
+	fmt.Println("refused", reason)
+	held := t.next(set("lease", text("held")))
+	held.LeaseToken = lease.Token
+	fmt.Println("leased version", must(t.save(held)).Version)
+	must(t.ReleaseLease(ctx, &pb.ReleaseLeaseRequest{Thread: t.name, Token: lease.Token}))
+
+	frames := make([]*pb.Edit, 10)
+	for number := range frames {
+		frames[number] = add("messages", text(fmt.Sprint("frame ", number+1)))
+	}
+	first, last := t.stream(frames...)
+	fmt.Printf("streamed versions %d to %d\n", first, last)
+
+	pay(t)
+
+	document, pages := new(bytes.Buffer), make([]*pb.Value, 32)
+	for number := range 1 << 19 {
+		fmt.Fprintf(document, "%08d", number)
+	}
+	for number := range pages {
+		pages[number] = binary([]byte(strings.Repeat(fmt.Sprintf("%08d", number), 8192)))
+	}
+	large := must(t.save(t.next(set("document", binary(document.Bytes())), add("pages", pages...))))
+	fmt.Printf("wrote %d bytes as version %d\n", document.Len()+len(pages)*8*8192, large.Version)
+
+	ask := t.next()
+	ask.Status, ask.WaitId = pb.Status_STATUS_WAITING, "approve-room"
+	ask.Question = &pb.Question{Prompt: "Book the room?"}
+	fmt.Println("waiting at version", must(t.save(ask)).Version)
+	select {} // until it is killed
+}
+
+// Pays unless an earlier run has paid.
+func pay(t *thread) {
+	begun := must(t.BeginEffect(ctx, &pb.BeginEffectRequest{
+		Thread: t.name, Anchor: "booking", Key: "pay", Holder: t.holder, RequestId: newID(),
+	}))
+	switch begun.State {
+	case pb.EffectState_EFFECT_STATE_NEW: // here an agent calls its bank, with begun.IdempotencyKey
+		must(t.CompleteEffect(ctx, &pb.CompleteEffectRequest{
+			Thread: t.name, Anchor: "booking", Key: "pay", ClaimToken: begun.ClaimToken,
+			State: pb.EffectState_EFFECT_STATE_DONE, Value: text("receipt 17"),
+		}))
+		fmt.Println("effect NEW: paid")
+	case pb.EffectState_EFFECT_STATE_DONE:
+		fmt.Printf("effect DONE: %s\n", begun.Effect.Effect.Value.GetData())
+	default: // UNCERTAIN: an agent asks its bank whether it has paid
+		log.Fatal("effect ", begun.State)
+	}
+}
+
+func answer(t *thread) {
+	must(t.SendSignal(ctx, &pb.SendSignalRequest{
+		Thread: t.name, Name: "approve", Payload: text("yes"), Sender: "ana", WaitId: "approve-room", RequestId: newID(),
+	}))
+	fmt.Println("answered approve-room")
+}
+
+func resume(t *thread) {
+	state, signals, pages := t.hydrate()
+	all := state.Slots["document"].GetData()
+	for _, page := range state.Logs["pages"].Entries {
+		all = append(all, page.GetData()...)
+	}
+	fmt.Printf("hydrated version %d in %d pages: %d bytes, sha256 %x\n", t.version, pages, len(all), sha256.Sum256(all))
+	pay(t)
+	booked := t.next(add("messages", text("booked")))
+	booked.Status = pb.Status_STATUS_COMPLETED
+	for _, signal := range signals {
+		if signal.WaitId == "approve-room" {
+			fmt.Printf("answer %s from %s\n", signal.Payload.GetData(), signal.Sender)
+			booked.AckSignals = append(booked.AckSignals, signal.SignalId)
+		}
+	}
+	fmt.Println("completed version", must(t.save(booked)).Version)
+}
+
+func count(t *thread) {
+	replayed, last := 0, &pb.SaveResponse{}
+	for number := 1; number <= 400; number++ {
+		addition := t.next(&pb.Edit{Edit: &pb.Edit_AddNumber{AddNumber: &pb.AddNumber{Slot: "count", Delta: 1}}})
+		addition.Thread, addition.ExpectedVersion, addition.ExpectedDigest = t.name+"-count", nil, nil
+		if last = must(t.Save(ctx, addition)); last.Replayed {
+			replayed++
+		}
+		if number%100 == 0 {
+			fmt.Println("saved", number)
+		}
+	}
+	fmt.Printf("counted %d, replayed %d\n", last.Numbers["count"], replayed)
+}

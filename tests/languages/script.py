@@ -1,0 +1,168 @@
+"""Runs an agent through the phases of `examples/agent.md`, with kills in between, and compares its lines."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.crash.faulty_daemon import FaultyDaemon
+from tests.languages.building import REPOSITORY
+from tests.processes import running
+
+from stateward import EffectState, Status
+
+PHASE_LIMIT_S = 60
+COUNT = 400
+KILLED_AFTER = ("saved 100", "saved 200", "saved 300")
+LOST_ANSWER = "<storage.writer:Writer._finish"
+"""Where the daemon dies with a save that it has committed and not answered."""
+LOST_COMMIT = 50
+
+DOCUMENT = b"".join(b"%08d" % number for number in range(1 << 19))
+PAGES = [b"%08d" % number * 8192 for number in range(32)]
+BYTES = 6 << 20
+
+BEGIN = [
+    "created version 1",
+    "saved version 2",
+    "conflict VERSION_MISMATCH at version 2",
+    "resolved as version 3",
+    "replayed version 3",
+    "refused LEASE_HELD",
+    "leased version 4",
+    "streamed versions 5 to 14",
+    "effect NEW: paid",
+    f"wrote {BYTES} bytes as version 15",
+    "waiting at version 16",
+]
+RESUME = [
+    re.compile(rf"hydrated version 16 in ([2-9]|[1-9]\d+) pages: {BYTES} bytes, sha256 ([0-9a-f]{{64}})"),
+    "effect DONE: receipt 17",
+    "answer yes from ana",
+    "completed version 17",
+]
+MESSAGES = ["hello", "message 1", *(f"frame {number}" for number in range(1, 11)), "booked"]
+
+
+class Agent:
+    """The program of one language, and the thread that it keeps."""
+
+    def __init__(self, program: Path, thread: str, daemon: FaultyDaemon) -> None:
+        self._program, self.thread, self.daemon = program, thread, daemon
+
+    @contextmanager
+    def run(self, phase: str) -> Iterator[Iterator[str]]:
+        """Runs a phase. Yields the lines that it prints, and kills the program when the block is left."""
+        environment = {**os.environ, "STATEWARD_TARGET": self.daemon.target, "STATEWARD_THREAD": self.thread}
+        with running(
+            [self._program, phase], cwd=REPOSITORY, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            limit = threading.Timer(PHASE_LIMIT_S, process.kill)
+            limit.start()
+            assert process.stdout is not None
+            try:
+                yield (line.rstrip("\n") for line in process.stdout)
+            finally:
+                limit.cancel()
+
+    def finish(self, phase: str) -> list[str]:
+        """Runs a phase to its end and returns the lines that it prints."""
+        with self.run(phase) as lines:
+            return list(lines)
+
+
+@contextmanager
+def run_daemon() -> Iterator[FaultyDaemon]:
+    """A daemon with a directory of its own, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="sw-", dir="/tmp") as directory:  # a socket's path must be short
+        daemon = FaultyDaemon(Path(directory))
+        daemon.start()
+        try:
+            yield daemon
+        finally:
+            daemon.kill()
+
+
+def play(agent: Agent) -> None:
+    """Runs the phases `begin`, `answer` and `resume`. Agent and daemon are killed after the first one."""
+    with agent.run("begin") as lines:
+        compare(lines_until(lines, BEGIN[-1]), BEGIN)
+        agent.daemon.kill()
+    agent.daemon.start()
+    compare(agent.finish("answer"), ["answered approve-room"])
+    resumed = agent.finish("resume")
+    compare(resumed, RESUME)
+    assert resumed[0].endswith(hashlib.sha256(b"".join([DOCUMENT, *PAGES])).hexdigest()), (
+        "the pages were joined wrongly"
+    )
+    check_thread(agent)
+
+
+def check_thread(agent: Agent) -> None:
+    """The thread has what the phases saved, once, whatever the agent says."""
+    with agent.daemon.client() as client:
+        thread = client.thread(agent.thread)
+        state = thread.hydrate()
+        assert (state.version, thread.checkpoint().status) == (17, Status.COMPLETED)
+        assert list(state.logs["messages"]) == MESSAGES
+        assert {name: state.slots[name] for name in ("goal", "lease")} == {"goal": "a room in Paris", "lease": "held"}
+        assert state.slots["document"] == DOCUMENT
+        assert list(state.logs["pages"]) == PAGES
+        assert thread.signals() == []
+        (effect,) = thread.effects("booking")
+        assert (effect.key, effect.state, effect.value, effect.attempts) == ("pay", EffectState.DONE, "receipt 17", 1)
+        with thread.lease():  # the agent gave it back
+            pass
+
+
+def count(agent: Agent) -> None:
+    """Runs the phase `count`. The daemon dies with an answer that it owes, and is killed three times more."""
+    daemon = agent.daemon
+    daemon.kill()
+    daemon.start_faulty(LOST_ANSWER, LOST_COMMIT)
+    with agent.run("count") as lines:
+        daemon.wait_until_dead()
+        daemon.start()
+        said = []
+        for line in lines:
+            said.append(line)
+            if line in KILLED_AFTER:
+                daemon.kill()
+                daemon.start()
+    expected = [
+        *(f"saved {number}" for number in range(100, COUNT + 1, 100)),
+        re.compile(rf"counted {COUNT}, replayed [1-4]"),
+    ]
+    compare(said, expected)
+    with daemon.client() as client:
+        state = client.thread(f"{agent.thread}-count").hydrate()
+        assert (state.slots["count"], state.version) == (COUNT, COUNT)
+
+
+def lines_until(lines: Iterator[str], last: str) -> list[str]:
+    """Returns the lines up to this one, or all."""
+    said = []
+    for line in lines:
+        said.append(line)
+        if line == last:
+            break
+    return said
+
+
+def compare(said: list[str], expected: Sequence[str | re.Pattern[str]]) -> None:
+    """Compares the lines with the expected ones, and shows all of them if one differs."""
+    fits = len(said) == len(expected) and all(map(_fits, said, expected))
+    wanted = [each if isinstance(each, str) else each.pattern for each in expected]
+    assert fits, "the agent printed:\n  " + "\n  ".join(said) + "\nexpected:\n  " + "\n  ".join(wanted)
+
+
+def _fits(line: str, expected: str | re.Pattern[str]) -> bool:
+    return line == expected if isinstance(expected, str) else expected.fullmatch(line) is not None
