@@ -30,24 +30,32 @@ class Rig:
         self.gather = Gather(self.loop, self.writer)
         self.writer.start()
         self.threads: set[str] = set()
+        self.steps: list[str] = []
 
     def _deliver(self, writes: list[Write]) -> None:
         for write in writes:
             if write.on_done is not None:
                 self.loop.call_soon_threadsafe(write.on_done, write)
 
-    async def put(self, key: bytes, error: Exception | None = None) -> Any:
-        """One write; returns or raises what its caller gets."""
+    async def put(self, key: bytes, error: Exception | None = None, refusal: Exception | None = None) -> Any:
+        """One write; returns or raises what its caller gets. ``refusal`` is raised when it is prepared."""
+
+        def prepare() -> None:
+            self.threads.add(threading.current_thread().name)
+            self.steps.append("prepare")
+            if refusal is not None:
+                raise refusal
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bytes:
             self.threads.add(threading.current_thread().name)
+            self.steps.append("run")
             txn.put(key, b"x")
             if error is not None:
                 raise error
             return key
 
         done = self.loop.create_future()
-        self.gather.add(Write(run=run, on_done=done.set_result))
+        self.gather.add(Write(run=run, prepare=prepare, on_done=done.set_result))
         write = await asyncio.wait_for(done, WAIT_S)
         if write.error is not None:
             raise write.error
@@ -73,6 +81,17 @@ async def test_those_who_come_together_share_commits(rig: Rig) -> None:
     assert rig.threads == {threading.current_thread().name}
     with rig.engine.env.begin() as txn:
         assert txn.get(b"bad") is None
+
+
+async def test_those_who_come_together_are_prepared_together(rig: Rig) -> None:
+    """All of a batch are prepared, each once, before the first of them runs; one that fails there never runs."""
+    calls = [rig.put(b"%d" % number) for number in range(20)]
+    bad = rig.put(b"bad", refusal=InvalidField("x", "is wrong"))
+    *good, failed = await asyncio.gather(*calls, bad, return_exceptions=True)
+    assert good == [b"%d" % number for number in range(20)]
+    assert isinstance(failed, InvalidField)
+    assert rig.steps == ["prepare"] * 21 + ["run"] * 20
+    assert rig.threads == {threading.current_thread().name}
 
 
 async def test_a_lone_one_waits_for_nobody(rig: Rig) -> None:
@@ -110,6 +129,7 @@ async def test_somebody_else_who_writes_is_waited_for(rig: Rig) -> None:
     await asyncio.to_thread(begun.wait, WAIT_S)
     rig.loop.call_later(5 * PATIENCE_S, go_on.set)
     assert await rig.put(b"key") == b"key"
+    assert rig.steps == ["prepare", "run"]
     await held
 
 

@@ -135,8 +135,12 @@ class Calls:
         frees_space: bool = False,
         is_alone: bool = False,
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> T:
-        """Queues a write and waits until it is committed. Raises the error of the write. No context: no deadline."""
+        """Queues a write and waits until it is committed. Raises the error of the write. No context: no deadline.
+
+        ``prepare`` is called on the event loop before the batch runs, if the write is small.
+        """
         write, future = self.submit(
             run,
             context,
@@ -144,6 +148,7 @@ class Calls:
             frees_space=frees_space,
             is_alone=is_alone,
             is_retry=is_retry,
+            prepare=prepare,
             at_once=True,
         )
         self._turns.begin_commit()
@@ -164,6 +169,7 @@ class Calls:
         frees_space: bool = False,
         is_alone: bool = False,
         is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+        prepare: Callable[[], None] | None = None,
         at_once: bool = False,
     ) -> tuple[Write, asyncio.Future[T]]:
         """Queues a write. Small writes are committed in the order of these calls.
@@ -176,7 +182,7 @@ class Calls:
             raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
         write = Write(
             run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
-            is_retry=is_retry,
+            is_retry=is_retry, prepare=prepare,
         )  # fmt: skip
         # Pruning and deletion give no size, and may take long.
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX

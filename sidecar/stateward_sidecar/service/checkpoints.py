@@ -60,11 +60,13 @@ class CheckpointService:
         refusal: StatewardError | None = None
 
         async def save_now() -> SaveResponse:
-            save = await self._saving.prepare(request, named)
+            late = self._saving.begin_late(request, named)
+            save = late or await self._saving.prepare(request, named)
             save.refusal = refusal
             answer = await self._calls.write(
-                save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone
-            )
+                save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone,
+                prepare=save.prepare_late if late is not None else None,
+            )  # fmt: skip
             self._saving.after(save)
             return answer
 

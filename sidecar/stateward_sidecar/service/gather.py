@@ -45,7 +45,8 @@ class Gather:
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
         """Takes a write, to be committed soon. ``at_once``: now, unless other writes may be coming."""
-        if at_once and not self._writes and not self._ready and self._writer.apply([write]):
+        is_alone = at_once and not self._writes and not self._ready
+        if is_alone and (not _prepare(write) or self._writer.apply([write])):
             return
         if not self._writes:
             self._until = self._loop.time() + PATIENCE_S
@@ -71,8 +72,9 @@ class Gather:
 
     def _run(self) -> None:
         """Runs the first batch. The rest waits for the writer, and more writes may join meanwhile."""
+        self._writes = [write for write in self._writes if _prepare(write)]
         parts = _batches(self._writes)
-        if self._writer.apply(parts[0]):
+        if parts and self._writer.apply(parts[0]):
             del parts[0]
             self._writes = list(itertools.chain(*parts))
             self._size_bytes = sum(write.size_bytes for write in self._writes)
@@ -100,7 +102,8 @@ class Gather:
             self._waiting = None
         writes, self._writes, self._size_bytes = self._writes, [], 0
         for write in writes:
-            self._submit(write)
+            if _prepare(write):
+                self._submit(write)
 
     def _submit(self, write: Write) -> None:
         try:
@@ -109,6 +112,25 @@ class Gather:
             write.error = error
             if write.on_done is not None:
                 write.on_done(write)
+
+
+def _prepare(write: Write) -> bool:
+    """Prepares a write, unless it is prepared. Returns False if the write failed and does not run.
+
+    Writes are prepared here, one after the other, and not when they come: between the turns of gRPC the same code takes
+    longer, because the processor's caches hold other code.
+    """
+    prepare, write.prepare = write.prepare, None
+    if prepare is None:
+        return True
+    try:
+        prepare()
+    except Exception as error:  # noqa: BLE001  (an error of one write concerns only that write)
+        write.error = error
+        if write.on_done is not None:
+            write.on_done(write)
+        return False
+    return True
 
 
 def _batches(writes: list[Write]) -> list[list[Write]]:

@@ -21,10 +21,12 @@ TIDY_BYTES = 32 * MIB
 # These functions exist in glibc only.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+_ARENA_MAX, _MMAP_THRESHOLD, _TOP_PAD, _TRIM_THRESHOLD = -8, -3, -2, -1
 # Larger pieces of memory return to the system when they are freed. Otherwise glibc raises this limit with each large
 # piece.
 LARGE_BYTES = 4 * MIB
+# The heap grows and shrinks in steps of this size. With the C library's 128 KiB it did so with every save.
+STEP_BYTES = 1 * MIB
 ARENAS = 2
 
 
@@ -36,6 +38,8 @@ def keep_memory_together() -> None:
     if _set_option is not None:
         _set_option(_ARENA_MAX, ARENAS)
         _set_option(_MMAP_THRESHOLD, LARGE_BYTES)
+        _set_option(_TOP_PAD, STEP_BYTES)
+        _set_option(_TRIM_THRESHOLD, 4 * STEP_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,17 @@ class Saving:
         save = SaveWrite(self._store.context, self._store.threads, request, named, ahead=ahead)
         return save if known is not None and save.prepare_hot(known) else None
 
+    def begin_late(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite | None:
+        """Returns a small save that is prepared with its batch (``SaveWrite.prepare_late``), if everything that it
+        needs is in memory; else None."""
+        if message_bytes.get() > INLINE_BYTES_MAX:
+            return None
+        known = self._store.threads.cached(request.namespace, request.thread)
+        if known is None:
+            return None
+        save = SaveWrite(self._store.context, self._store.threads, request, named)
+        return save if save.is_hot(known) else None
+
     async def prepare(self, request: SaveRequest, named: Sequence[Named], ahead: int = 0) -> SaveWrite:
         """Returns the save, prepared as far as possible outside the writer. Raises errors that are certain already.
 

@@ -43,6 +43,9 @@ class Write:
     # Checks, then puts, then leaves its draft in the batch. Raises StatewardError. Must change nothing but ``txn``
     # before the last statement that can fail.
     run: Callable[[lmdb.Transaction, Batch], Any]
+    # Called once on the event loop, shortly before the batch runs. Raises the error of the write, which then does not
+    # run.
+    prepare: Callable[[], None] | None = None
     size_bytes: int = 0
     deadline: float = float("inf")  # by time.monotonic()
     frees_space: bool = False  # deletions continue when the disk is full

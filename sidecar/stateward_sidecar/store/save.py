@@ -20,6 +20,7 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest, SaveResponse
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import (
     CheckpointIdReused,
     LeaseHeld,
@@ -123,19 +124,38 @@ class SaveWrite:
             if not request.request_id and not request.checkpoint_id:
                 raise
 
-    def prepare_hot(self, thread: Thread) -> bool:
-        """Does the same if everything it needs is in memory. Returns False, and does nothing, if not."""
+    def prepare_late(self) -> None:
+        """Does the same on the event loop, from memory alone. The writer makes the version if that is not possible."""
+        thread = self._threads.cached(self.namespace, self.request.thread)
+        if thread is None or not self.prepare_hot(thread):
+            self._maker.fingerprint = fingerprint(self.request)
+
+    def is_hot(self, thread: Thread) -> bool:
+        """Whether everything that the version is made from is in memory at present."""
+        if (found := self._find_hot(thread)) is None:
+            return False
+        snapshot = found[0].snapshot_version
+        return not snapshot or self._context.cache.dictionary(thread.number, snapshot) is not None
+
+    def _find_hot(self, thread: Thread) -> tuple[BranchHead, StateTree, Facts] | None:
+        """Returns the branch's head with its state and facts, if the version is made from it and they are in memory."""
         request, cache = self.request, self._context.cache
         branch = thread.branches.get(self.branch)
         if branch is None:
-            return False
+            return None
         if request.HasField("parent") and not names_head(cache, thread, request.parent, branch):
-            return False
+            return None
         if request.checkpoint_id and thread.floor_sequence:
-            return False  # only the archive can tell whether the id is new
+            return None  # only the archive can tell whether the id is new
         old, facts = cache.state(thread.number, branch.version), cache.facts(thread.number, branch.digest)
-        if old is None or facts is None:
+        return (branch, old, facts) if old is not None and facts is not None else None
+
+    def prepare_hot(self, thread: Thread) -> bool:
+        """Does the same if everything it needs is in memory. Returns False, and does nothing, if not."""
+        if (found := self._find_hot(thread)) is None:
             return False
+        request, cache = self.request, self._context.cache
+        branch, old, facts = found
         dictionary = None
         if branch.snapshot_version:
             dictionary = cache.dictionary(thread.number, branch.snapshot_version)
