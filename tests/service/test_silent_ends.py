@@ -18,6 +18,7 @@ from stateward.v1.admin_service_pb2 import GetStatsRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar import app, telemetry
+from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.store import recovery
 from stateward_sidecar.store.recovery import Recovery
@@ -135,9 +136,9 @@ def test_recovery_and_the_search_for_dirty_threads_are_tried_again(
 ) -> None:
     """What runs once at the start and fails is run until it succeeds."""
     recovering = Failing(Recovery.run)
-    finding = Failing(app.Archive._find_dirty)
+    finding = Failing(Archive._find_dirty)
     monkeypatch.setattr(Recovery, "run", lambda *given: recovering(*given))  # noqa: PLW0108  (becomes a method)
-    monkeypatch.setattr(app.Archive, "_find_dirty", lambda *given: finding(*given))  # noqa: PLW0108  (as well)
+    monkeypatch.setattr(Archive, "_find_dirty", lambda *given: finding(*given))  # noqa: PLW0108  (as well)
     with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket") as daemon:
         assert recovering.is_done.wait(WAIT_S)
         assert finding.is_done.wait(WAIT_S)
