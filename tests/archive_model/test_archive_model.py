@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
-from tests.archive_model.faults import DIES_AFTER, HOLDS, MEANWHILE, Fault
+from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.giving import GivingUp
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
@@ -183,6 +183,21 @@ class Rules(LettingGo, GivingUp):
             self.see_fork(sidecar, source, "fork")
 
         self.act(who, f"fork {name}", fork, plan)
+
+    @rule(who=WHO, at=st.integers(0, 2), goes=st.booleans(), now=SELDOM)
+    def make_together(self, who: int, at: int, goes: bool, now: bool) -> None:
+        """A copy and a first save make the same name, perhaps in one commit; the copy's source may go meanwhile."""
+        if not now:
+            return
+        self.fork(who, "a", (Fault(HELD_AFTER, 0, at_commit=True), Fault(GATHERS, at + 1, at_commit=True)))
+        if goes:
+            self.delete_here(who, "a", (), now=True)
+            self.background(who, ())  # its rows are gone too
+        self.resume(len(self.turns.held) - 1)
+        request = self.request("fork", "main", conditional=False, size=10, status=STATUS_RUNNING)
+        self.act(who, "save fork", lambda it: self.save(it, request))
+        self.resume(len(self.turns.held) - 1)
+        self.crash(who)  # memory has the key
 
     @rule(who=WHO, plan=PLANS, grace=st.sampled_from((0, int(GRACE_S))))
     def collect(self, who: int, plan: tuple[Fault, ...], grace: int) -> None:

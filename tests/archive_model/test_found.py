@@ -348,3 +348,11 @@ def test_a_list_without_the_newest_version_is_whole() -> None:
         history.teardown()
     finally:
         small.restore()
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["its source goes", "its source stays"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_save_keeps_its_key_when_a_copy_of_its_name_fails(history: Rules, at: int, goes: bool) -> None:
+    """The claim of the name fixed one key for both, and both were written in one transaction."""
+    history.make_together(0, at, goes, now=True)
+    assert history.sidecars[0].find("fork") is not None

@@ -153,6 +153,22 @@ def test_a_small_background_write_is_committed_with_others(rig: Rig, monkeypatch
     assert rig.writer.commits == 3
 
 
+def test_a_background_write_that_has_not_said_so_is_committed_alone(rig: Rig) -> None:
+    """It may destroy a key before the commit, or take long: neither must happen in a batch with saves."""
+    batches = list[Batch]()
+
+    def look(txn: lmdb.Transaction, batch: Batch) -> None:
+        batches.append(batch)
+
+    background = rig.write(look, background=True, frees_space=True)
+    saves = [rig.write(look), rig.write(look)]
+    rig.writer.start()
+    for write in (background, *saves):
+        write.wait()
+    assert batches[0] is batches[1]
+    assert batches[1] is not batches[2]
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"has_time": True, "size_bytes": JOIN_BYTES_MAX + 1}], ids=["waited for", "large"]
 )

@@ -1,7 +1,8 @@
 """Writes, and the line in which they wait for the writer.
 
-Background writes are committed alone when no other write waits. Small ones join a batch that is committed anyway. Those
-that nobody waits for (``has_time``) wait a moment for such a batch, so they need no commit of their own.
+Background writes are committed alone when no other write waits. Only small ones that say so (``has_time``) join a
+batch that is committed anyway. They wait a moment for such a batch, so they need no commit of their own. All others may
+change keys and files before the commit, and may take long: a batch would share both.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Write:
     # Whether the write was answered before and needs no room: a retry is answered even if the disk is full.
     is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None
     background: bool = False  # other writes are committed first
-    has_time: bool = False  # a background write that waits a moment for a batch which it can join
+    has_time: bool = False  # a background write that waits a moment for a batch, and is committed with it
     is_alone: bool = False  # needs its own transaction, because it leaves drafts before a statement that may fail
     cancelled: bool = False
     result: Any = None
@@ -127,7 +128,7 @@ class Queue:
         """Takes the background writes that can be committed with a batch."""
         joining: list[Write] = []
         size = 0
-        while self._background and not batch[0].is_alone and not self._background[0].is_alone:
+        while self._background and self._background[0].has_time and not batch[0].is_alone:
             size += self._background[0].size_bytes
             if size > JOIN_BYTES_MAX:
                 break

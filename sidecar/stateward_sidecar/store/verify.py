@@ -56,6 +56,7 @@ class _Progress:
     thread: Thread
     row: int = 1  # the next row begins at this sequence or later
     sequence: int = 0
+    window_tip: int = 0  # the newest entry on the disk, as far as known: a prune may have removed what is far before it
     step_began: int = 0  # the newest entry that was checked before the present step
     digest: bytes = b""
     versions: set[int] = field(default_factory=set)
@@ -135,7 +136,7 @@ class Verifier:
         except (Corrupt, KeyUnavailable) as error:
             yield _found(finding, error), 1
             return
-        progress = _Progress(thread)
+        progress = _Progress(thread, window_tip=thread.head.tip_sequence)
         while True:
             step: list[tuple[Finding | None, int]] = []
             with self._context.engine.read() as txn:
@@ -196,19 +197,34 @@ class Verifier:
                 if progress.step_began < sequence <= progress.sequence:
                     out.append((_found(finding, records.twice(sequence), sequence=sequence), 0))
                 continue
-            version, header = 0, None
+            version = 0
             try:
                 entry = unpack(record, sequence)
-                header, version = entry.header, entry.header.version
-                self._verify_entry(txn, progress, entry)
+                version = entry.header.version
+                self._verify_again(txn, progress, entry)
             except StatewardError as error:
-                # A version that was pruned since the thread was loaded is not a finding. What an earlier prune left
-                # must be intact.
-                if header is None or thread.pruned.cuts(header) or not self._was_pruned(txn, thread, header):
-                    out.append((_found(finding, error, version, sequence), 0))
+                out.append((_found(finding, error, version, sequence), 0))
             progress.sequence = sequence
             checked += 1
         return checked
+
+    def _verify_again(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
+        """Checks an entry. If the check fails, and the thread was pruned since it was loaded, checks the entry again as
+        the thread is now: the entry may be pruned, or the entries before it may be gone."""
+        thread, digest = progress.thread, progress.digest
+        try:
+            self._verify_entry(txn, progress, entry)
+        except StatewardError:
+            try:
+                now = load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid)
+            except StatewardError:
+                return  # reported already, or deleted
+            known = thread.pruned.to_message(), progress.window_tip
+            if (now.pruned.to_message(), now.head.tip_sequence) == known:
+                raise
+            thread.pruned, thread.snapshots = now.pruned, now.snapshots
+            progress.window_tip, progress.digest = now.head.tip_sequence, digest
+            self._verify_entry(txn, progress, entry)
 
     def _verify_entry(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry) -> None:
         thread, header = progress.thread, entry.header
@@ -224,7 +240,7 @@ class Verifier:
         if is_next and header.previous_digest != previous:
             raise Corrupt("the entry does not follow the one before it")
         # A prune removes whole entries only if no retry may ask for them.
-        in_window = header.sequence - 1 > thread.head.tip_sequence - REQUEST_WINDOW_ENTRIES
+        in_window = header.sequence - 1 > progress.window_tip - REQUEST_WINDOW_ENTRIES
         is_hole = not is_next and header.sequence - 1 > thread.floor_sequence
         if is_hole and (in_window or thread.pruned.is_empty):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
