@@ -24,6 +24,8 @@ class ServerInfo(FromProto):
     key_id: str
     warnings: tuple[str, ...]
     start_time: datetime
+    not_ready: tuple[str, ...]
+    """Why the daemon is not ready, a line for each cause; empty = it is ready."""
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ from stateward.v1 import (
     thread_service_pb2,
     writer_service_pb2,
 )
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.measures import Measures
 from stateward_sidecar.service.admin import AdminService, ServerFacts
 from stateward_sidecar.service.archive import ArchiveService
 from stateward_sidecar.service.backup import BackupService
@@ -45,6 +46,19 @@ from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.leases import LeaseService, Leasing
+from stateward_sidecar.service.readiness import (
+    ARCHIVE,
+    DATA,
+    DISK,
+    DRAINING,
+    KEY,
+    Check,
+    Readiness,
+    check_archive,
+    check_data,
+    check_key,
+    check_room,
+)
 from stateward_sidecar.service.room import Room, keep_memory_together, make_room
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
@@ -53,7 +67,7 @@ from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings
-from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
 from stateward_sidecar.storage.queue import Write
@@ -65,6 +79,7 @@ from stateward_sidecar.telemetry import failures, log
 if TYPE_CHECKING:
     from stateward_sidecar.archive.archive import Archive
     from stateward_sidecar.archive.opening import Opening
+    from stateward_sidecar.metrics.serving import Metrics
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
@@ -95,15 +110,19 @@ async def run(settings: Settings) -> NoReturn:
         loop.add_signal_handler(number, stop.set)
     _say_ready(parts, settings, targets)
     sweeping = asyncio.create_task(_sweep(parts.store, settings.sweep_interval_s))
+    watching = asyncio.create_task(parts.readiness.watch())
     await stop.wait()
     log.info("stopping", grace_s=settings.grace_s)
     sweeping.cancel()
+    watching.cancel()
     parts.feed.close()
     parts.writers.close()
     if failure:
         # LMDB is in an unknown state, so nothing touches it any more. The file is intact at the next start.
         await parts.server.stop(0)
         _end(EXIT_DISK_FAILED)
+    if parts.metrics is not None:
+        await loop.run_in_executor(None, parts.metrics.close)
     await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
     log.info("stopped")
     _end(EXIT_DISK_FAILED if failure else EXIT_OK)
@@ -115,6 +134,8 @@ class _Parts:
 
     key: bytes
     store: Store
+    readiness: Readiness
+    metrics: Metrics | None
     opening: Opening | None
     archive: Archive | None
     feed: Feed
@@ -157,16 +178,23 @@ def _make_parts(
     turns = Turns(loop)
     holding = Holding(store, archive, durability)
     calls = Calls(store, Gather(loop, store.context.writer), holding, room.answers, turns)
-    warnings = warnings_of(settings)
-    facts = ServerFacts(
-        version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
-        start_time_us=Clock().now_us(),
-    )  # fmt: skip
+    measures = Measures() if settings.metrics is not None else None
+    if measures is not None:
+        _measure(measures, store, archive, calls)
 
     async def set_ready(is_ready: bool) -> None:
         await server.set_ready(is_ready)
 
-    drain = Drain(store, holding, settings.grace_s, set_ready)
+    async def set_draining(is_draining: bool) -> None:
+        await readiness.hold(DRAINING, "the daemon takes no new work" if is_draining else "")
+
+    readiness = Readiness(_make_checks(settings, store, archive, key, durability), set_ready)
+    warnings = warnings_of(settings)
+    facts = ServerFacts(
+        version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
+        start_time_us=Clock().now_us(), list_reasons=readiness.list_reasons,
+    )  # fmt: skip
+    drain = Drain(store, holding, settings.grace_s, set_draining)
     leasing = Leasing(calls)
     writers = WriterService(calls, leasing)
     services = {
@@ -183,9 +211,61 @@ def _make_parts(
     }
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
-        settings.max_state_bytes, holding.gate, room, turns,
+        settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
     )  # fmt: skip
-    return _Parts(key, store, opening, archive, feed, writers, server, room, warnings)
+    metrics = None
+    if measures is not None and settings.metrics is not None:
+        metrics = _open_metrics(
+            settings.metrics, measures, store, archive, lambda: server.open_calls, lambda: turns.waiting,
+            lambda: feed.listeners, lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
+        )  # fmt: skip
+    return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, server, room, warnings)
+
+
+def _make_checks(
+    settings: Settings, store: Store, archive: Archive | None, key: bytes, durability: Durability
+) -> dict[str, Check]:
+    checks = {
+        DISK: check_room(store.context.engine, store.context.writer),
+        DATA: check_data(settings.data_dir),
+        KEY: check_key(settings.key_file, key),
+    }
+    if archive is not None:
+        checks[ARCHIVE] = check_archive(archive, durability)
+    return checks
+
+
+def _measure(measures: Measures, store: Store, archive: Archive | None, calls: Calls) -> None:
+    """Gives the parts what they measure themselves with."""
+    context = store.context
+    context.writer.measures = measures.writer
+    context.cache.measures = measures.store
+    context.keystore.syncs = measures.writer.key_syncs
+    context.blob_files.syncs = measures.store.blob_syncs
+    calls.measures = measures.calls
+    if archive is not None:
+        archive.desk.wire.measures = measures.bucket
+
+
+def _open_metrics(
+    address: tuple[str, int],
+    measures: Measures,
+    store: Store,
+    archive: Archive | None,
+    open_calls: Callable[[], int],
+    waiting_calls: Callable[[], tuple[int, int]],
+    watches: Callable[[], int],
+    not_ready: Callable[[], dict[str, bool]],
+) -> Metrics:
+    try:  # loaded only for those who use it
+        from stateward_sidecar.metrics.serving import Metrics
+        from stateward_sidecar.metrics.sources import Sources
+    except ImportError as error:
+        raise StartError(
+            f"--metrics needs a package that is missing ({error.name}); run: pip install 'stateward[metrics]'"
+        ) from None
+    sources = Sources(measures, store, archive, VERSION, FORMAT, open_calls, waiting_calls, watches, not_ready)
+    return Metrics(address, sources)
 
 
 async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventLoop) -> list[str]:
@@ -197,8 +277,13 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
         if archive is not None and parts.opening is not None:
             await loop.run_in_executor(None, parts.opening.join, store, parts.key)
             archive.start()
+        await parts.readiness.look()
         await parts.server.start()
+        if parts.metrics is not None:
+            parts.metrics.start()
     except BaseException:
+        if parts.metrics is not None:
+            parts.metrics.close()
         if archive is not None:
             archive.close()
         store.close()
@@ -216,6 +301,7 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
         data_dir=settings.data_dir,
         version=VERSION,
         key=fingerprint(parts.key),
+        **({"metrics": parts.metrics.url} if parts.metrics is not None else {}),
     )
     _spare_collector()
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
@@ -236,7 +322,7 @@ def _open_bucket(settings: Settings) -> Bucket | None:
 
 
 def _begin_archive(bucket: Bucket, settings: Settings) -> Opening:
-    from stateward_sidecar.archive.opening import Opening  # noqa: PLC0415  2 MB that others save
+    from stateward_sidecar.archive.opening import Opening
 
     return Opening(bucket, settings)
 

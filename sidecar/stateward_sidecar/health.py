@@ -7,6 +7,9 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from stateward.v1.admin_service_pb2 import GetServerInfoRequest
+from stateward.v1.admin_service_pb2_grpc import AdminServiceStub
+
 TIMEOUT_S = 3.0
 
 
@@ -20,7 +23,15 @@ def ask_health(target: str) -> int:
         except grpc.RpcError as error:
             print(f"not ready: {target}: {error.details()}", file=sys.stderr)
             return 1
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        print(f"not ready: {target}", file=sys.stderr)
-        return 1
-    return 0
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return 0
+        for why in _find_reasons(channel) or ["it stops, or does not say why"]:
+            print(f"not ready: {target}: {why}", file=sys.stderr)
+    return 1
+
+
+def _find_reasons(channel: grpc.Channel) -> list[str]:
+    try:
+        return list(AdminServiceStub(channel).GetServerInfo(GetServerInfoRequest(), timeout=TIMEOUT_S).not_ready)
+    except grpc.RpcError:
+        return []

@@ -34,6 +34,8 @@ _KEY_HELP = (
     "(default: $XDG_CONFIG_HOME/stateward/key)"
 )
 LEVELS = ("debug", "info", "warning", "error")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+PORT_MAX = 65535
 MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
 SIZE_MAX = 64 << 40
@@ -70,6 +72,7 @@ class Settings:
     archive_lease_s: float
     archive_check_s: float
     accept_local_key: bool
+    metrics: tuple[str, int] | None  # host and port; None = off
 
 
 def default_socket(environment: Mapping[str, str]) -> str:
@@ -151,10 +154,20 @@ def make_parser() -> argparse.ArgumentParser:
     add("--sweep-interval", metavar="TIME", help="how often retention and expiry are applied (default: 30)")
     add("--log-level", choices=LEVELS, help="(default: info)")
     add("--log-format", choices=LOG_FORMATS, help="auto: text on a terminal, else JSON (default: auto)")
+    add(
+        "--metrics",
+        metavar="ADDRESS",
+        help="address for Prometheus, such as 127.0.0.1:9464; needs the extra `metrics` (default: off)",
+    )
+    add(
+        "--metrics-remote",
+        action="store_const",
+        const="yes",
+        help="allow a --metrics address that other machines reach; metrics name no threads, and need no password",
+    )
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
     add("--version", action="version", version=f"stateward-sidecar {VERSION}")
     return parser
-
 
 
 _NUMBERS = (
@@ -164,7 +177,8 @@ _NUMBERS = (
 NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "memory_limit",
     "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts",
-    "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
+    "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back", "metrics",
+    "metrics_remote",
 )  # fmt: skip
 
 
@@ -249,7 +263,25 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         archive_lease_s=(lease_s := _seconds(given, "archive_lease", 10.0)),
         archive_check_s=_seconds(given, "archive_check", lease_s),
         accept_local_key=_is_yes(given, "accept_local_key"),
+        metrics=_metrics(given),
     )  # fmt: skip
+
+
+def _metrics(given: Mapping[str, Any]) -> tuple[str, int] | None:
+    is_remote, address = _is_yes(given, "metrics_remote"), str(given.get("metrics") or "")
+    if not address:
+        if is_remote:
+            raise StartError("--metrics-remote needs --metrics; add it, or leave this flag out")
+        return None
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > PORT_MAX or not host:
+        raise StartError(f"--metrics {address}: this is not an address; write for example 127.0.0.1:9464")
+    if host not in LOOPBACK and not is_remote:
+        raise StartError(
+            f"--metrics {address}: other machines reach this address, and everybody there can read the metrics; use "
+            "127.0.0.1, or add --metrics-remote"
+        )
+    return host.strip("[]"), int(port)
 
 
 def _flag(name: str) -> str:

@@ -40,6 +40,7 @@ def stats(
             ("started", f"{clock_time(server.start_time)}, {time_ago(server.start_time)}"),
             ("data format", str(server.format)),
             ("key", f"{server.key_id} (fingerprint)"),
+            *(("not ready", why) for why in server.not_ready),
             *([("draining", "takes no new work; `stateward drain --undo` ends that")] if now.draining else []),
             ("features", ", ".join(sorted(server.features)) or "none beyond the basics"),
             ("durability", f"{status_word(server.default_durability)} by default"),

@@ -15,6 +15,7 @@ from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.measures import events
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.install import CopyGone, is_entry
@@ -226,6 +227,7 @@ class Settler:
         error = fenced(thread.name, head, judgement.common_sequence, orphan)
         if orphan:
             desk.fenced[identity.namespace, thread.name] = error
+            events.fencings += 1
             log.error(
                 "another sidecar took a thread: entries that are not history are set aside", uid=identity.uid_text,
                 first=judgement.common_sequence + 1, last=tip,

@@ -22,6 +22,7 @@ from stateward_sidecar.bucket.errors import (
 )
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.measures import BucketMeasures
 from stateward_sidecar.telemetry import guarded, log
 
 T = TypeVar("T")
@@ -57,9 +58,12 @@ class Wire:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="bucket")
         self.traffic = Traffic()
+        # Set if metrics are on.
+        self.measures: BucketMeasures | None = None
         self._error = ""
         # Why the bucket last refused a write (full, denied). Only a write that succeeds clears it, no read does.
         self._refusal = ""
+        self._is_denied = False
         self._away_since: float | None = None
         self.failed_at = float("-inf")  # when a request last failed, in seconds on the monotonic clock
         self._is_asking = False
@@ -75,13 +79,18 @@ class Wire:
         return max(self._clock.monotonic() - since, 1e-9) if since is not None else 0.0
 
     @property
+    def refuses(self) -> bool:
+        """Whether the bucket denies or refuses requests, so that trying again does not help."""
+        return bool(self._refusal) or self._is_denied
+
+    @property
     def error(self) -> str:
         """Why requests fail at present; empty if they do not."""
         return self._refusal or self._error
 
     def get(self, key: str) -> Object:
         """Returns an object. Raises ObjectNotFound."""
-        return self._call(lambda: self._bucket.get(key))
+        return self._call("get", lambda: self._bucket.get(key))
 
     def find(self, key: str) -> Object | None:
         """Returns an object, or None if there is none."""
@@ -92,41 +101,41 @@ class Wire:
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Returns a part of an object. Raises ObjectNotFound."""
-        return self._call(lambda: self._bucket.get_range(key, offset, length))
+        return self._call("get", lambda: self._bucket.get_range(key, offset, length))
 
     def put(self, key: str, data: bytes) -> None:
         """Writes an immutable object."""
-        self._call(lambda: self._bucket.put(key, data), is_write=True)
+        self._call("put", lambda: self._bucket.put(key, data), is_write=True)
         with self._lock:
             self.traffic.objects += 1
             self.traffic.object_bytes += len(data)
 
     def put_file(self, key: str, path: Path) -> None:
         """Writes an immutable object with the bytes of a file."""
-        self._call(lambda: self._bucket.put_file(key, path), is_write=True)
+        self._call("put", lambda: self._bucket.put_file(key, path), is_write=True)
         with self._lock:
             self.traffic.objects += 1
             self.traffic.object_bytes += path.stat().st_size
 
     def create(self, key: str, data: bytes) -> str:
         """Creates an object and returns its etag. Raises ObjectExists, or Unclear if the outcome is unknown."""
-        return self._write(lambda: self._bucket.create(key, data), data, is_head=key.endswith("/HEAD"))
+        return self._write("create", lambda: self._bucket.create(key, data), data, is_head=key.endswith("/HEAD"))
 
     def replace(self, key: str, data: bytes, etag: str) -> str:
         """Replaces an object if its etag is ``etag``, and returns the new etag.
 
         Raises ObjectChanged, or Unclear if the outcome is unknown.
         """
-        return self._write(lambda: self._bucket.replace(key, data, etag), data, is_head=True)
+        return self._write("replace", lambda: self._bucket.replace(key, data, etag), data, is_head=True)
 
     def delete(self, key: str) -> None:
         """Deletes an object. Does nothing if it is missing."""
-        self._call(lambda: self._bucket.delete(key))
+        self._call("delete", lambda: self._bucket.delete(key))
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yields key and size of each object under a prefix. For commands only."""
         steps, seen = iter(self._bucket.list(prefix)), 0
-        while (found := self._call(lambda: next(steps, None), counts=seen % PAGE_KEYS == 0)) is not None:
+        while (found := self._call("list", lambda: next(steps, None), counts=seen % PAGE_KEYS == 0)) is not None:
             seen += 1
             yield found
 
@@ -188,9 +197,9 @@ class Wire:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._bucket.close()
 
-    def _write(self, call: Callable[[], str], data: bytes, *, is_head: bool) -> str:
+    def _write(self, operation: str, call: Callable[[], str], data: bytes, *, is_head: bool) -> str:
         try:
-            etag = self._call(call, is_write=True)
+            etag = self._call(operation, call, is_write=True)
         except (ObjectExists, ObjectChanged) as error:
             if error.is_unclear:
                 raise Unclear(f"it is unknown whether a write to the archive landed: {error.message}") from error
@@ -201,31 +210,42 @@ class Wire:
                 self.traffic.head_bytes += len(data)
         return etag
 
-    def _call(self, call: Callable[[], T], *, is_write: bool = False, counts: bool = True) -> T:
+    def _call(self, operation: str, call: Callable[[], T], *, is_write: bool = False, counts: bool = True) -> T:
         with self._lock:
             self.traffic.requests += counts
+        began = self._clock.monotonic()
         try:
             result = call()
         except (ObjectNotFound, ObjectExists, ObjectChanged):
             self._answered()
+            self._measure(operation, began, counts=counts)
             raise
         except BucketError as error:
+            self._measure(operation, began, type(error).__name__)
             if is_write and isinstance(error, BucketFull | BucketDenied | BucketRefused):
                 self._refusal = error.message
             else:
                 self._error = error.message
+            self._is_denied = isinstance(error, BucketDenied | BucketRefused)
             self.failed_at = self._clock.monotonic()
             if self._away_since is None:
                 self._away_since = self.failed_at
             kind = Unclear if error.is_unclear else ArchiveUnavailable
             raise kind(f"the archive cannot be reached: {error.message}") from error
         self._answered()
+        self._measure(operation, began, counts=counts)
         if is_write:
             self._refusal = ""
         return result
 
+    def _measure(self, operation: str, began: float, error: str = "", *, counts: bool = True) -> None:
+        if self.measures is not None and counts:
+            with self._lock:
+                self.measures.note(operation, self._clock.monotonic() - began, error)
+
     def _answered(self) -> None:
         self._away_since = None
+        self._is_denied = False
         self._error = ""
 
 

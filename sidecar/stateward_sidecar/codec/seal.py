@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.measures import events
 
 FORMAT = 1
 SUITE_AES_256_GCM = 1
@@ -59,6 +60,7 @@ class Cipher:
         try:
             return self._aead.decrypt(nonce, ciphertext, aad)
         except InvalidTag:
+            events.unopened += 1
             raise Corrupt("stored bytes do not pass authentication") from None
 
     def digest(self, *parts: Bytes) -> bytes:

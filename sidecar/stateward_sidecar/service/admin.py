@@ -35,13 +35,15 @@ MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts that do not change while the daemon runs."""
+    """Facts about the daemon. Only ``list_reasons`` has another answer later."""
 
     version: str
     key_id: str
     default_durability: Durability
     warnings: tuple[str, ...]
     start_time_us: int
+    # Why the daemon is not ready at present.
+    list_reasons: Callable[[], list[str]]
 
 
 class AdminService:
@@ -62,7 +64,7 @@ class AdminService:
             version=facts.version, format=FORMAT, max_state_bytes=limits.state_bytes,
             max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
-            features=FEATURES, max_request_items=ITEMS_MAX,
+            features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
         )  # fmt: skip
         if self._calls.holding.archive is not None:
             answer.features.append("archive")

@@ -19,6 +19,7 @@ import lmdb
 from google.protobuf.message import Message
 
 from stateward_sidecar.errors import DeadlineExceeded, QueueFull
+from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
@@ -57,6 +58,8 @@ class Calls:
         self.holding = holding
         self._answers = answers
         self._turns = turns
+        # Set if metrics are on.
+        self.measures: CallMeasures | None = None
         # Bounds the loads of states, whose size is unknown before. Leaves most workers to others.
         self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
         # Bounds the answers of streams that are being made.

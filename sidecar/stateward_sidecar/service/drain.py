@@ -26,12 +26,12 @@ class Drain:
     """Begins and ends draining."""
 
     def __init__(
-        self, store: Store, holding: Holding, grace_s: float, set_ready: Callable[[bool], Awaitable[None]]
+        self, store: Store, holding: Holding, grace_s: float, set_draining: Callable[[bool], Awaitable[None]]
     ) -> None:
         self.grace_s = grace_s
         self._store = store
         self._holding = holding
-        self._set_ready = set_ready
+        self._set_draining = set_draining
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -44,7 +44,7 @@ class Drain:
         if self._gate.is_open:
             log.info("draining", grace_s=grace_s)
         self._gate.is_open = False
-        await self._set_ready(False)
+        await self._set_draining(True)
         async with self._one_at_a_time:
             answer = await self._empty(end)
         log.info("drained", detached=answer.detached_threads, dirty=answer.dirty_threads, ready=answer.ready)
@@ -53,7 +53,7 @@ class Drain:
     async def undo(self) -> DrainResponse:
         """Accepts work again. A drain that is under way stops."""
         self._gate.is_open = True
-        await self._set_ready(True)
+        await self._set_draining(False)
         log.info("draining was undone")
         return DrainResponse(dirty_threads=await self._count_dirty(), ready=True)
 

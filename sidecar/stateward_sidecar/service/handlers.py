@@ -21,8 +21,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import Reserved, Share
 from stateward_sidecar.service.gate import GOES_ON
+from stateward_sidecar.service.measuring import measured
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import DETAILS_KEY, to_status
@@ -41,8 +43,9 @@ def make_handler(
     door: AbstractContextManager[None],
     room: Room,
     turns: Turns,
+    measures: CallMeasures | None = None,
 ) -> grpc.RpcMethodHandler:
-    """Returns the handler that gRPC calls for a method."""
+    """Returns the handler that gRPC calls for a method. ``measures``: None = metrics are off."""
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
@@ -52,8 +55,12 @@ def make_handler(
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
+    else:
+        handle = _taking(verb, method) if descriptor.client_streaming else _unary(verb, method)
+    if measures is not None:
+        handle = measured(handle, descriptor.name, measures)
+    if descriptor.server_streaming:
         return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
-    handle = _taking(verb, method) if descriptor.client_streaming else _unary(verb, method)
     return grpc.stream_unary_rpc_method_handler(handle)
 
 

@@ -18,18 +18,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from stateward_sidecar.errors import ShuttingDown, StartError
+from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service import transport
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.service.handlers import make_handler
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.turns import Turns
+from stateward_sidecar.settings import LOOPBACK, PORT_MAX
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero byte.
 SOCKET_PATH_BYTES_MAX = 107
-PORT_MAX = 65535
 LAST_ANSWERS_S = 0.02
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # A message may be this much larger than the largest state, for names, metadata and labels.
 MESSAGE_SLACK_BYTES = 1 << 20
 # Methods whose messages may hold states, values or bytes of blobs. The next line limits all other messages.
@@ -43,7 +43,13 @@ class Server:
     """Listens, and serves the given services."""
 
     def __init__(
-        self, services: dict[ServiceDescriptor, object], message_bytes_max: int, gate: Gate, room: Room, turns: Turns
+        self,
+        services: dict[ServiceDescriptor, object],
+        message_bytes_max: int,
+        gate: Gate,
+        room: Room,
+        turns: Turns,
+        measures: CallMeasures | None = None,
     ) -> None:
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=transport.options(message_bytes_max))
@@ -54,7 +60,7 @@ class Server:
                 method.name: make_handler(
                     method, getattr(service, _verb(method)),
                     message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
-                    self._admission(method), room, turns,
+                    self._admission(method), room, turns, measures,
                 )
                 for method in descriptor.methods
                 if hasattr(service, _verb(method))
@@ -62,6 +68,7 @@ class Server:
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
             )
+        self._is_ready = True
         self._names = [*READINESS, "liveness", *(descriptor.full_name for descriptor in services)]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -114,6 +121,7 @@ class Server:
         """Accepts calls."""
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(self._is_ready)
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls. Running calls may finish within the grace time."""
@@ -127,9 +135,15 @@ class Server:
 
     async def set_ready(self, is_ready: bool) -> None:
         """Sets the readiness that probes see. Liveness does not change."""
+        self._is_ready = is_ready
         status = health_pb2.HealthCheckResponse
         for name in READINESS:
             await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls are being served."""
+        return self._calls.count
 
     def _admission(self, method: MethodDescriptor) -> _Admission:
         return _Admission(method.name, self._gate, self._calls)

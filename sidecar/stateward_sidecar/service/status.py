@@ -21,6 +21,7 @@ from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.measures import events
 
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -66,8 +67,9 @@ _RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 50
 
 
 def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
-    """Returns code, message and the serialized google.rpc.Status of an error."""
+    """Returns code, message and the serialized google.rpc.Status of an error, and counts the refusal."""
     code = CODES[error.reason]
+    events.refusals[error.reason] += 1
     message = error.message[:MESSAGE_CHARS_MAX]
     facts = {key: value[:FACT_BYTES_MAX] for key, value in error.metadata.items()}
     status = Status(code=code.value[0], message=message)

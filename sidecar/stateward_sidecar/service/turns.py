@@ -113,6 +113,11 @@ class Turns:
         self._is_turning = False
         self._pause: asyncio.TimerHandle | None = None
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many reads and how many writes stand in line."""
+        return len(self._reads), len(self._writes)
+
     def note_arrival(self) -> None:
         """Notes that a call has come. Its message may not have been read yet."""
         self._quiet_turns = 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import NoReturn, Protocol
 
 import grpc.aio
@@ -40,6 +41,7 @@ from stateward_sidecar.errors import (
     VersionMismatch,
     WriterAborted,
 )
+from stateward_sidecar.measures import events
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.leases import Leasing
@@ -84,6 +86,7 @@ class _Frame:
     reset: WriterReset | None = None
     request: SaveRequest | None = None  # of a frame that was queued without asking the archive
     before: _Frame | None = None
+    began_s: float = 0.0  # if metrics are on
 
     @property
     def is_done(self) -> bool:
@@ -214,7 +217,7 @@ class WriterService:
 
     async def _take(self, item: WriterSave, stream: _Stream) -> _Frame:
         """Checks, prepares and queues a frame."""
-        frame = _Frame(item.frame)
+        frame = _Frame(item.frame, began_s=perf_counter() if self._calls.measures is not None else 0.0)
         before, stream.before = stream.before, frame
         try:
             self._check_frame(item, stream)
@@ -306,7 +309,10 @@ class WriterService:
     # -- answering --------------------------------------------------------------------------------------------------
 
     async def _reply(self, frame: _Frame, stream: _Stream) -> None:
-        await stream.exchange.write(await self._answer(frame, stream))
+        answer = await self._answer(frame, stream)
+        if self._calls.measures is not None and frame.reset is None:
+            self._calls.measures.frames[answer.HasField("saved")].add(perf_counter() - frame.began_s)
+        await stream.exchange.write(answer)
         frame.let_go()
 
     async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
@@ -381,6 +387,7 @@ class InvalidFrame(InvalidField):
 
 def _refused(number: int, error: StatewardError) -> WriterRefused:
     reason, code = f"ERROR_REASON_{error.reason}", CODES[error.reason].value[0]
+    events.refusals[error.reason] += 1
     return WriterRefused(
         frame=number, reason=reason, reason_name=error.reason, code=code, message=error.message,
         metadata=error.metadata,

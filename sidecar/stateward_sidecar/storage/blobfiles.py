@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stateward_sidecar.errors import DiskFull, no_room
+from stateward_sidecar.measures import SharedHistogram
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.files import sync_directory
 
@@ -39,6 +40,8 @@ class BlobFiles:
         self._room = engine.disk_room_bytes
         self._lock = threading.Lock()
         self._synced: set[bytes] = set()
+        # Set if metrics are on.
+        self.syncs: SharedHistogram | None = None
         # Directories of earlier processes: only these may be cleared.
         self.found_at_start = [bytes.fromhex(name) for name in self._list(self.directory) if _is_id(name)]
         # Blobs of this process, which ``clear`` must not mistake for files that a crash left. None = ``clear`` is over.
@@ -186,7 +189,10 @@ class NewBlobFile:
     def publish(self) -> None:
         """Makes the file, its name and its directories durable. Raises DiskFull, or FileNotFoundError if the thread was
         deleted meanwhile."""
+        began = time.perf_counter() if self._files.syncs is not None else 0.0
         guarded(self._publish)
+        if self._files.syncs is not None:
+            self._files.syncs.add(time.perf_counter() - began)
 
     def _publish(self) -> None:
         os.fsync(self._file.fileno())

@@ -116,6 +116,22 @@ class Engine:
         disk = os.statvfs(self.directory)
         return disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
 
+    def can_grow(self, size_bytes: int) -> bool:
+        """Whether the disk gives a file that many bytes. Makes a file and removes it."""
+        path = self.directory / ".room"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError:
+            return False
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+        return True
+
     @staticmethod
     def _reserve(total_bytes: int) -> int:
         return int(min(RESERVE_BYTES, total_bytes * RESERVE_SHARE))

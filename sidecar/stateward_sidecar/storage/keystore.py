@@ -22,6 +22,7 @@ import errno
 import hmac
 import os
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from stateward_sidecar.codec.names import NameKey
 from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, length_prefixed
 from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
+from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
 from stateward_sidecar.storage.keyfile import fingerprint
 
@@ -73,6 +75,8 @@ class KeyStore:
         except OSError as error:
             raise StartError(f"cannot open the key store {path}: {error.strerror}") from None
         self._dirty = False
+        # Set if metrics are on.
+        self.syncs: Histogram | None = None
         self._namespaces: dict[bytes, NamespaceKeys] = {}
         self._ids: dict[str, bytes] = {}
         self._slots: dict[tuple[int, bytes], int] = {}
@@ -318,8 +322,11 @@ class KeyStore:
     def sync(self) -> None:
         """Makes the changes durable. Does nothing if there are none."""
         if self._dirty:
+            began = time.perf_counter() if self.syncs is not None else 0.0
             os.fdatasync(self._fd)
             self._dirty = False
+            if self.syncs is not None:
+                self.syncs.add(time.perf_counter() - began)
 
     def close(self) -> None:
         """Closes the file."""
@@ -358,6 +365,7 @@ def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | 
     try:
         return AESGCM(wrapping_key).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head))
     except InvalidTag:
+        events.unopened += 1
         return None
 
 

@@ -34,6 +34,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     no_room,
 )
+from stateward_sidecar.measures import WriterMeasures
 from stateward_sidecar.storage.changes import Changes
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.queue import Batch, Queue, Write
@@ -67,6 +68,10 @@ class Writer:
         self._stopping = False
         self._failed: BaseException | None = None
         self.commits = 0
+        # Whether the last commit found the disk full. The one who proves that there is room again may clear it.
+        self.found_full = False
+        # Set if metrics are on.
+        self.measures: WriterMeasures | None = None
         # Held from before a commit until memory agrees with the disk.
         self.publishing = threading.Lock()
         self.changes = Changes()
@@ -282,15 +287,21 @@ class Writer:
             return True
         with self.publishing:
             self.changes.begin(batch.drafts)
+            began = time.perf_counter() if self.measures is not None else 0.0
             try:
                 txn.commit()
             except lmdb.Error as error:
                 if is_disk_full(error) or self._engine.is_cut_short(error):
                     _call(batch.after_abort)
                     self.changes.end()
+                    self.found_full = True
                     return False
                 raise
             self.commits += 1
+            self.found_full = False
+            if self.measures is not None:
+                self.measures.commits.add(time.perf_counter() - began)
+                self.measures.batches.add(len(applied.taken))
             _call(batch.after_commit)
             self.changes.end()
         return True

@@ -12,6 +12,7 @@ from stateward.storage.v1.journal_pb2 import CheckpointBody, EffectRecord, Entry
 from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.measures import StoreMeasures
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
@@ -56,6 +57,8 @@ class EffectOrder:
 
 
 Item = StateTree | Dictionary | Facts | EffectOrder
+# The kind of the item, its thread, and what tells it from others of its kind.
+Key = tuple[str, int, Hashable]
 
 
 class Cache:
@@ -64,6 +67,8 @@ class Cache:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        # Set if metrics are on.
+        self.measures: StoreMeasures | None = None
         self._items: OrderedDict[Hashable, tuple[Item, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -127,9 +132,11 @@ class Cache:
             for key in [key for key in self._items if isinstance(key, tuple) and key[1] == thread]:
                 self.used_bytes -= self._items.pop(key)[1]
 
-    def _get(self, key: Hashable) -> Item | None:
+    def _get(self, key: Key) -> Item | None:
         with self._lock:
             found = self._items.get(key)
+            if self.measures is not None:
+                (self.measures.misses if found is None else self.measures.hits)[key[0]] += 1
             if found is None:
                 return None
             self._items.move_to_end(key)

@@ -40,8 +40,10 @@ class Counters:
     saves: int = 0
     entries: int = 0
     entry_bytes: int = 0
+    entry_plain_bytes: int = 0  # before compression
     snapshots: int = 0
     snapshot_bytes: int = 0
+    snapshot_plain_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

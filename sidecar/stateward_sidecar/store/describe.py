@@ -13,6 +13,7 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.pieces import encode_pieces
 from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.measures import events
 from stateward_sidecar.store.thread import MAIN, Draft
 
 FINGERPRINT_BYTES = 8
@@ -112,6 +113,7 @@ def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -
 
 def replay_response(draft: Draft, entry: Entry, body: CheckpointBody, request: SaveRequest) -> SaveResponse:
     """Returns the answer to a retry: the first answer again."""
+    events.replays += 1
     return response(draft, entry.header, stored_bytes(entry), body, request, replayed=True)
 
 

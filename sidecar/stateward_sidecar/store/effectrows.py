@@ -41,7 +41,7 @@ def find_effect(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -
     identity = thread.identity
     _check_sum(txn, thread)
     record = txn.get(row_key)
-    row = _open(identity, row_key, record) if record is not None else None
+    row = open_effect_row(identity, row_key, record) if record is not None else None
     # A copy may lack entries below its floor, so a row that is older than the floor may be out of date.
     if thread.floor_sequence and thread.head.effects and (row is None or row.sequence <= thread.floor_sequence):
         raise replay.history_elsewhere(identity)
@@ -54,13 +54,13 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
         raise replay.history_elsewhere(thread.identity)
     _check_sum(txn, thread)
     for key, record in rows(txn, prefix):
-        yield bytes(key), _open(thread.identity, key, record)
+        yield bytes(key), open_effect_row(thread.identity, key, record)
 
 
 def anchor_rows(txn: lmdb.Transaction, identity: Identity, prefix: bytes) -> Iterator[tuple[bytes, EffectRow]]:
     """Yields row key and row of the effects of an anchor, without a look at the sum. Raises Corrupt."""
     for key, record in rows(txn, prefix):
-        yield bytes(key), _open(identity, key, record)
+        yield bytes(key), open_effect_row(identity, key, record)
 
 
 def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
@@ -76,7 +76,7 @@ def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
     page: list[tuple[bytes, EffectRow]] = []
     while found and len(page) < count and bytes(cursor.key()).startswith(prefix):
         key = bytes(cursor.key())
-        page.append((key, _open(thread.identity, key, cursor.value())))
+        page.append((key, open_effect_row(thread.identity, key, cursor.value())))
         found = cursor.next()
     return page
 
@@ -91,7 +91,7 @@ def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
         return
     total, identity = 0, thread.identity
     for key, record in rows(txn, identity.keys.all_of(b"E")):
-        total ^= effect_part(identity, key, _open(identity, key, record))
+        total ^= effect_part(identity, key, open_effect_row(identity, key, record))
     if total != int.from_bytes(thread.head.effect_sum, "big"):
         raise Corrupt("the row of an effect is missing, foreign or older than the thread's head", identity.name)
     loaded.effects_checked = True
@@ -106,7 +106,7 @@ def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
         yield error.locate(identity.name)
         return
     for key, record in rows(txn, identity.keys.all_of(b"E")):
-        row = _open(identity, key, record)
+        row = open_effect_row(identity, key, record)
         if row.sequence <= thread.floor_sequence:
             continue
         try:
@@ -145,7 +145,7 @@ def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader,
     """
     row_key = effect_key(identity, record.anchor, record.key)
     known = txn.get(row_key)
-    if known is None or _open(identity, row_key, known).sequence < header.sequence:
+    if known is None or open_effect_row(identity, row_key, known).sequence < header.sequence:
         _put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
 
 
@@ -197,10 +197,11 @@ def open_effect(txn: lmdb.Transaction, identity: Identity, row_key: bytes) -> Ef
     record = txn.get(row_key)
     if record is None:
         raise Corrupt("the row of an effect is missing", identity.name)
-    return _open(identity, row_key, record)
+    return open_effect_row(identity, row_key, record)
 
 
-def _open(identity: Identity, key: bytes, record: bytes | memoryview) -> EffectRow:
+def open_effect_row(identity: Identity, key: bytes, record: bytes | memoryview) -> EffectRow:
+    """Returns a row. Raises Corrupt if it is not the one of its key."""
     try:
         row = EffectRow.FromString(identity.open_row(key, record))
     except Corrupt as error:

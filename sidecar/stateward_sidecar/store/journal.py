@@ -116,6 +116,7 @@ def commit_entry(
         counters.entries += 1
         counters.saves += is_save
         counters.entry_bytes += entry.stored_bytes
+        counters.entry_plain_bytes += entry.header.metadata_bytes + entry.header.edit_bytes
         thread.in_outbox = is_archived
         if hooks is not None:
             hooks.on_entry(thread, entry.stored_bytes)

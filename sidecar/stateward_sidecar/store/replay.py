@@ -220,6 +220,8 @@ def state_and_base(
         entry = _chain_entry(txn, thread, at)
         chain.append(entry)
         at = entry.header.parent_version
+    if cache.measures is not None and (chain or base):
+        cache.measures.chains.add(len(chain))
     held: Held = {}
     try:
         for entry in reversed(chain):

@@ -16,6 +16,7 @@ import lmdb
 
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt, RequestIdReused
+from stateward_sidecar.measures import events
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.identity import Identity
@@ -40,7 +41,9 @@ def find_request(txn: lmdb.Transaction, thread: Draft | Thread, request_id: str,
     Raises RequestIdReused if another request used the id, HistoryElsewhere if only the archive can tell, and Corrupt.
     """
     key = request_key(thread.identity, hash_request(request_id))
-    return find_keyed(txn, thread, key, request_id, fingerprint)
+    found = find_keyed(txn, thread, key, request_id, fingerprint)
+    events.replays += found is not None
+    return found
 
 
 def find_keyed(

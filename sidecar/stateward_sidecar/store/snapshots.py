@@ -100,7 +100,10 @@ class Snapshots:
                 row = self._seal(thread, version, digest, content, index)
                 self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
             row = self._seal(thread, version, digest, content, 0)
-            stored_bytes = content.stored_bytes
+            stored_bytes, plain_bytes, counters = content.stored_bytes, len(snapshot), self._context.counters
+
+            def count() -> None:
+                counters.snapshot_plain_bytes += plain_bytes
 
             def finish(txn: lmdb.Transaction, batch: Batch) -> None:
                 draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
@@ -109,6 +112,7 @@ class Snapshots:
                     return
                 _put_piece(thread, version, 0, row, txn, batch)
                 self._finish(txn, batch, draft, version, stored_bytes, branch)
+                batch.after_commit.append(count)
 
             self._submit(finish, row, frees_space)
 

@@ -39,6 +39,11 @@ class Terms:
             return term_us / 1e6
         return max(known[1] - self._clock.boottime(), 0.0)
 
+    def end_of(self, key: Key, token: int) -> float | None:
+        """Returns when a term ends, on the boot-time clock; None if nobody has asked for it in this process."""
+        known = self._ends.get(key)
+        return known[1] if known is not None and known[0] == token else None
+
     def forget(self, key: Key) -> None:
         """Forgets a term, because the lease was given back or the effect is over."""
         self._ends.pop(key, None)

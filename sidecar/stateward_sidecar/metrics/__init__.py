@@ -1,0 +1,1 @@
+"""Metrics for Prometheus. Loaded only if --metrics names an address."""

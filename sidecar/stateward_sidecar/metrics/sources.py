@@ -1,0 +1,70 @@
+"""The parts of the daemon that the collector reads, and counts that it keeps up to date in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stateward_sidecar.measures import Measures
+from stateward_sidecar.store.census import Census, Counted
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.telemetry import guarded
+
+if TYPE_CHECKING:
+    from stateward_sidecar.archive.archive import Archive
+
+# A census takes at most this share of the time, so with many threads it is taken less often.
+CENSUS_SHARE = 0.005
+CENSUS_PAUSE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the collector reads. The callables return at once."""
+
+    measures: Measures
+    store: Store
+    archive: Archive | None
+    version: str
+    format: int
+    open_calls: Callable[[], int]
+    # Calls that wait for their turn: reads and writes.
+    waiting_calls: Callable[[], tuple[int, int]]
+    watches: Callable[[], int]
+    # Why the daemon is not ready, by cause: whether it is so now.
+    not_ready: Callable[[], dict[str, bool]]
+
+
+class LatestCensus:
+    """Takes a census again and again on a thread of its own, and keeps the newest one."""
+
+    def __init__(self, census: Census) -> None:
+        self._census = census
+        self._over = threading.Event()
+        self.counted: Counted | None = None
+        self.taken_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="census", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread. Call it before the store is closed."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            guarded("census", self._take)
+            took_s = self.counted.duration_s if self.counted is not None else 0.0
+            self._over.wait(max(CENSUS_PAUSE_S, took_s / CENSUS_SHARE))
+
+    def _take(self) -> None:
+        counted = self._census.take(self._over.is_set)
+        if counted is not None:
+            self.counted, self.taken_at = counted, time.monotonic()
