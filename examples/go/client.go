@@ -69,8 +69,8 @@ func (t *thread) save(request *pb.SaveRequest) (*pb.SaveResponse, error) {
 	return saved, err
 }
 
-// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is empty
-// if the error comes from gRPC itself.
+// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is
+// empty if the error comes from gRPC itself.
 func explain(err error) (string, map[string]string) {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == "stateward" {

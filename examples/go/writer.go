@@ -11,7 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Saves each edit as one version. The stream holds the lease, so frames are sent before the answers to earlier ones come.
+// Saves each edit as one version. The stream holds the lease, so frames are sent before the answers to earlier ones
+// come.
 func (t *thread) stream(frames ...*pb.Edit) (first, last int64) {
 	stream := must(t.Write(ctx))
 	must(0, stream.Send(&pb.WriteRequest{Frame: &pb.WriteRequest_Open{Open: &pb.OpenWriter{

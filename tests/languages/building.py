@@ -25,7 +25,11 @@ class ToolMissing(Exception):
 
 
 class BuildFailed(Exception):
-    """A build ended with an error or took too long. The message has its output."""
+    """A build ended with an error. The message has its output."""
+
+
+class BuildSlow(BuildFailed):
+    """A build took longer than its limit."""
 
 
 def list_languages() -> list[str]:
@@ -44,7 +48,10 @@ def was_built(language: str) -> bool:
 
 
 def build(language: str, limit_s: float = FIRST_LIMIT_S) -> Path:
-    """Builds the agent, unless it is up to date, and returns its path. Raises ToolMissing or BuildFailed."""
+    """Builds the agent, unless it is up to date, and returns its path.
+
+    Raises ToolMissing, BuildFailed or BuildSlow.
+    """
     digest = _digest_sources(language)
     if was_built(language) and _stamp(language).read_text() == digest:
         return program(language)
@@ -56,7 +63,7 @@ def build(language: str, limit_s: float = FIRST_LIMIT_S) -> Path:
             stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
-        raise BuildFailed(f"not built within {limit_s:g} s:\n{_tail(late.output or b'')}") from None
+        raise BuildSlow(f"not built within {limit_s:g} s:\n{_tail(late.output or b'')}") from None
     if done.returncode == MISSING_TOOL:
         raise ToolMissing(done.stdout.strip().splitlines()[-1])
     if done.returncode or not program(language).exists():

@@ -56,14 +56,17 @@ class Agent:
 
     def __init__(self, program: Path, thread: str, daemon: FaultyDaemon) -> None:
         self._program, self.thread, self.daemon = program, thread, daemon
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with this object
 
     @contextmanager
     def run(self, phase: str) -> Iterator[Iterator[str]]:
         """Runs a phase. Yields the lines that it prints, and kills the program when the block is left."""
         environment = {**os.environ, "STATEWARD_TARGET": self.daemon.target, "STATEWARD_THREAD": self.thread}
+        self._stderr.seek(0)
+        self._stderr.truncate()
         with running(
             [self._program, phase], cwd=REPOSITORY, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr,
         ) as process:  # fmt: skip
             limit = threading.Timer(PHASE_LIMIT_S, process.kill)
             limit.start()
@@ -77,6 +80,15 @@ class Agent:
         """Runs a phase to its end and returns the lines that it prints."""
         with self.run(phase) as lines:
             return list(lines)
+
+    def compare(self, said: list[str], expected: Sequence[str | re.Pattern[str]]) -> None:
+        """Compares the lines of a phase with the expected ones. Shows all of them, and stderr, if one differs."""
+        if len(said) == len(expected) and all(map(_fits, said, expected)):
+            return
+        wanted = [each if isinstance(each, str) else each.pattern for each in expected]
+        self._stderr.seek(0)
+        parts = {"the agent printed": said, "expected": wanted, "stderr": self._stderr.read()[-6000:].splitlines()}
+        raise AssertionError("\n".join("\n  ".join([f"{name}:", *lines]) for name, lines in parts.items()))
 
 
 @contextmanager
@@ -94,12 +106,12 @@ def run_daemon() -> Iterator[FaultyDaemon]:
 def play(agent: Agent) -> None:
     """Runs the phases `begin`, `answer` and `resume`. Agent and daemon are killed after the first one."""
     with agent.run("begin") as lines:
-        compare(lines_until(lines, BEGIN[-1]), BEGIN)
+        agent.compare(lines_until(lines, BEGIN[-1]), BEGIN)
         agent.daemon.kill()
     agent.daemon.start()
-    compare(agent.finish("answer"), ["answered approve-room"])
+    agent.compare(agent.finish("answer"), ["answered approve-room"])
     resumed = agent.finish("resume")
-    compare(resumed, RESUME)
+    agent.compare(resumed, RESUME)
     assert resumed[0].endswith(hashlib.sha256(b"".join([DOCUMENT, *PAGES])).hexdigest()), (
         "the pages were joined wrongly"
     )
@@ -141,7 +153,7 @@ def count(agent: Agent) -> None:
         *(f"saved {number}" for number in range(100, COUNT + 1, 100)),
         re.compile(rf"counted {COUNT}, replayed [1-4]"),
     ]
-    compare(said, expected)
+    agent.compare(said, expected)
     with daemon.client() as client:
         state = client.thread(f"{agent.thread}-count").hydrate()
         assert (state.slots["count"], state.version) == (COUNT, COUNT)
@@ -155,13 +167,6 @@ def lines_until(lines: Iterator[str], last: str) -> list[str]:
         if line == last:
             break
     return said
-
-
-def compare(said: list[str], expected: Sequence[str | re.Pattern[str]]) -> None:
-    """Compares the lines with the expected ones, and shows all of them if one differs."""
-    fits = len(said) == len(expected) and all(map(_fits, said, expected))
-    wanted = [each if isinstance(each, str) else each.pattern for each in expected]
-    assert fits, "the agent printed:\n  " + "\n  ".join(said) + "\nexpected:\n  " + "\n  ".join(wanted)
 
 
 def _fits(line: str, expected: str | re.Pattern[str]) -> bool:

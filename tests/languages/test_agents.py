@@ -20,6 +20,8 @@ def agent(request: pytest.FixtureRequest) -> Iterator[script.Agent]:
         program = building.build(language, building.AGAIN_LIMIT_S)
     except building.ToolMissing as reason:
         pytest.skip(str(reason))
+    except building.BuildSlow as reason:
+        pytest.skip(f"make examples builds it: {reason}")
     with script.run_daemon() as daemon:
         yield script.Agent(program, f"example-{language}", daemon)
 

@@ -1,0 +1,145 @@
+package com.example.agent;
+
+import static com.example.agent.Values.*;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Duration;
+import com.google.rpc.ErrorInfo;
+import com.stateward.v1.*;
+import java.security.MessageDigest;
+import java.util.HexFormat;
+import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+
+/** An agent that keeps its state in Stateward. Its steps are those of ../agent.md. */
+final class Agent {
+  private final Client client;
+
+  private Agent(Client client) {
+    this.client = client;
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    String thread = System.getenv().getOrDefault("STATEWARD_THREAD", "example-java");
+    var agent = new Agent(new Client(System.getenv("STATEWARD_TARGET"), thread));
+    switch (arguments.length == 1 ? arguments[0] : "") {
+      case "begin" -> agent.begin();
+      case "answer" -> agent.answer();
+      case "resume" -> agent.resume();
+      case "count" -> agent.count();
+      default -> throw new IllegalArgumentException("usage: agent begin|answer|resume|count");
+    }
+    agent.client.channel.shutdown();
+  }
+
+  private void begin() throws Exception {
+    say("created version %d", client.save(client.next(set("goal", text("a room in Paris")))).getVersion());
+    say("saved version %d", client.save(client.next(add("messages", text("hello")))).getVersion());
+
+    var late = client.next(add("messages", text("too late"))).setExpectedVersion(1).clearExpectedDigest();
+    ErrorInfo refusal = client.refusalOf(late);
+    say("conflict %s at version %s", refusal.getReason(), refusal.getMetadataOrThrow("current_version"));
+
+    // A conflict is resolved on the newest state: read it, make the change again, save again.
+    int known = client.hydrate().logs().get("messages").size();
+    var again = client.next(add("messages", text("message " + known)));
+    say("resolved as version %d", client.save(again).getVersion());
+    SaveResponse replay = client.save(again);
+    if (replay.getReplayed()) {
+      say("replayed version %d", replay.getVersion());
+    }
+
+    Lease lease = client.leases.acquireLease(AcquireLeaseRequest.newBuilder()
+        .setThread(client.thread).setHolder(client.holder).setRequestId(Client.newId())
+        .setTerm(Duration.newBuilder().setSeconds(60)).build()).getLease();
+    say("refused %s", client.refusalOf(client.next(set("lease", text("free")))).getReason());
+    var held = client.next(set("lease", text("held"))).setLeaseToken(lease.getToken());
+    say("leased version %d", client.save(held).getVersion());
+    client.leases.releaseLease(
+        ReleaseLeaseRequest.newBuilder().setThread(client.thread).setToken(lease.getToken()).build());
+
+    long first = Writer.stream(client, IntStream.rangeClosed(1, 10)
+        .mapToObj(each -> add("messages", text("frame " + each))).toArray(Edit[]::new));
+    say("streamed versions %d to %d", first, client.version);
+
+    pay();
+
+    var document = binary(IntStream.range(0, 1 << 19).mapToObj(Agent::eightDigits).collect(Collectors.joining()));
+    var pages = IntStream.range(0, 32).mapToObj(each -> binary(eightDigits(each).repeat(8192))).toArray(Value[]::new);
+    SaveResponse large = client.save(client.next(set("document", document), add("pages", pages)));
+    say("wrote %d bytes as version %d", document.getData().size() + 32 * 8 * 8192, large.getVersion());
+
+    var ask = client.next().setStatus(Status.STATUS_WAITING).setWaitId("approve-room")
+        .setQuestion(Question.newBuilder().setPrompt("Book the room?"));
+    say("waiting at version %d", client.save(ask).getVersion());
+    new CountDownLatch(1).await(); // until it is killed
+  }
+
+  /** Pays unless an earlier run has paid. */
+  private void pay() {
+    BeginEffectResponse begun = client.effects.beginEffect(BeginEffectRequest.newBuilder()
+        .setThread(client.thread).setAnchor("booking").setKey("pay").setHolder(client.holder)
+        .setRequestId(Client.newId()).build());
+    switch (begun.getState()) {
+      case EFFECT_STATE_NEW -> { // here an agent calls its bank, with begun.getIdempotencyKey()
+        client.effects.completeEffect(CompleteEffectRequest.newBuilder()
+            .setThread(client.thread).setAnchor("booking").setKey("pay").setClaimToken(begun.getClaimToken())
+            .setState(EffectState.EFFECT_STATE_DONE).setValue(text("receipt 17")).build());
+        say("effect NEW: paid");
+      }
+      case EFFECT_STATE_DONE -> say("effect DONE: %s", words(begun.getEffect().getEffect().getValue()));
+      // UNCERTAIN: an agent asks its bank whether it has paid
+      default -> throw new IllegalStateException("effect " + begun.getState());
+    }
+  }
+
+  private void answer() {
+    client.signals.sendSignal(SendSignalRequest.newBuilder()
+        .setThread(client.thread).setName("approve").setPayload(text("yes")).setSender("ana")
+        .setWaitId("approve-room").setRequestId(Client.newId()).build());
+    say("answered approve-room");
+  }
+
+  private void resume() throws Exception {
+    Client.Head head = client.hydrate();
+    ByteString all = head.slots().get("document").getData();
+    for (Value page : head.logs().get("pages")) {
+      all = all.concat(page.getData());
+    }
+    String sha256 = HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(all.toByteArray()));
+    say("hydrated version %d in %d pages: %d bytes, sha256 %s", client.version, head.pages(), all.size(), sha256);
+    pay();
+    var booked = client.next(add("messages", text("booked"))).setStatus(Status.STATUS_COMPLETED);
+    for (Signal signal : head.signals()) {
+      if (signal.getWaitId().equals("approve-room")) {
+        say("answer %s from %s", words(signal.getPayload()), signal.getSender());
+        booked.addAckSignals(signal.getSignalId());
+      }
+    }
+    say("completed version %d", client.save(booked).getVersion());
+  }
+
+  private void count() {
+    var add = Edit.newBuilder().setAddNumber(AddNumber.newBuilder().setSlot("count").setDelta(1)).build();
+    SaveResponse last = null;
+    int replayed = 0;
+    for (int number = 1; number <= 400; number++) {
+      last = client.checkpoints.save(client.next(add)
+          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest().build());
+      replayed += last.getReplayed() ? 1 : 0;
+      if (number % 100 == 0) {
+        say("saved %d", number);
+      }
+    }
+    say("counted %d, replayed %d", last.getNumbersOrThrow("count"), replayed);
+  }
+
+  private static String eightDigits(int number) {
+    return Integer.toString(100_000_000 + number).substring(1);
+  }
+
+  private static void say(String line, Object... values) {
+    System.out.println(line.formatted(values));
+  }
+}
