@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from stateward._async.client import AsyncClient
+from stateward._connected import Connected
 from stateward.changes import LogTrimmed
 from stateward.errors import VersionMismatch
 
@@ -17,7 +18,7 @@ __all__ = ["StatewardSession"]
 LOG = "items"
 
 
-class StatewardSession:
+class StatewardSession(Connected):
     """The history of one conversation, as a thread of Stateward with a log of items.
 
     It implements the SDK's `Session`. Adding items sends these items only, and they are durable when `add_items`
@@ -37,24 +38,10 @@ class StatewardSession:
         session_settings: SessionSettings | None = None,
         **options: Any,
     ) -> None:
-        if client is not None and (target is not None or options or namespace != "default"):
-            raise TypeError("give either a client, or a target and options for one")
         self.session_id = session_id
         self.session_settings = session_settings
-        self._client = client or AsyncClient(target, namespace=namespace, **options)
-        self._owns_client = client is None
+        super().__init__(client, target, namespace, options)
         self._thread = self._client.thread(session_id)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the session's own client. Closing again does nothing."""
-        if self._owns_client:
-            await self._client.close()
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Returns the newest `limit` items, oldest first; None = the limit of `session_settings`, or all."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
@@ -19,6 +19,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
+from stateward._connected import Connected
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.options import ThreadOptions
@@ -35,7 +36,7 @@ READS = 16
 _RECORDS = TypeAdapter(ConversationRecord)
 
 
-class StatewardConversationStore(ConversationStore):
+class StatewardConversationStore(Connected, ConversationStore):
     """Keeps each conversation as a thread of Stateward: its record in a slot, its entries in a log.
 
     A save sends the new entries and the record. The store's `revision` check and Stateward's compare-and-swap on
@@ -54,22 +55,8 @@ class StatewardConversationStore(ConversationStore):
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        if client is not None and (target is not None or options or namespace != "default"):
-            raise TypeError("give either a client, or a target and options for one")
-        self._client = client or AsyncClient(target, namespace=namespace, **options)
-        self._owns_client = client is None
+        super().__init__(client, target, namespace, options)
         self._places: OrderedDict[str, str] = OrderedDict()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the store's own client. Closing again does nothing."""
-        if self._owns_client:
-            await self._client.close()
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Returns the record of a conversation; None if there is no such conversation."""

@@ -2,23 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 from stateward._operations.merging import require_kept
 from stateward._operations.reading import hydrate_stored
-from stateward._operations.saving import SaveOptions, bare_request, begin_merge, merge, store_values
-from stateward._operations.steps import Operation, ThreadRef
+from stateward._operations.saving import (
+    SaveOptions,
+    bare_request,
+    begin_merge,
+    merge,
+    read_checkpoint,
+    require_durable,
+    store_values,
+)
+from stateward._operations.steps import Call, Operation, ThreadRef
 from stateward.changes import Change, edit_to_proto
 from stateward.errors import EditConflict
 from stateward.models import Checkpoint
+from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
+
+
+@dataclass(frozen=True)
+class PreparedEdits:
+    """Edits that `apply_all` saves together with others. The fields are the arguments of `apply`."""
+
+    ref: ThreadRef
+    changes: Sequence[Change]
+    parent: Checkpoint | int | None
+    options: SaveOptions
 
 
 def apply(
     ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
 ) -> Operation[Checkpoint]:
     """Saves one version: the edits applied to `parent`; None = to the branch's head, whatever it is."""
+    request, places = yield from _request(ref, changes, parent, options)
+    try:
+        return (yield from merge(ref, request))
+    except EditConflict as error:
+        if error.edit is not None:
+            error.metadata["edit"] = str(places[error.edit])
+        raise
+
+
+def apply_all(prepared: Sequence[PreparedEdits]) -> Operation[list[Checkpoint]]:
+    """Saves one version from edits in each of several threads: on this disk all of them, or none."""
+    requests = list[checkpoints.SaveRequest]()
+    for each in prepared:
+        request, _ = yield from _request(each.ref, each.changes, each.parent, each.options)
+        requests.append(request)
+    if len(requests) == 1:
+        return [(yield from merge(prepared[0].ref, requests[0]))]
+    answer: checkpoints.BatchSaveResponse = yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))
+    made = list(map(read_checkpoint, requests, answer.saves))
+    require_durable(requests, made)
+    return made
+
+
+def _request(
+    ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
+) -> Operation[tuple[checkpoints.SaveRequest, list[int]]]:
+    """Returns the request for such a version, and the places that its edits had among `changes`."""
     given = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
     for index, edit in enumerate(given):
         require_kept(ref, _slot_of(edit), f"edits[{index}].slot: ")
@@ -45,12 +92,7 @@ def apply(
             value.CopyFrom(taken)
     request.diff.SetInParent()  # a version may change nothing
     request.diff.edits.extend(edits)
-    try:
-        return (yield from merge(ref, request))
-    except EditConflict as error:
-        if error.edit is not None:
-            error.metadata["edit"] = str(places[error.edit])
-        raise
+    return request, places
 
 
 def _slot_of(edit: diff_pb2.Edit) -> str:

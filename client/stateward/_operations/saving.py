@@ -152,7 +152,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
         made = list(map(read_checkpoint, requests, responses))
         for each, (request, unsaved), checkpoint in zip(saves, parts, made, strict=True):
             go_on(each.ref, each.state, request, unsaved, checkpoint)
-        _require_durable(requests, made)
+        require_durable(requests, made)
         return made
     finally:
         for state in states:
@@ -178,7 +178,8 @@ def store_blobs(
     return request, unsaved
 
 
-def _require_durable(requests: Iterable[checkpoints.SaveRequest], made: Sequence[Checkpoint]) -> None:
+def require_durable(requests: Iterable[checkpoints.SaveRequest], made: Sequence[Checkpoint]) -> None:
+    """Raises NotArchivedYet for the first version that is less durable than its request asks."""
     for request, checkpoint in zip(requests, made, strict=True):
         if (checkpoint.durability or 0) < request.durability:
             raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, made)
@@ -401,5 +402,5 @@ def send_merge(ref: ThreadRef, request: checkpoints.SaveRequest) -> Operation[ch
 def accept_merge(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
     """Returns the version of such edits. Raises NotArchivedYet if it is less durable than asked."""
     checkpoint = read_checkpoint(request, response)
-    _require_durable([request], [checkpoint])
+    require_durable([request], [checkpoint])
     return checkpoint
