@@ -7,7 +7,7 @@ BIN := .venv/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 NEWEST := .venv-newest/bin/python
-FRAMEWORKS := langgraph langgraph-checkpoint langgraph-checkpoint-conformance langgraph-checkpoint-postgres langgraph-checkpoint-sqlite openai-agents pydantic-ai-slim
+FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint langgraph-checkpoint-conformance langgraph-checkpoint-postgres langgraph-checkpoint-sqlite openai-agents pydantic-ai-slim strands-agents
 
 .DEFAULT_GOAL := help
 JS := packages/langgraph-js

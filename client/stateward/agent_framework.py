@@ -1,0 +1,210 @@
+"""Checkpoints of workflows, and histories of agents, of Microsoft's Agent Framework in Stateward. Needs the extra
+`agent-framework`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from agent_framework import HistoryProvider, Message, WorkflowCheckpoint
+from agent_framework._sessions import filter_new_messages
+from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
+from agent_framework.exceptions import WorkflowCheckpointException
+
+from stateward._async.client import AsyncClient
+from stateward._async.thread import AsyncThread
+from stateward._connected import Connected
+from stateward.changes import EntriesAppended, SlotSet
+from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.models import Checkpoint
+from stateward.options import Retention, ThreadOptions
+from stateward.state import State
+
+__all__ = ["StatewardCheckpointStorage", "StatewardHistoryProvider"]
+
+MESSAGES = "messages"
+ID, WORKFLOW, TIME = "checkpoint_id", "workflow_name", "timestamp"
+SLOTS = tuple(field.name for field in fields(WorkflowCheckpoint))
+
+
+class StatewardCheckpointStorage(Connected):
+    """The checkpoints of one piece of work, such as an order or a conversation, as versions of a thread of Stateward.
+
+    It implements the framework's `CheckpointStorage`. Every field of a checkpoint is a slot, and the daemon stores only
+    what differs from the checkpoint before. A checkpoint is durable when `save` returns. Any number of processes may
+    save to one thread: a checkpoint is always whole, and none replaces another one.
+
+    `thread` is the thread's name. `retention` says which checkpoints are kept; None = all, until they are deleted. It
+    is used when the first checkpoint makes the thread. The framework pickles values that are no JSON. Only its own
+    types, those of `register_checkpoint_type` and `allowed_checkpoint_types` ("module:qualname") can be saved and
+    loaded.
+
+    `client` is an AsyncClient that you keep; without it the storage makes one from `target`, `namespace` and the
+    further options of `stateward.AsyncClient`, and `close` closes it.
+    """
+
+    def __init__(
+        self,
+        thread: str,
+        *,
+        allowed_checkpoint_types: Iterable[str] = (),
+        retention: Retention | None = None,
+        client: AsyncClient | None = None,
+        target: str | None = None,
+        namespace: str = "default",
+        **options: Any,
+    ) -> None:
+        super().__init__(client, target, namespace, options)
+        self._thread = self._client.thread(thread)
+        self._allowed_types = frozenset(allowed_checkpoint_types)
+        self._retention = retention
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Saves a checkpoint, in place of one with the same id, and returns the id.
+
+        Raises WorkflowCheckpointException if the checkpoint has types that could not be loaded.
+        """
+        encoded = self._encode(checkpoint)
+        await self._thread.apply(
+            [SlotSet(name, encoded[name]) for name in SLOTS],
+            labels={ID: checkpoint.checkpoint_id},
+            attributes={WORKFLOW: checkpoint.workflow_name, TIME: checkpoint.timestamp},
+            create=ThreadOptions(retention=self._retention),
+        )
+        return checkpoint.checkpoint_id
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """Returns a checkpoint. Raises WorkflowCheckpointException if there is none with this id."""
+        with suppress(ThreadNotFound):
+            async for state in self._thread.states(labels={ID: checkpoint_id}, slots=SLOTS, page_size=1):
+                return self._decode(state)  # the newest one
+        raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+        """Returns the checkpoints of a workflow, in the order in which they were saved."""
+        versions = {made.version for made in await self._list(workflow_name)}
+        if not versions:
+            return []
+        states = self._thread.states(attributes={WORKFLOW: workflow_name}, slots=SLOTS)
+        return [self._decode(state) async for state in states if state.version in versions][::-1]
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """Returns the ids of the checkpoints of a workflow, in the order in which they were saved. Reads no states."""
+        return [made.labels[ID] for made in await self._list(workflow_name)]
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Returns the checkpoint with the newest timestamp; None = there is none. Reads the state of no other one."""
+        found = await self._list(workflow_name)
+        if not found:
+            return None
+        newest = max(found, key=lambda made: datetime.fromisoformat(str(made.attributes[TIME])))
+        return await self.load(newest.labels[ID])
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Removes a checkpoint, and with the last one the thread and its key. Returns whether there was one."""
+        while True:
+            try:
+                listed = self._thread.checkpoints(labels={ID: checkpoint_id})
+                versions = [made.version async for made in listed]
+                if not versions:
+                    return False
+                info = await self._thread.info()
+                if info.retained_versions > len(versions):
+                    await self._thread.prune(versions=versions, move_heads=True)
+                    return True
+                return await self._thread.delete(expected_version=info.version)
+            except ThreadNotFound:
+                return False
+            except (VersionMismatch, VersionNotFound, VersionPruned):
+                continue  # somebody saved or deleted a checkpoint meanwhile
+
+    async def _list(self, workflow_name: str) -> list[Checkpoint]:
+        """The versions with the checkpoints of a workflow. Of a checkpoint that was saved again, only the last one."""
+        found = dict[str, Checkpoint]()
+        with suppress(ThreadNotFound):
+            async for made in self._thread.checkpoints(page_size=1000):  # newest first
+                if ID in made.labels:
+                    found.setdefault(made.labels[ID], made)
+        return [made for made in found.values() if made.attributes[WORKFLOW] == workflow_name][::-1]
+
+    def _encode(self, checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
+        try:
+            encoded: dict[str, Any] = encode_checkpoint_value(checkpoint.to_dict())
+            decode_checkpoint_value(encoded, allowed_types=self._allowed_types)
+        except WorkflowCheckpointException:
+            raise
+        except Exception as error:
+            raise WorkflowCheckpointException(
+                f"checkpoint {checkpoint.checkpoint_id} cannot be pickled, so it is not saved: {error}"
+            ) from error
+        return encoded
+
+    def _decode(self, state: State) -> WorkflowCheckpoint:
+        encoded = {name: state.slots[name] for name in SLOTS if name in state.slots}
+        return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed_types))
+
+
+class StatewardHistoryProvider(Connected, HistoryProvider):
+    """Keeps the messages of each session in a log of a thread of Stateward. The session's id is the thread's name.
+
+    A run sends its new messages, which are durable when it returns. Any number of processes may use one session: none
+    of their messages is lost, and all see one order. `provider` are the options of the framework's `HistoryProvider`.
+
+    `client` is an AsyncClient that you keep; without it the provider makes one from `target`, `namespace` and the
+    options of `stateward.AsyncClient` in `options`, and `close` closes it.
+    """
+
+    def __init__(
+        self,
+        source_id: str = "stateward_history",
+        *,
+        client: AsyncClient | None = None,
+        target: str | None = None,
+        namespace: str = "default",
+        options: dict[str, Any] | None = None,
+        **provider: Any,
+    ) -> None:
+        Connected.__init__(self, client, target, namespace, options or {})
+        HistoryProvider.__init__(self, source_id, **provider)
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """Returns the messages of a session, oldest first."""
+        read = await self._of(session_id).hydrate(logs=[MESSAGES])
+        return [Message.from_dict(value) for value in read.logs[MESSAGES]]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Adds messages at the end. Those that the history ends with already are not added again.
+
+        As with the framework's own providers, a caller may repeat the end of the history or all of it. So as many
+        stored messages are read as there are given ones.
+        """
+        thread = self._of(session_id)
+        while messages:
+            read = await thread.hydrate(slots=[], logs={MESSAGES: len(messages)})
+            stored = [Message.from_dict(value) for value in read.logs[MESSAGES]]
+            added = tuple(message.to_dict() for message in filter_new_messages(stored, messages))
+            try:
+                if added:
+                    await thread.apply([EntriesAppended(MESSAGES, added)], parent=read.checkpoint or 0)
+                return
+            except VersionMismatch:
+                continue  # somebody added messages meanwhile
+
+    async def clear(self, session_id: str | None) -> None:
+        """Removes the history of a session: its thread with all versions and its key."""
+        await self._of(session_id).delete(missing_ok=True)
+
+    def _of(self, session_id: str | None) -> AsyncThread:
+        return self._client.thread(session_id or "default")

@@ -1,0 +1,122 @@
+"""Storage of Strands Agents in Stateward. Needs the extra `strands`."""
+
+from __future__ import annotations
+
+import builtins
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strands.storage import Storage
+from strands.types.exceptions import StorageError
+
+from stateward._async.client import AsyncClient
+from stateward._async.thread import AsyncThread
+from stateward._connected import Connected
+from stateward.changes import SlotSet
+from stateward.errors import StatewardError, VersionMismatch
+from stateward.models import Checkpoint
+from stateward.options import Retention, ThreadOptions
+
+__all__ = ["StatewardStorage"]
+
+SLOT = "data"
+PREFIX = "strands/"
+# Each thread has its folders as labels, so that an index leads from a folder to its keys. Deeper folders have none.
+FOLDER, FOLDERS_MAX = "strands_folder_", 16
+LATEST = Retention(keep_last=1)
+# The daemon stores only what differs from the value before, but not of a blob. So blobs begin at this size.
+BLOB_BYTES = 32 << 20
+# How many keys are remembered with the versions that were seen of them.
+SEEN_MAX = 10_000
+
+
+class StatewardStorage(Connected, Storage[str, str]):
+    """Keeps each key as a thread of Stateward, whose slot `data` has the bytes.
+
+    It implements the framework's `Storage`, for sessions, memory, and everything else. A value is durable when `write`
+    returns, and takes only the difference from the value before. Deleting a key destroys the key that encrypts it. Keys
+    are opaque, but a slash ends a folder: `list` finds the keys of a folder by an index.
+
+    The last writer of a key wins, as in the framework's own storages. With `write_ownership` a write raises
+    StorageError if somebody else wrote the key since this object read or wrote it: then two processes cannot continue
+    one session unnoticed. `retention` says which earlier values of a key are kept; by default none is, except for the
+    seconds until the daemon's next sweep. None = all of them; `stateward history` shows them.
+
+    `client` is an AsyncClient that you keep; without it the storage makes one from `target`, `namespace` and the
+    further options of `stateward.AsyncClient`, and `close` closes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        write_ownership: bool = False,
+        retention: Retention | None = LATEST,
+        client: AsyncClient | None = None,
+        target: str | None = None,
+        namespace: str = "default",
+        **options: Any,
+    ) -> None:
+        super().__init__(client, target, namespace, options if client else {"blob_threshold": BLOB_BYTES, **options})
+        self._retention = retention
+        self._seen: OrderedDict[str, Checkpoint | int] | None = OrderedDict() if write_ownership else None
+
+    async def write(self, key: str, data: bytes) -> None:
+        """Stores data under a key. Raises StorageError."""
+        create = ThreadOptions(labels=_labels(key), retention=self._retention)
+        parent = None if self._seen is None else self._seen.get(key)
+        with _explained(f"{key!r} is not written"):
+            made = await self._thread(key).apply([SlotSet(SLOT, bytes(data))], parent=parent, create=create)
+        self._see(key, made)
+
+    async def read(self, key: str) -> bytes | None:
+        """Returns the data of a key; None = there is no such key. Raises StorageError."""
+        with _explained(f"{key!r} cannot be read"):
+            state = await self._thread(key).hydrate(slots=[SLOT])
+        self._see(key, state.checkpoint or 0)
+        data: bytes | None = state.slots.get(SLOT)
+        return data
+
+    async def delete(self, key: str) -> None:
+        """Removes a key, if it is there. Raises StorageError."""
+        with _explained(f"{key!r} is not deleted"):
+            await self._thread(key).delete(missing_ok=True)
+        self._see(key, 0)
+
+    async def list(self, query: str = "") -> builtins.list[str]:
+        """Returns the keys that begin with `query`, in order. Raises StorageError."""
+        folders = _labels(query)
+        deepest = dict([folders.popitem()]) if folders else None
+        with _explained(f"keys with {query!r} cannot be listed"):
+            infos = self._client.threads(labels=deepest, page_size=1000)
+            names = {info.name async for info in infos}
+        return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX + query))
+
+    def _thread(self, key: str) -> AsyncThread:
+        if not key:
+            raise StorageError("a key must not be empty")
+        return self._client.thread(PREFIX + key)
+
+    def _see(self, key: str, version: Checkpoint | int) -> None:
+        if self._seen is not None:
+            self._seen[key] = version
+            self._seen.move_to_end(key)
+            if len(self._seen) > SEEN_MAX:
+                self._seen.popitem(last=False)
+
+
+def _labels(key: str) -> dict[str, str]:
+    """The folders of a key, the outermost first: `a/b/c` is in `a` and in `a/b`."""
+    parts = key.split("/")[:-1][:FOLDERS_MAX]
+    return {f"{FOLDER}{depth}": "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+
+
+@contextmanager
+def _explained(text: str) -> Iterator[None]:
+    try:
+        yield
+    except VersionMismatch as error:
+        raise StorageError(f"{text}: somebody else wrote it since it was read here") from error
+    except StatewardError as error:
+        raise StorageError(f"{text}: {error}") from error
