@@ -17,6 +17,7 @@ from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
 
+from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_RUNNING, Status, VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
@@ -223,6 +224,16 @@ class Machine(Reading):
         for orphan in orphans:
             self.read_orphan(*orphan)
         self.check_fresh()
+        self.verify_disks()
+
+    def verify_disks(self) -> None:
+        """Whatever came from the archive, was set aside, pruned or deleted: each disk agrees with itself."""
+        for number, sidecar in enumerate(self.sidecars):
+            self.act(number, "tidy", lambda it: it.tidy())
+            answers = sidecar.store.verifier.verify(VerifyRequest())
+            found = [each.finding for each in answers if each.HasField("finding")]
+            said = [f"{each.thread} {each.sequence}: {each.message}" for each in found]
+            assert not said, f"disk {sidecar.disk.number} does not agree with itself: {said}"
 
     def read_orphan(self, number: int, name: str, last_version: int) -> None:
         """All of an orphan that can be read is its own, also after its older history came from the archive."""

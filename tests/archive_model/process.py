@@ -239,7 +239,9 @@ class DrivenCalls(Calls):
         return verb(*args)
 
     async def write(self, run: Callable[..., T], context: Any, **how: Any) -> T:
-        size_bytes = how.pop("size_bytes", 0)
+        size_bytes, prepare = how.pop("size_bytes", 0), how.pop("prepare", None)
+        if prepare is not None:
+            prepare()
         write = Write(run=run, size_bytes=size_bytes, **how)
         result: T = self.store.context.writer.submit(write, wait=True).wait()
         return result

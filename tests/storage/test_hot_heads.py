@@ -7,21 +7,28 @@ from typing import Any
 
 import pytest
 from tests.service.wire import appends, text
-from tests.storage.inside import opened, rest, save, write
+from tests.storage.inside import get, opened, rest, save, write
 
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
+from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.storage.engine import Engine
+from stateward_sidecar.store import read as read_module
+from stateward_sidecar.store.cache import Facts
+from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import Thread
 
 THREAD = HydrateRequest(namespace="default", thread="t", include_signals=True)
 
 
 def hydrate(store: Store, **fields: Any) -> HydrateResponse:
-    request = HydrateRequest(**fields)
-    request.MergeFrom(THREAD)
+    request = HydrateRequest()
+    request.CopyFrom(THREAD)
+    request.MergeFrom(HydrateRequest(**fields))
     return HydrateResponse.FromString(store.reader.hydrate(request))
 
 
@@ -119,3 +126,23 @@ def put(store: Store, name: str, count: int, size_bytes: int = 10) -> None:
     made = [Effect(anchor="c", key=f"{name} {n}", value=text("x" * size_bytes)) for n in range(count)]
     asked = PutEffectsRequest(namespace="default", thread="t", effects=made, request_id=name)
     write(store, store.effects.put(asked))
+
+
+def test_an_orphan_is_not_shown_under_the_name_that_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was set aside while a reader had the thread, and keeps the thread's number: the reader's facts are its own."""
+    names = list[str]()
+    with opened(tmp_path) as store:
+        save(store, "a", "t", expected_version=0)
+        store.context.cache.drop_thread(get(store).number)
+        read_facts, row = read_module.read_facts, ArchiveRow(head=ArchiveHead(uid=get(store).identity.uid, epoch=2))
+
+        def read_slowly(thread: Thread, entry: Entry) -> Facts:
+            facts = read_facts(thread, entry)
+            if not names:
+                names.append(Orphans(store.context, store.threads).set_aside(thread, 0, row)[0])
+            return facts
+
+        monkeypatch.setattr(read_module, "read_facts", read_slowly)
+        assert hydrate(store).checkpoint.thread == "t"
+        for _ in range(2):
+            assert hydrate(store, thread=names[0]).checkpoint.thread == names[0]

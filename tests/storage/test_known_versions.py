@@ -18,6 +18,7 @@ from stateward.v1.diff_pb2 import Diff, Edit
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.store import replay
 from stateward_sidecar.store.store import Store
 
 STEPS, LOOKS = 60, 8
@@ -95,3 +96,26 @@ def test_a_known_version_and_its_changes_are_the_whole(tmp_path: Path, seed: int
                     known.pop(dice.randrange(100))
         assert findings(store) == []
     assert based > STEPS * LOOKS / 10
+
+
+def test_edits_that_are_far_larger_than_the_state_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large slot came and went since the known version. The event loop reads such changes, and would stand still."""
+    with opened(tmp_path) as store:
+        save(store, "first", diff=sets("a", "1"))
+        known = hydrate(store).checkpoint
+        save(store, "large", diff=sets("b", "b" * 3_000_000))
+        save(store, "gone", diff=Diff(edits=[Edit(delete_slot={"slot": "b"})]))
+        read_edits, read = replay.read_edits, list[int]()
+
+        def count(*arguments: Any) -> bytes:
+            edits = read_edits(*arguments)
+            read.append(len(edits))
+            return edits
+
+        monkeypatch.setattr(replay, "read_edits", count)
+        answer = hydrate(store, known_version=known.version, known_digest=known.digest)
+        assert answer.base_version == 0
+        assert list(answer.state.slots) == ["a"]
+        assert max(read) < 1000

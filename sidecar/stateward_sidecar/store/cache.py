@@ -29,8 +29,9 @@ class Facts:
     header: EntryHeader
     body: CheckpointBody
     stored_bytes: int
-    # The durability level and the bytes of the last answer that showed them (views.py).
-    start: tuple[Durability, bytes] | None = None
+    # The bytes of the last answer that showed them, with its durability level and the thread's name: an orphan has the
+    # facts of the thread that it was (views.py).
+    start: tuple[Durability, str, bytes] | None = None
 
 
 class EffectPlace(NamedTuple):

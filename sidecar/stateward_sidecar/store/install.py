@@ -116,7 +116,7 @@ class Installer:
         entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest if have else b"")
         first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
         row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
-        put_rows(txn, draft, incoming.rows)
+        put_rows(txn, draft, _newer(incoming.rows, entries))
         take_pruned(txn, draft, image.pruned)
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
@@ -314,6 +314,20 @@ def check_chain(
     if last is None and have < head.tip_sequence and found:
         raise Corrupt("the newest entries are missing in the archive", identity.name)
     return entries
+
+
+def _newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRow]:
+    """Returns the rows of new entries, and all snapshots.
+
+    A pack may begin before the copy's tip. A prune may have removed its older entries and their pieces from this disk,
+    and nothing would remove them again.
+    """
+    new = {entry.header.sequence for entry in entries}
+    pieces = {entry.header.parts_id for entry in entries}
+    return [
+        item for item in found
+        if is_snapshot(item) or (item.sequence in new if is_entry(item) else item.parts_id in pieces)
+    ]  # fmt: skip
 
 
 def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:

@@ -18,6 +18,9 @@ from stateward_sidecar.store.thread import Thread
 
 # The most versions whose edits are read. A client that has an older version gets the whole state.
 VERSIONS_MAX = 100
+# Edits of this size are read, however small the state is. Larger ones are not, if they are larger than the state: they
+# would hold up the event loop, and the state is the shorter answer.
+EDITS_BYTES_FREE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ def changes_since(
         try:
             entry = replay.read_version(txn, thread, version)
         except HistoryElsewhere:
+            return None
+        if entry.header.edit_bytes > max(tree.size_bytes, EDITS_BYTES_FREE):
             return None
         edits = replay.read_edits(txn, identity, entry, context.cache)
         read_bytes += len(edits)

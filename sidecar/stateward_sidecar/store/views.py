@@ -39,10 +39,10 @@ def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
 
 def hydrate_start(thread: Thread, facts: Facts) -> bytes:
     """The checkpoint in the answer to a hydrate, serialized. It is made once for each durability level."""
-    level = reached(thread, facts.header.sequence)
-    if facts.start is None or facts.start[0] != level:
-        facts.start = level, HydrateResponse(checkpoint=_view(thread, facts)).SerializeToString()
-    return facts.start[1]
+    level, name = reached(thread, facts.header.sequence), thread.name
+    if facts.start is None or facts.start[:2] != (level, name):
+        facts.start = level, name, HydrateResponse(checkpoint=_view(thread, facts)).SerializeToString()
+    return facts.start[2]
 
 
 def _view(thread: Thread, facts: Facts) -> Checkpoint:
