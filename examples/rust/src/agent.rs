@@ -1,0 +1,141 @@
+//! An agent that keeps its state in Stateward. Its steps are those of ../../agent.md.
+
+mod client;
+mod effect;
+mod writer;
+
+use std::env;
+use std::error::Error;
+
+use prost_types::Duration;
+use sha2::{Digest, Sha256};
+
+use client::v1::{self, edit};
+use client::{Thread, add, binary, data, explain, new_id, retry, set, text};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result {
+    let name = env::var("STATEWARD_THREAD").unwrap_or("example-rust".into());
+    let mut thread = Thread::open(&env::var("STATEWARD_TARGET")?, &name)?;
+    match env::args().nth(1).as_deref() {
+        Some("begin") => begin(&mut thread).await,
+        Some("answer") => answer(&thread).await,
+        Some("resume") => resume(&mut thread).await,
+        Some("count") => count(&mut thread).await,
+        _ => Err("usage: agent begin|answer|resume|count".into()),
+    }
+}
+
+async fn begin(thread: &mut Thread) -> Result {
+    let first = thread.next(vec![set("goal", text("a room in Paris"))]);
+    println!("created version {}", thread.save(&first).await?.version);
+    let second = thread.next(vec![add("messages", vec![text("hello")])]);
+    println!("saved version {}", thread.save(&second).await?.version);
+
+    let late = thread.next(vec![add("messages", vec![text("too late")])]);
+    let late = v1::SaveRequest { expected_version: Some(1), expected_digest: vec![], ..late };
+    if let Err(status) = thread.save(&late).await {
+        let (reason, facts) = explain(&status);
+        println!("conflict {reason} at version {}", facts["current_version"]);
+    }
+
+    // A conflict is resolved on the newest state: read it, make the change again, save again.
+    let state = thread.hydrate().await?;
+    let words = format!("message {}", state.logs["messages"].len());
+    let again = thread.next(vec![add("messages", vec![text(&words)])]);
+    println!("resolved as version {}", thread.save(&again).await?.version);
+    let replay = thread.save(&again).await?;
+    if replay.replayed {
+        println!("replayed version {}", replay.version);
+    }
+
+    let request = v1::AcquireLeaseRequest {
+        thread: thread.name.clone(),
+        holder: Some(thread.holder.clone()),
+        term: Some(Duration { seconds: 60, nanos: 0 }),
+        request_id: new_id(),
+        ..Default::default()
+    };
+    let acquired = retry(&request, async |request| thread.leases.clone().acquire_lease(request).await).await?;
+    let token = acquired.lease.unwrap_or_default().token;
+    if let Err(status) = thread.save(&thread.next(vec![set("lease", text("free"))])).await {
+        println!("refused {}", explain(&status).0);
+    }
+    let held = v1::SaveRequest { lease_token: token, ..thread.next(vec![set("lease", text("held"))]) };
+    println!("leased version {}", thread.save(&held).await?.version);
+    let request = v1::ReleaseLeaseRequest { thread: thread.name.clone(), token, ..Default::default() };
+    retry(&request, async |request| thread.leases.clone().release_lease(request).await).await?;
+
+    let frames = (1..=10).map(|number| add("messages", vec![text(&format!("frame {number}"))])).collect();
+    let (first, last) = writer::stream(thread, frames).await?;
+    println!("streamed versions {first} to {last}");
+
+    effect::pay(thread).await?;
+
+    let document: String = (0..1 << 19).map(|number| format!("{number:08}")).collect();
+    let pages: Vec<_> = (0..32).map(|number| format!("{number:08}").repeat(8192).into_bytes()).collect();
+    let bytes = document.len() + pages.iter().map(Vec::len).sum::<usize>();
+    let pages = pages.into_iter().map(binary).collect();
+    let large = thread.next(vec![set("document", binary(document.into())), add("pages", pages)]);
+    println!("wrote {bytes} bytes as version {}", thread.save(&large).await?.version);
+
+    let mut ask = thread.next(vec![]);
+    ask.set_status(v1::Status::Waiting);
+    ask.wait_id = "approve-room".into();
+    ask.question = Some(v1::Question { prompt: "Book the room?".into(), answer_schema: String::new() });
+    println!("waiting at version {}", thread.save(&ask).await?.version);
+    std::future::pending().await // until it is killed
+}
+
+async fn answer(thread: &Thread) -> Result {
+    let request = v1::SendSignalRequest {
+        thread: thread.name.clone(),
+        name: "approve".into(),
+        payload: Some(text("yes")),
+        sender: "ana".into(),
+        wait_id: "approve-room".into(),
+        request_id: new_id(),
+        ..Default::default()
+    };
+    retry(&request, async |request| thread.signals.clone().send_signal(request).await).await?;
+    println!("answered approve-room");
+    Ok(())
+}
+
+async fn resume(thread: &mut Thread) -> Result {
+    let state = thread.hydrate().await?;
+    let mut all = data(&state.slots["document"]).to_vec();
+    state.logs["pages"].iter().for_each(|page| all.extend(data(page)));
+    let (pages, bytes, sha256) = (state.pages, all.len(), Sha256::digest(&all));
+    println!("hydrated version {} in {pages} pages: {bytes} bytes, sha256 {sha256:x}", thread.version);
+    effect::pay(thread).await?;
+    let mut booked = thread.next(vec![add("messages", vec![text("booked")])]);
+    booked.set_status(v1::Status::Completed);
+    for signal in state.signals.into_iter().filter(|signal| signal.wait_id == "approve-room") {
+        let payload = signal.payload.unwrap_or_default();
+        println!("answer {} from {}", str::from_utf8(data(&payload))?, signal.sender);
+        booked.ack_signals.push(signal.signal_id);
+    }
+    println!("completed version {}", thread.save(&booked).await?.version);
+    Ok(())
+}
+
+async fn count(thread: &mut Thread) -> Result {
+    let (mut counted, mut replayed) = (0, 0);
+    for number in 1..=400 {
+        let one = edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta: 1 });
+        let mut request = thread.next(vec![one]);
+        request.thread = format!("{}-count", thread.name);
+        (request.expected_version, request.expected_digest) = (None, vec![]);
+        let saved = thread.save(&request).await?;
+        counted = saved.numbers["count"];
+        replayed += i32::from(saved.replayed);
+        if number % 100 == 0 {
+            println!("saved {number}");
+        }
+    }
+    println!("counted {counted}, replayed {replayed}");
+    Ok(())
+}

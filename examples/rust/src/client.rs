@@ -1,0 +1,190 @@
+//! What every client needs beside the generated stubs: a channel, retries, request ids, the reasons of errors, pages.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorInfo, StatusExt};
+
+use v1::checkpoint_service_client::CheckpointServiceClient;
+use v1::effect_service_client::EffectServiceClient;
+use v1::lease_service_client::LeaseServiceClient;
+use v1::signal_service_client::SignalServiceClient;
+use v1::writer_service_client::WriterServiceClient;
+use v1::{edit, save_request, value, value_chunk};
+
+/// The generated messages and stubs.
+#[allow(clippy::all, dead_code)]
+pub mod v1 {
+    tonic::include_proto!("stateward.v1");
+}
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+const MAX_MESSAGE_BYTES: usize = 64 << 20; // default: 4 MiB
+
+/// A thread as one agent sees it: the daemon's services, and the version that the agent builds on.
+pub struct Thread {
+    pub name: String,
+    pub holder: v1::Holder,
+    pub version: i64,
+    pub digest: Vec<u8>,
+    pub checkpoints: CheckpointServiceClient<Channel>,
+    pub effects: EffectServiceClient<Channel>,
+    pub leases: LeaseServiceClient<Channel>,
+    pub signals: SignalServiceClient<Channel>,
+    pub writers: WriterServiceClient<Channel>,
+}
+
+/// What `Thread::hydrate` reads.
+#[derive(Default)]
+pub struct Hydrated {
+    pub slots: HashMap<String, v1::Value>,
+    pub logs: HashMap<String, Vec<v1::Value>>,
+    pub signals: Vec<v1::Signal>,
+    pub pages: usize,
+}
+
+impl Thread {
+    /// Opens a channel, which connects with the first call, and again when the connection was lost.
+    pub fn open(target: &str, name: &str) -> Result<Self, tonic::transport::Error> {
+        // tonic takes `unix:///path`, but wants a scheme before host:port.
+        let uri = if target.starts_with("unix:") { target.to_owned() } else { format!("http://{target}") };
+        let channel = Endpoint::from_shared(uri)?.connect_lazy();
+        Ok(Self {
+            name: name.to_owned(),
+            holder: v1::Holder { name: "agent".into(), incarnation: new_id() },
+            version: 0,
+            digest: Vec::new(),
+            checkpoints: CheckpointServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            effects: EffectServiceClient::new(channel.clone()),
+            leases: LeaseServiceClient::new(channel.clone()),
+            signals: SignalServiceClient::new(channel.clone()),
+            writers: WriterServiceClient::new(channel),
+        })
+    }
+
+    /// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows.
+    pub fn next(&self, edits: Vec<edit::Edit>) -> v1::SaveRequest {
+        let edits = edits.into_iter().map(|edit| v1::Edit { edit: Some(edit) }).collect();
+        v1::SaveRequest {
+            thread: self.name.clone(),
+            request_id: new_id(),
+            expected_version: Some(self.version),
+            expected_digest: self.digest.clone(),
+            content: Some(save_request::Content::Diff(v1::Diff { edits })),
+            ..Default::default()
+        }
+    }
+
+    /// Saves, and remembers the new head.
+    pub async fn save(&mut self, request: &v1::SaveRequest) -> Result<v1::SaveResponse, Status> {
+        let saved = retry(request, async |request| self.checkpoints.clone().save(request).await).await?;
+        self.version = saved.version;
+        self.digest = saved.digest.clone();
+        Ok(saved)
+    }
+
+    /// Reads the head, joins its pages, and remembers its version. Returns the signals that wait, too.
+    pub async fn hydrate(&mut self) -> Result<Hydrated, Status> {
+        let mut all = Hydrated::default();
+        let mut pieces = Vec::new();
+        let mut request = v1::HydrateRequest { thread: self.name.clone(), include_signals: true, ..Default::default() };
+        loop {
+            let page = retry(&request, async |request| self.checkpoints.clone().hydrate(request).await).await?;
+            all.pages += 1;
+            all.signals.extend(page.signals);
+            let state = page.state.unwrap_or_default();
+            all.slots.extend(state.slots);
+            for (name, part) in state.logs {
+                all.logs.entry(name).or_default().extend(part.entries);
+            }
+            if let Some(piece) = page.chunk {
+                // A piece of a value that is larger than a page.
+                pieces.extend(piece.data);
+                if pieces.len() as i64 == piece.size_bytes {
+                    let content = Some(value::Content::Data(std::mem::take(&mut pieces)));
+                    let value = v1::Value { media_type: piece.media_type, content };
+                    match piece.place {
+                        Some(value_chunk::Place::Log(name)) => all.logs.entry(name).or_default().push(value),
+                        Some(value_chunk::Place::Slot(name)) => drop(all.slots.insert(name, value)),
+                        None => return Err(Status::internal("a chunk without a place")),
+                    }
+                }
+            }
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                let head = page.checkpoint.unwrap_or_default();
+                (self.version, self.digest) = (head.version, head.digest);
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// Sends a request until it is answered: tonic reads no service config, so its retry policy is this loop. A write
+/// carries a request id, so the daemon applies it once.
+pub async fn retry<Q: Clone, A>(
+    message: &Q,
+    call: impl AsyncFn(Request<Q>) -> Result<Response<A>, Status>,
+) -> Result<A, Status> {
+    let end = Instant::now() + RETRY_TIMEOUT;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let mut request = Request::new(message.clone());
+        request.set_timeout(CALL_TIMEOUT);
+        match call(request).await {
+            Err(status) if is_passing(&status) && Instant::now() < end => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            answer => return answer.map(Response::into_inner),
+        }
+    }
+}
+
+/// Returns whether another attempt may succeed. tonic reports a connection that breaks during a call as UNKNOWN. Such
+/// an error has a source, and an error that the daemon sent has none.
+fn is_passing(status: &Status) -> bool {
+    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
+}
+
+/// Makes a request id. All attempts of a request have the same one.
+pub fn new_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is
+/// empty if the error comes from gRPC itself.
+pub fn explain(status: &Status) -> (String, HashMap<String, String>) {
+    match status.get_details_error_info() {
+        Some(ErrorInfo { reason, domain, metadata }) if domain == "stateward" => (reason, metadata),
+        _ => Default::default(),
+    }
+}
+
+pub fn set(slot: &str, value: v1::Value) -> edit::Edit {
+    edit::Edit::SetSlot(v1::SetSlot { slot: slot.into(), value: Some(value), expected_sha256: None })
+}
+
+pub fn add(log: &str, entries: Vec<v1::Value>) -> edit::Edit {
+    edit::Edit::Append(v1::Append { log: log.into(), entries, at_index: None })
+}
+
+pub fn text(words: &str) -> v1::Value {
+    v1::Value { media_type: "text/plain".into(), content: Some(value::Content::Data(words.into())) }
+}
+
+pub fn binary(data: Vec<u8>) -> v1::Value {
+    v1::Value { media_type: "application/octet-stream".into(), content: Some(value::Content::Data(data)) }
+}
+
+/// Returns the bytes of a value; none if it is a blob or a number.
+pub fn data(value: &v1::Value) -> &[u8] {
+    match &value.content {
+        Some(value::Content::Data(data)) => data,
+        _ => &[],
+    }
+}

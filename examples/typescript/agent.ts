@@ -1,0 +1,104 @@
+// An agent that keeps its state in Stateward. Its steps are those of ../agent.md.
+import { createHash } from "node:crypto";
+
+import { Thread, add, binary, explain, newId, set, text } from "./client.js";
+import { stream } from "./writer.js";
+
+async function begin(thread: Thread): Promise<void> {
+  console.log("created version", (await thread.save(thread.next(set("goal", text("a room in Paris"))))).version);
+  console.log("saved version", (await thread.save(thread.next(add("messages", text("hello"))))).version);
+
+  const late = { ...thread.next(add("messages", text("too late"))), expectedVersion: 1, expectedDigest: undefined };
+  const conflict = await thread.save(late).catch(explain);
+  if ("reason" in conflict) console.log(`conflict ${conflict.reason} at version ${conflict.metadata.current_version}`);
+
+  // A conflict is resolved on the newest state: read it, make the change again, save again.
+  const { logs } = await thread.hydrate();
+  const again = thread.next(add("messages", text(`message ${logs.get("messages")!.length}`)));
+  console.log("resolved as version", (await thread.save(again)).version);
+  const replay = await thread.save(again);
+  if (replay.replayed) console.log("replayed version", replay.version);
+
+  const { name, holder } = thread;
+  const { lease } = await thread.acquireLease({ thread: name, holder, term: { seconds: 60 }, requestId: newId() });
+  const refused = await thread.save(thread.next(set("lease", text("free")))).catch(explain);
+  if ("reason" in refused) console.log("refused", refused.reason);
+  const held = await thread.save({ ...thread.next(set("lease", text("held"))), leaseToken: lease!.token });
+  console.log("leased version", held.version);
+  await thread.releaseLease({ thread: name, token: lease!.token });
+
+  const frames = Array.from({ length: 10 }, (_, index) => add("messages", text(`frame ${index + 1}`)));
+  const { first, last } = await stream(thread, frames);
+  console.log(`streamed versions ${first} to ${last}`);
+
+  await pay(thread);
+
+  const digits = (number: number): string => String(number).padStart(8, "0");
+  const document = Buffer.from(Array.from({ length: 1 << 19 }, (_, number) => digits(number)).join(""));
+  const pages = Array.from({ length: 32 }, (_, number) => Buffer.from(digits(number).repeat(8192)));
+  const large = thread.next(set("document", binary(document)), add("pages", ...pages.map(binary)));
+  const bytes = document.length + Buffer.concat(pages).length;
+  console.log(`wrote ${bytes} bytes as version`, (await thread.save(large)).version);
+
+  const asking = { status: "STATUS_WAITING", waitId: "approve-room", question: { prompt: "Book the room?" } } as const;
+  console.log("waiting at version", (await thread.save({ ...thread.next(), ...asking })).version);
+  setInterval(() => {}, 1 << 30); // until it is killed
+}
+
+/** Pays unless an earlier run has paid. */
+async function pay({ name, holder, beginEffect, completeEffect }: Thread): Promise<void> {
+  const effect = { thread: name, anchor: "booking", key: "pay" };
+  const begun = await beginEffect({ ...effect, holder, requestId: newId() });
+  switch (begun.state) {
+    case "EFFECT_STATE_NEW": { // here an agent calls its bank, with begun.idempotencyKey
+      const done = { claimToken: begun.claimToken, state: "EFFECT_STATE_DONE", value: text("receipt 17") } as const;
+      await completeEffect({ ...effect, ...done });
+      return console.log("effect NEW: paid");
+    }
+    case "EFFECT_STATE_DONE":
+      return console.log(`effect DONE: ${begun.effect!.effect!.value!.data}`);
+    default: // UNCERTAIN: an agent asks its bank whether it has paid
+      throw new Error(`effect ${begun.state}`);
+  }
+}
+
+async function answer({ name, sendSignal }: Thread): Promise<void> {
+  const signal = { name: "approve", payload: text("yes"), sender: "ana", waitId: "approve-room" };
+  await sendSignal({ thread: name, ...signal, requestId: newId() });
+  console.log("answered approve-room");
+}
+
+async function resume(thread: Thread): Promise<void> {
+  const { slots, logs, signals, pages } = await thread.hydrate();
+  const all = Buffer.concat([slots.get("document")!, ...logs.get("pages")!].map((value) => value.data as Buffer));
+  const sha256 = createHash("sha256").update(all).digest("hex");
+  console.log(`hydrated version ${thread.version} in ${pages} pages: ${all.length} bytes, sha256 ${sha256}`);
+  await pay(thread);
+  const answers = signals.filter((signal) => signal.waitId === "approve-room");
+  for (const { payload, sender } of answers) console.log(`answer ${payload!.data} from ${sender}`);
+  const ackSignals = answers.map((signal) => signal.signalId);
+  const booked = { ...thread.next(add("messages", text("booked"))), status: "STATUS_COMPLETED", ackSignals } as const;
+  console.log("completed version", (await thread.save(booked)).version);
+}
+
+async function count(thread: Thread): Promise<void> {
+  let replayed = 0;
+  let counted: string | undefined;
+  for (let number = 1; number <= 400; number++) {
+    const any = { thread: `${thread.name}-count`, expectedVersion: undefined, expectedDigest: undefined };
+    const saved = await thread.save({ ...thread.next({ addNumber: { slot: "count", delta: 1 } }), ...any });
+    counted = saved.numbers.count;
+    if (saved.replayed) replayed++;
+    if (number % 100 === 0) console.log("saved", number);
+  }
+  console.log(`counted ${counted}, replayed ${replayed}`);
+}
+
+const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answer, resume, count };
+const phase = phases[process.argv[2] ?? ""];
+if (!phase) {
+  console.error("usage: agent begin|answer|resume|count");
+  process.exit(1);
+}
+const { STATEWARD_TARGET = "", STATEWARD_THREAD = "example-typescript" } = process.env;
+await phase(new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
