@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import IntEnum
 
 from stateward.fromproto import FromProto
 from stateward.models import Durability
@@ -78,6 +80,40 @@ class Stats(FromProto):
     """True if the daemon accepts no new work, until the drain is undone."""
     archive: ArchiveStats | None
     """None = there is no archive."""
+
+
+class Verdict(IntEnum):
+    """How something that was examined is."""
+
+    OK = 1
+    WARNING = 2
+    """It works, but somebody should look at it."""
+    FAILED = 3
+    """It does not work, or puts data at risk."""
+    SKIPPED = 4
+    """It could not be examined."""
+
+
+@dataclass(frozen=True)
+class Diagnosis(FromProto):
+    """One thing that the daemon examined, with advice."""
+
+    check: str
+    """What was examined: "disk", "key", "bucket" and so on."""
+    verdict: Verdict | int | None
+    summary: str
+    advice: str
+    """What to do about it; empty = nothing."""
+    facts: Mapping[str, str]
+    """Figures by name, with the unit at the end of the name."""
+
+
+@dataclass(frozen=True)
+class Diagnoses(FromProto):
+    """What the daemon found, and its wall clock when it answered."""
+
+    diagnoses: tuple[Diagnosis, ...]
+    time: datetime
 
 
 @dataclass(frozen=True)

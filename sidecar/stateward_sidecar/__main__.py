@@ -38,7 +38,7 @@ def main() -> None:
 def _run() -> int:
     import asyncio
 
-    from stateward_sidecar.settings import load_settings, process_environment
+    from stateward_sidecar.settings import load_settings, make_parser, process_environment
     from stateward_sidecar.telemetry import configure_logging
 
     settings, is_health = load_settings(sys.argv[1:], process_environment())
@@ -48,6 +48,9 @@ def _run() -> int:
         return ask_health(settings.listen[0])
     configure_logging(settings.log_level, settings.log_format)
     from stateward_sidecar import app
+
+    if make_parser().parse_args(sys.argv[1:]).check:
+        return app.check(settings)
 
     return asyncio.run(app.run(settings))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import resource
 import signal
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from google.protobuf.json_format import MessageToDict
 
 from stateward._version import VERSION
 from stateward.v1 import (
@@ -27,6 +30,7 @@ from stateward.v1 import (
     thread_service_pb2,
     writer_service_pb2,
 )
+from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
@@ -128,6 +132,18 @@ async def run(settings: Settings) -> NoReturn:
     _end(EXIT_DISK_FAILED if failure else EXIT_OK)
 
 
+def check(settings: Settings) -> int:
+    """Examines what can be examined without starting, and prints a line of JSON for each diagnosis. Returns 1 if
+    something failed."""
+    from stateward_sidecar.doctor.examine import examine_settings
+
+    code = 0
+    for found in examine_settings(settings, warnings_of(settings), partial(_open_bucket, settings)):
+        print(json.dumps(MessageToDict(found, preserving_proto_field_name=True)), flush=True)
+        code = max(code, int(found.verdict == Diagnosis.VERDICT_FAILED))
+    return code
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of the daemon."""
@@ -190,9 +206,17 @@ def _make_parts(
 
     readiness = Readiness(_make_checks(settings, store, archive, key, durability), set_ready)
     warnings = warnings_of(settings)
+
+    def examine(probes_bucket: bool) -> list[Diagnosis]:
+        from stateward_sidecar.doctor.examine import examine_running  # loaded when somebody asks
+
+        probed = opening.bucket if opening is not None and probes_bucket else None
+        return list(examine_running(settings, store, fingerprint(key), readiness.list_reasons(), warnings, probed))
+
     facts = ServerFacts(
         version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
         start_time_us=Clock().now_us(), list_reasons=readiness.list_reasons,
+        examine=examine,
     )  # fmt: skip
     drain = Drain(store, holding, settings.grace_s, set_draining)
     leasing = Leasing(calls)

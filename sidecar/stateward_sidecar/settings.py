@@ -166,6 +166,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="allow a --metrics address that other machines reach; metrics name no threads, and need no password",
     )
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
+    add(
+        "--check",
+        action="store_true",
+        help="examine disk, files, key, bucket and limits without starting, print JSON lines, and exit 0 or 1",
+    )
     add("--version", action="version", version=f"stateward-sidecar {VERSION}")
     return parser
 

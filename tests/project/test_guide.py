@@ -16,6 +16,8 @@ from stateward.testing import Daemon, run_daemon
 
 GROUPS = ("archive", "keys")
 PAGES = ("README.md", "docs/guide.md", "docs/frameworks.md")
+# Pages for operators, without code.
+OTHERS = ("docs/monitoring.md",)
 COMMAND = re.compile(r"^    (stateward(?:-sidecar)?) (.+?)(?:  +.*| &)?$", re.MULTILINE)
 
 
@@ -37,7 +39,7 @@ def test_its_code_runs(repository: Path, daemon: Daemon, page: str, tmp_path: Pa
 
 
 def commands(repository: Path) -> list[tuple[str, str]]:
-    return sorted({found for page in PAGES for found in COMMAND.findall((repository / page).read_text())})
+    return sorted({found for page in (*PAGES, *OTHERS) for found in COMMAND.findall((repository / page).read_text())})
 
 
 def test_its_commands_have_these_options(repository: Path) -> None:

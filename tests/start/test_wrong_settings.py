@@ -112,7 +112,7 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
 def test_no_flag_does_nothing() -> None:
     """Every flag of the help is a setting, and the other way round."""
     flags = {action.dest for action in make_parser()._actions}
-    assert flags - {"help", "version", "health", "config"} == set(NAMES)
+    assert flags - {"help", "version", "health", "check", "config"} == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from stateward._operations.saving import PreparedSave
 from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
 from stateward._operations.streams import WatchReader, verify
-from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -172,6 +172,13 @@ class AsyncClient:
     async def stats(self) -> Stats:
         """Returns counts and sizes of the daemon."""
         return await self._session.run(threads.stats())
+
+    async def diagnose(self, *, probe_bucket: bool = True) -> Diagnoses:
+        """Lets the daemon examine itself and its machine: disk, space, keys, bucket, clock, limits. Takes some seconds.
+
+        `probe_bucket` also proves that the bucket honours conditional writes, which takes about ten requests.
+        """
+        return await self._session.run(threads.diagnose(probe_bucket))
 
     def verify(self, thread: str | None = None) -> AsyncStream[VerifyProgress]:
         """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""

@@ -17,7 +17,7 @@ from stateward._operations.steps import (
     timestamp,
     version_ref,
 )
-from stateward.admin import DrainResult, ServerInfo, Stats
+from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
 from stateward.durations import Duration, seconds, span
 from stateward.errors import DeadlineExceeded, NotArchivedYet
 from stateward.fromproto import read_member
@@ -42,6 +42,7 @@ GRACE_MAX_S = 3600.0
 # The deadline of a drain is this much longer than its grace time: the daemon answers when the grace time ends.
 DRAIN_MARGIN_S = 5.0
 # The deadline of a drain with the daemon's own grace time, which the client does not know.
+DIAGNOSE_DEADLINE_S = 120.0
 DRAIN_DEADLINE_S = 3600.0
 
 
@@ -320,6 +321,12 @@ def server_info() -> Operation[ServerInfo]:
 def stats() -> Operation[Stats]:
     """Returns counts and sizes of the daemon."""
     return Stats.from_proto((yield Call("GetStats", admin.GetStatsRequest())))
+
+
+def diagnose(probe_bucket: bool) -> Operation[Diagnoses]:
+    """Returns what the daemon finds about itself and its machine."""
+    answer = yield Call("Diagnose", admin.DiagnoseRequest(probe_bucket=probe_bucket), DIAGNOSE_DEADLINE_S)
+    return Diagnoses.from_proto(answer)
 
 
 def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:

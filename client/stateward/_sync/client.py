@@ -24,7 +24,7 @@ from stateward._sync.archive import Archive
 from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
 from stateward._sync.thread import TakenThread, Thread
-from stateward.admin import DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -173,6 +173,13 @@ class Client:
     def stats(self) -> Stats:
         """Returns counts and sizes of the daemon."""
         return self._session.run(threads.stats())
+
+    def diagnose(self, *, probe_bucket: bool = True) -> Diagnoses:
+        """Lets the daemon examine itself and its machine: disk, space, keys, bucket, clock, limits. Takes some seconds.
+
+        `probe_bucket` also proves that the bucket honours conditional writes, which takes about ten requests.
+        """
+        return self._session.run(threads.diagnose(probe_bucket))
 
     def verify(self, thread: str | None = None) -> Stream[VerifyProgress]:
         """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""

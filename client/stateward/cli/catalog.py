@@ -61,6 +61,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "detach": Entry("attach:detach", "Archive a thread and release it for other daemons."),
     },
     "Daemon": {
+        "doctor": Entry("doctor:doctor", "Examine the daemon and its machine, with advice."),
         "stats": Entry("stats:stats", "Show the daemon's settings, contents and activity."),
         "drain": Entry("drain:drain", "Empty this machine before it is removed."),
         "verify": Entry("verify:verify", "Read stored records back and report damage."),

@@ -4,6 +4,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -178,3 +179,50 @@ class DrainResponse(_message.Message):
     dirty_threads: int
     ready: bool
     def __init__(self, detached_threads: _Optional[int] = ..., dirty_threads: _Optional[int] = ..., ready: bool = ...) -> None: ...
+
+class DiagnoseRequest(_message.Message):
+    __slots__ = ("probe_bucket",)
+    PROBE_BUCKET_FIELD_NUMBER: _ClassVar[int]
+    probe_bucket: bool
+    def __init__(self, probe_bucket: bool = ...) -> None: ...
+
+class DiagnoseResponse(_message.Message):
+    __slots__ = ("diagnoses", "time")
+    DIAGNOSES_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    diagnoses: _containers.RepeatedCompositeFieldContainer[Diagnosis]
+    time: _timestamp_pb2.Timestamp
+    def __init__(self, diagnoses: _Optional[_Iterable[_Union[Diagnosis, _Mapping]]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Diagnosis(_message.Message):
+    __slots__ = ("check", "verdict", "summary", "advice", "facts")
+    class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        VERDICT_UNSPECIFIED: _ClassVar[Diagnosis.Verdict]
+        VERDICT_OK: _ClassVar[Diagnosis.Verdict]
+        VERDICT_WARNING: _ClassVar[Diagnosis.Verdict]
+        VERDICT_FAILED: _ClassVar[Diagnosis.Verdict]
+        VERDICT_SKIPPED: _ClassVar[Diagnosis.Verdict]
+    VERDICT_UNSPECIFIED: Diagnosis.Verdict
+    VERDICT_OK: Diagnosis.Verdict
+    VERDICT_WARNING: Diagnosis.Verdict
+    VERDICT_FAILED: Diagnosis.Verdict
+    VERDICT_SKIPPED: Diagnosis.Verdict
+    class FactsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    check: str
+    verdict: Diagnosis.Verdict
+    summary: str
+    advice: str
+    facts: _containers.ScalarMap[str, str]
+    def __init__(self, check: _Optional[str] = ..., verdict: _Optional[_Union[Diagnosis.Verdict, str]] = ..., summary: _Optional[str] = ..., advice: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ...) -> None: ...

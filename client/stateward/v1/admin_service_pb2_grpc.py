@@ -55,6 +55,11 @@ class AdminServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Diagnose = channel.unary_unary(
+                '/stateward.v1.AdminService/Diagnose',
+                request_serializer=stateward_dot_v1_dot_admin__service__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_admin__service__pb2.DiagnoseResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -91,6 +96,15 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Diagnose(self, request, context):
+        """Examines the daemon and its machine: disk, space, keys, bucket, clock, limits. Takes some seconds. Makes a small file
+        in the data directory and, if asked to, an object in the bucket, and removes both. One examination runs at a time;
+        others wait for it. `stateward doctor` adds what can be seen from the client's side.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +127,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainResponse.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=stateward_dot_v1_dot_admin__service__pb2.DiagnoseRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_admin__service__pb2.DiagnoseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -224,6 +243,33 @@ class AdminService(object):
             '/stateward.v1.AdminService/Drain',
             stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
             stateward_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.AdminService/Diagnose',
+            stateward_dot_v1_dot_admin__service__pb2.DiagnoseRequest.SerializeToString,
+            stateward_dot_v1_dot_admin__service__pb2.DiagnoseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,7 +17,7 @@ class Opening:
     """Opens the archive that the settings name, in this bucket."""
 
     def __init__(self, bucket: Bucket, settings: Settings) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
         self._settings = settings
         self._wire = Wire(bucket, Clock())
         if settings.archive_must_exist and not settings.archive_put_back:
@@ -40,4 +40,4 @@ class Opening:
 
     def join(self, store: Store, key: bytes) -> None:
         """See ``start.join``."""
-        join(store, self._wire, self._bucket, key, puts_back=self._settings.archive_put_back)
+        join(store, self._wire, self.bucket, key, puts_back=self._settings.archive_put_back)

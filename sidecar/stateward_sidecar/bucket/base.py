@@ -75,6 +75,11 @@ class Bucket(Protocol):
         """
         ...
 
+    def written_at(self, key: str) -> float | None:
+        """When an object was last written, by the bucket's clock in seconds since 1970; None if the bucket does not
+        tell. Raises ObjectNotFound. For the doctor only."""
+        return None
+
     def close(self) -> None:
         """Closes connections and files."""
         ...

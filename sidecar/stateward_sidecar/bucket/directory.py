@@ -137,6 +137,13 @@ class DirectoryBucket(Bucket):
                     if not name.startswith(".") and stat.S_ISREG((found := path.lstat()).st_mode):
                         yield str(path.relative_to(self._root)), found.st_size
 
+    def written_at(self, key: str) -> float | None:
+        with self._call(key) as path:
+            try:
+                return path.stat().st_mtime
+            except FileNotFoundError:
+                raise ObjectNotFound(key) from None
+
     def close(self) -> None:
         """Nothing is held between calls."""
 

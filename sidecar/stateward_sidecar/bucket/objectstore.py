@@ -129,6 +129,10 @@ class ObjectStoreBucket(Bucket):
             for found in page:
                 yield found["path"], found["size"]
 
+    def written_at(self, key: str) -> float | None:
+        with self._call(key, "get") as store:
+            return store.head(key)["last_modified"].timestamp()
+
     def close(self) -> None:
         """Closes the connections."""
         with self._opening:

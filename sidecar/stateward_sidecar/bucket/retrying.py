@@ -126,6 +126,9 @@ class RetryingBucket(Bucket):
             yield first
             yield from rest
 
+    def written_at(self, key: str) -> float | None:
+        return self._run(lambda: self._inner.written_at(key))
+
     def close(self) -> None:
         self._inner.close()
 

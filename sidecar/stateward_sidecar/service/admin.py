@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import grpc.aio
 
 from stateward.v1.admin_service_pb2 import (
+    DiagnoseRequest,
+    DiagnoseResponse,
+    Diagnosis,
     DrainRequest,
     DrainResponse,
     GetServerInfoRequest,
@@ -18,6 +22,7 @@ from stateward.v1.admin_service_pb2 import (
     VerifyResponse,
 )
 from stateward.v1.checkpoint_pb2 import Durability
+from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service import check
@@ -35,7 +40,7 @@ MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about the daemon. Only ``list_reasons`` has another answer later."""
+    """Facts about the daemon. Only the answers of its callables change."""
 
     version: str
     key_id: str
@@ -44,10 +49,12 @@ class ServerFacts:
     start_time_us: int
     # Why the daemon is not ready at present.
     list_reasons: Callable[[], list[str]]
+    # Examines daemon and machine; True also probes the bucket. Takes some seconds.
+    examine: Callable[[bool], list[Diagnosis]]
 
 
 class AdminService:
-    """Shows the state of the server, verifies its data, and drains it."""
+    """Shows the state of the server, verifies its data, examines its machine, and drains it."""
 
     def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int], drain: Drain) -> None:
         self._calls = calls
@@ -55,6 +62,7 @@ class AdminService:
         self._facts = facts
         self._count_watches = count_watches
         self._drain = drain
+        self._examining = asyncio.Lock()
 
     async def get_server_info(
         self, request: GetServerInfoRequest, context: grpc.aio.ServicerContext
@@ -96,6 +104,13 @@ class AdminService:
         steps = self._store.verifier.verify(request)
         while (answer := await self._calls.step(steps)) is not None:
             yield answer
+
+    async def diagnose(self, request: DiagnoseRequest, context: grpc.aio.ServicerContext) -> DiagnoseResponse:
+        async with self._examining:
+            run = asyncio.get_running_loop().run_in_executor
+            answer = DiagnoseResponse(diagnoses=await run(None, self._facts.examine, request.probe_bucket))
+        answer.time.FromMicroseconds(Clock().now_us())
+        return answer
 
     async def drain(self, request: DrainRequest, context: grpc.aio.ServicerContext) -> DrainResponse:
         if request.undo:

@@ -14,7 +14,7 @@ from stateward_sidecar.errors import ShuttingDown
 
 # Reads, and calls that help to empty the machine.
 GOES_ON = frozenset((
-    "GetServerInfo", "GetStats", "Verify", "Drain",
+    "GetServerInfo", "GetStats", "Verify", "Drain", "Diagnose",
     "GetArchive", "ListArchive", "VerifyArchive", "RepairThread",
     "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
     "GetThread", "ListThreads", "CountThreads", "Watch", "WaitDurable", "Detach",

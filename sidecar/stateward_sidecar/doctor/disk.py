@@ -1,0 +1,137 @@
+"""The disk: how long a sync takes, whether it can be true, and how much room is left."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateward.v1.admin_service_pb2 import Diagnosis
+from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
+
+# Two pages, as often as fits in the time.
+PIECE_BYTES = 8192
+ROUNDS_MAX, ROUNDS_MIN, PATIENCE_S = 40, 3, 1.0
+# The fastest disks that keep what they have synced take longer than this. A RAM disk takes a microsecond.
+PLAUSIBLE_S = 15e-6
+SLOW_S = 0.010
+NEEDED_BYTES = 1 << 20
+LOW_SHARE, LOW_BYTES = 0.05, 1 << 30
+LOW_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Medians in seconds: of a write alone, of a write with its sync; and the slowest sync."""
+
+    write_s: float
+    sync_s: float
+    slowest_s: float
+
+
+def measure(directory: Path) -> Times:
+    """Writes and syncs a file of its own, and removes it. Raises OSError."""
+    path = directory / f".doctor-{os.getpid()}"
+    piece = os.urandom(PIECE_BYTES)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for at in range(ROUNDS_MAX):  # so that no later write has to find room
+            os.pwrite(fd, piece, at * PIECE_BYTES)
+        os.fsync(fd)
+        writes = _repeat(lambda at: _write(fd, piece, at))
+        syncs = _repeat(lambda at: _write_and_sync(fd, piece, at))
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+    return Times(statistics.median(writes), statistics.median(syncs), max(syncs))
+
+
+def _repeat(call: object) -> list[float]:
+    assert callable(call)
+    end, times = time.perf_counter() + PATIENCE_S, list[float]()
+    for at in range(ROUNDS_MAX):
+        began = time.perf_counter()
+        call(at)
+        now = time.perf_counter()
+        times.append(now - began)
+        if now > end and len(times) >= ROUNDS_MIN:
+            break
+    return times
+
+
+def _write(fd: int, piece: bytes, at: int) -> None:
+    os.pwrite(fd, piece, at * PIECE_BYTES)
+
+
+def _write_and_sync(fd: int, piece: bytes, at: int) -> None:
+    os.pwrite(fd, piece, at * PIECE_BYTES)
+    os.fdatasync(fd)
+
+
+def check_disk(directory: Path) -> Diagnosis:
+    """Measures the disk of a directory."""
+    try:
+        if _free_bytes(directory) < NEEDED_BYTES:
+            return skipped("disk", f"{directory} has no room for a measurement")
+        times = measure(directory)
+    except OSError as error:
+        return failed(
+            "disk", f"cannot write to {directory}: {error.strerror}", "Mount it writable for the daemon's user.",
+            directory=directory,
+        )  # fmt: skip
+    facts = {
+        "directory": directory, "write_us": times.write_s * 1e6, "sync_us": times.sync_s * 1e6,
+        "slowest_sync_us": times.slowest_s * 1e6,
+    }  # fmt: skip
+    said = f"write {times.write_s * 1e6:.0f} µs, write and sync {times.sync_s * 1e6:.0f} µs (slowest {_text(times)})"
+    if times.sync_s < PLAUSIBLE_S:
+        return warning(
+            "disk", f"{said}: faster than any disk that keeps what it has synced; a sync probably does nothing here",
+            "Answered saves may be lost with the machine's power. Put the data on a disk: not on tmpfs, and not on a "
+            "virtual disk or file system that ignores syncs (cache=unsafe, eatmydata, nobarrier).", **facts,
+        )  # fmt: skip
+    if times.sync_s > SLOW_S:
+        return warning(
+            "disk", f"{said}: slow; a commit waits for two of these",
+            "Every save takes longer than this. Use a local SSD, or give the volume more operations a second; check "
+            "whether another program writes to it.", **facts,
+        )  # fmt: skip
+    return fine("disk", said, **facts)
+
+
+def _text(times: Times) -> str:
+    return f"{times.slowest_s * 1e3:.1f} ms"
+
+
+def check_space(directory: Path) -> Diagnosis:
+    """Looks at the free space and the free files of the disk."""
+    disk = os.statvfs(directory)
+    total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    facts = {"free_bytes": free, "disk_bytes": total, "free_files": disk.f_favail}
+    said = f"{_size(free)} of {_size(total)} free"
+    if disk.f_files and disk.f_favail < LOW_FILES:
+        return warning(
+            "space", f"the file system has room for {disk.f_favail} more files; each blob is a file",
+            "Remove files from it, or make it again with more inodes.", **facts,
+        )  # fmt: skip
+    if free < min(LOW_BYTES, total * LOW_SHARE):
+        return warning(
+            "space", f"{said}: little", "Free space before saves get DISK_FULL: `stateward prune`, `stateward rm`, a "
+            "larger volume.", **facts,
+        )  # fmt: skip
+    return fine("space", said, **facts)
+
+
+def _free_bytes(directory: Path) -> int:
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _size(count_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:.3g} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:.3g} TiB"

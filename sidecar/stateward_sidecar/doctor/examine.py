@@ -1,0 +1,126 @@
+"""All examinations of a running daemon, and those that need none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stateward.v1.admin_service_pb2 import Diagnosis
+from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.doctor.bucket import check_bucket
+from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
+from stateward_sidecar.doctor.disk import check_disk, check_space
+from stateward_sidecar.doctor.files import check_directory, check_key_file
+from stateward_sidecar.doctor.machine import check_limits, check_memory
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.measures import events
+from stateward_sidecar.settings import Settings
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.telemetry import failures
+
+LOW_SHARE = 0.1
+# A reader that is further behind keeps pages from being used again: the file grows with every commit.
+BEHIND_MAX = 10_000
+
+
+def examine_running(
+    settings: Settings, store: Store, key: str, reasons: list[str], warnings: tuple[str, ...], bucket: Bucket | None
+) -> Iterator[Diagnosis]:
+    """Yields what a running daemon finds. ``key``: its fingerprint. ``bucket``: None = it is not probed."""
+    for reason in reasons:
+        yield failed("ready", f"not ready: {reason}", "See docs/monitoring.md for what each cause means.")
+    if not reasons:
+        yield fine("ready", "the daemon is ready")
+    yield from examine_machine(settings, key)
+    yield _check_map(store)
+    yield _check_readers(store)
+    yield from _check_events()
+    yield from _repeat(warnings)
+    if bucket is not None:
+        yield from check_bucket(bucket)
+    elif not settings.archive:
+        yield skipped("bucket", "there is no archive: the data are lost with this disk")
+
+
+def examine_settings(
+    settings: Settings, warnings: tuple[str, ...], open_bucket: Callable[[], Bucket | None]
+) -> Iterator[Diagnosis]:
+    """Yields what can be found without a daemon."""
+    yield from examine_machine(settings, "")
+    yield from _repeat(warnings)
+    try:
+        bucket = open_bucket()
+    except StartError as error:
+        yield failed("bucket", error.message, "Correct --archive.")
+        return
+    if bucket is None:
+        yield skipped("bucket", "there is no archive: the data are lost with this disk")
+        return
+    try:
+        yield from check_bucket(bucket)
+    finally:
+        bucket.close()
+
+
+def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
+    """Yields what concerns disk, files and limits."""
+    yield from check_directory(settings.data_dir)
+    yield check_key_file(settings.key_file, settings.data_dir, key)
+    place = _existing(settings.data_dir)
+    yield check_disk(place)
+    yield check_space(place)
+    yield from check_limits(settings)
+    yield from check_memory(settings)
+
+
+def _repeat(warnings: tuple[str, ...]) -> Iterator[Diagnosis]:
+    """Yields the warnings of the start; the advice of each stands behind its last semicolon."""
+    for text in warnings:
+        said, _, advice = text.rpartition("; ")
+        if said:  # else it is about the key file, which has a diagnosis of its own
+            yield warning("settings", said, f"{advice[0].upper()}{advice[1:]}.")
+
+
+def _existing(directory: Path) -> Path:
+    """Returns the directory, or the nearest one above it that exists."""
+    return next(each for each in (directory, *directory.parents) if each.is_dir())
+
+
+def _check_map(store: Store) -> Diagnosis:
+    engine = store.context.engine
+    used, _ = engine.sizes()
+    facts = {"used_bytes": used, "map_bytes": engine.map_bytes}
+    said = f"{100 * used / engine.map_bytes:.0f} % of the map are used"
+    if used > (1 - LOW_SHARE) * engine.map_bytes:
+        return warning("space", said, "Start the daemon with a larger --map-size, which reserves no disk.", **facts)
+    return fine("space", said, **facts)
+
+
+def _check_readers(store: Store) -> Diagnosis:
+    env = store.context.engine.env
+    dead = env.reader_check()
+    readers = [line.split() for line in env.readers().splitlines()[1:]]
+    newest = int(env.info()["last_txnid"])
+    behind = max((newest - int(each[2]) for each in readers if len(each) == 3 and each[2].isdigit()), default=0)
+    facts = {"behind_transactions": behind, "dead_readers": dead}
+    if behind > BEHIND_MAX:
+        return warning(
+            "readers", f"a reader of the data file is {behind} commits behind, so no freed page is reused",
+            "Find the program that reads the file (mdb_copy, a backup, a stopped process) and let it end.", **facts,
+        )  # fmt: skip
+    return fine("readers", f"the oldest reader of the data file is {behind} commits behind", **facts)
+
+
+def _check_events() -> Iterator[Diagnosis]:
+    if failures.count:
+        yield warning(
+            "failures", f"{failures.count} background tasks failed unexpectedly since the start",
+            "The log has each with its traceback; report it.", background_failures=failures.count,
+        )  # fmt: skip
+    if events.unopened:
+        yield failed(
+            "failures", f"stored bytes failed authentication {events.unopened} times since the start",
+            "Run `stateward verify`, and look at the disk: the bytes were changed at rest.", unopened=events.unopened,
+        )  # fmt: skip
+    if not failures.count and not events.unopened:
+        yield fine("failures", "no unexpected failures since the start")
