@@ -63,6 +63,10 @@ CODES: dict[str, StatusCode] = {
     "DEADLINE_EXCEEDED": StatusCode.DEADLINE_EXCEEDED,
     "FEATURE_UNAVAILABLE": StatusCode.UNIMPLEMENTED,
 }
+# The retry policy of proto/service_config.json knows codes, and no reasons. The daemon tells it not to try these again:
+# no other attempt within seconds succeeds.
+_NOT_RETRIED = ("STATE_TOO_LARGE", "QUOTA_EXCEEDED", "DISK_FULL")
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
 _RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
 
 
@@ -80,6 +84,12 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
             packed.Pack(detail)
             status.details.append(packed)
     return code, message, status.SerializeToString()
+
+
+def to_trailers(reason: str, details: bytes) -> tuple[tuple[str, str | bytes], ...]:
+    """Returns the trailers of a refused call: its details, and whether gRPC's own retries are to stop."""
+    found = (DETAILS_KEY, details)
+    return (found, (PUSHBACK_KEY, "-1")) if reason in _NOT_RETRIED else (found,)
 
 
 def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
