@@ -56,17 +56,15 @@ class Agent:
 
     def __init__(self, program: Path, thread: str, daemon: FaultyDaemon) -> None:
         self._program, self.thread, self.daemon = program, thread, daemon
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with this object
+        self._stderr = daemon.socket.with_name("agent.stderr")
 
     @contextmanager
     def run(self, phase: str) -> Iterator[Iterator[str]]:
         """Runs a phase. Yields the lines that it prints, and kills the program when the block is left."""
         environment = {**os.environ, "STATEWARD_TARGET": self.daemon.target, "STATEWARD_THREAD": self.thread}
-        self._stderr.seek(0)
-        self._stderr.truncate()
-        with running(
+        with self._stderr.open("w") as stderr, running(
             [self._program, phase], cwd=REPOSITORY, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
         ) as process:  # fmt: skip
             limit = threading.Timer(PHASE_LIMIT_S, process.kill)
             limit.start()
@@ -86,8 +84,8 @@ class Agent:
         if len(said) == len(expected) and all(map(_fits, said, expected)):
             return
         wanted = [each if isinstance(each, str) else each.pattern for each in expected]
-        self._stderr.seek(0)
-        parts = {"the agent printed": said, "expected": wanted, "stderr": self._stderr.read()[-6000:].splitlines()}
+        stderr = self._stderr.read_text()[-6000:]
+        parts = {"the agent printed": said, "expected": wanted, "stderr": stderr.splitlines()}
         raise AssertionError("\n".join("\n  ".join([f"{name}:", *lines]) for name, lines in parts.items()))
 
 
