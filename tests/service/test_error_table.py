@@ -16,7 +16,7 @@ from stateward._io import failures
 from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import errors as daemon_errors
-from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, to_status
+from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, NO_RETRY, PUSHBACK_KEY, to_status, trailers
 
 PREFIX = "ERROR_REASON_"
 REASONS = [name.removeprefix(PREFIX) for name, _ in ErrorReason.items() if name != f"{PREFIX}UNSPECIFIED"]
@@ -90,6 +90,20 @@ def test_every_reason_travels_whole(reason: str) -> None:
     made = failures.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
     assert type(made) is BY_REASON[reason]
     assert (made.reason, made.message, made.metadata["fact"]) == (reason, message, "known")
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_both_pauses_are_the_same(reason: str) -> None:
+    """gRPC's own retries find the pause of RetryInfo in their own trailer, and stop at a limit that lasts."""
+    error = make(reason)
+    code, message, details = to_status(error)
+    sent = trailers(error, details)
+    pause = failures.error_from_rpc(code.name, message, sent).retry_delay
+    pushback = dict(sent).get(PUSHBACK_KEY)
+    if pause is not None:
+        assert pushback == str(int(pause.total_seconds() * 1000))
+    else:
+        assert pushback == (NO_RETRY if code is grpc.StatusCode.RESOURCE_EXHAUSTED else None)
 
 
 def test_errors_without_details_are_never_taken_for_a_missing_thread() -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import grpc
 import pytest
 from tests.service.conftest import Place
+from tests.service.test_error_table import make
 from tests.service.wire import THREAD
 
 from stateward._io.failures import BY_CODE
@@ -19,7 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.diff_pb2 import AddNumber, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Value
-from stateward_sidecar.service.status import CODES, PUSHBACK_KEY, to_trailers
+from stateward_sidecar.service.status import CODES, NO_RETRY, PUSHBACK_KEY, trailers
 
 SAVES = 60
 
@@ -42,8 +43,8 @@ def test_it_retries_what_the_python_client_retries(config: dict[str, Any]) -> No
     """For each reason of the daemon, and for each error of gRPC itself, both policies say the same."""
     retried = retried_codes(config)
     for reason, code in CODES.items():
-        stops = PUSHBACK_KEY in dict(to_trailers(reason, b""))
-        assert (code.name in retried and not stops) == BY_REASON[reason].retryable, reason
+        sent = dict(trailers(make(reason), b""))
+        assert (code.name in retried and sent.get(PUSHBACK_KEY) != NO_RETRY) == BY_REASON[reason].retryable, reason
     # A client cannot tell whether gRPC refused a message for its size, or for lack of room.
     assert {code for code, kind in BY_CODE.items() if kind.retryable} == retried - {"RESOURCE_EXHAUSTED"}
 
@@ -69,7 +70,7 @@ def test_a_refusal_for_good_ends_the_retries(place: Place) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         place.wire.save(place.request(diff=Diff(edits=[Edit(set_slot=large)])))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert dict(refused.value.trailing_metadata())[PUSHBACK_KEY] == "-1"
+    assert dict(refused.value.trailing_metadata())[PUSHBACK_KEY] == NO_RETRY
 
 
 def test_no_save_is_lost_or_doubled_while_the_daemon_is_killed(config: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from stateward_sidecar.service.gate import GOES_ON
 from stateward_sidecar.service.measuring import measured
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
-from stateward_sidecar.service.status import to_status, to_trailers
+from stateward_sidecar.service.status import to_status, trailers
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.telemetry import log, log_damage
 
@@ -199,10 +199,11 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
     elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
         log_damage("a call was refused", error, method=name)
     code, message, details = to_status(error)
+    metadata = trailers(error, details)
     # The frames of the traceback hold the request, and the call holds the error until the next garbage collection.
     error.__traceback__ = error.__context__ = None
     try:
-        await context.abort(code, message, trailing_metadata=to_trailers(error.reason, details))
+        await context.abort(code, message, trailing_metadata=metadata)
     except grpc.aio.InternalError as gone:  # the core has refused the call already, or the client left
         raise asyncio.CancelledError from gone
     raise AssertionError  # abort raises

@@ -63,10 +63,10 @@ CODES: dict[str, StatusCode] = {
     "DEADLINE_EXCEEDED": StatusCode.DEADLINE_EXCEEDED,
     "FEATURE_UNAVAILABLE": StatusCode.UNIMPLEMENTED,
 }
-# The retry policy of proto/service_config.json knows codes, and no reasons. The daemon tells it not to try these again:
-# no other attempt within seconds succeeds.
-_NOT_RETRIED = ("STATE_TOO_LARGE", "QUOTA_EXCEEDED", "DISK_FULL")
+# gRPC's own retries look here for the pause of RetryInfo. They know codes and no reasons, so that a negative pause ends
+# them if no other attempt can succeed: see the policy in proto/service_config.json.
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+NO_RETRY = "-1"
 _RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
 
 
@@ -86,10 +86,12 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
     return code, message, status.SerializeToString()
 
 
-def to_trailers(reason: str, details: bytes) -> tuple[tuple[str, str | bytes], ...]:
-    """Returns the trailers of a refused call: its details, and whether gRPC's own retries are to stop."""
+def trailers(error: StatewardError, details: bytes) -> tuple[tuple[str, str | bytes], ...]:
+    """Returns the trailing metadata of a failed call. ``details`` as from ``to_status``."""
     found = (DETAILS_KEY, details)
-    return (found, (PUSHBACK_KEY, "-1")) if reason in _NOT_RETRIED else (found,)
+    if error.reason in _RETRY_AFTER_MS:
+        return (found, (PUSHBACK_KEY, str(_RETRY_AFTER_MS[error.reason])))
+    return (found, (PUSHBACK_KEY, NO_RETRY)) if CODES[error.reason] is StatusCode.RESOURCE_EXHAUSTED else (found,)
 
 
 def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
