@@ -94,7 +94,7 @@ def test_every_reason_travels_whole(reason: str) -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_both_pauses_are_the_same(reason: str) -> None:
-    """gRPC's own retries find the pause of RetryInfo in their own trailer, and stop at a limit that lasts."""
+    """The retries of gRPC find the pause of RetryInfo in their own trailer, and stop at a limit that lasts."""
     error = make(reason)
     code, message, details = to_status(error)
     sent = trailers(error, details)
