@@ -8,7 +8,7 @@ from tests.archive_model.process import Inline, Waits
 
 from stateward_sidecar.archive import desk, fold, leave, ship
 from stateward_sidecar.service import levels
-from stateward_sidecar.store import requests, snapshots
+from stateward_sidecar.store import clear, journal, requests, snapshots, verify
 
 SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
@@ -20,6 +20,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (fold, "MERGED_BYTES_MAX"): 16 << 10,
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
+    (journal, "INLINE_EDITS_MAX"): 1000,  # edits above are stored in pieces
     (desk, "HOLDS_MAX"): 1,
     (leave, "ThreadPoolExecutor"): Inline,
 }
@@ -27,9 +28,13 @@ _usual: dict[tuple[object, str], Any] = {}
 
 
 def shrink(waits: Waits | None = None, window: int = 0) -> None:
-    """From now on; and calls wait as ``waits`` does. ``window``: so many entries answer retries; 0 = as usual."""
+    """From now on; and calls wait as ``waits`` does. ``window``: so many entries answer retries, and a prune removes
+    all others at once; 0 = as usual."""
     driven = {(levels, "asyncio"): waits, (leave, "time"): waits} if waits is not None else {}
-    kept = {(requests, "REQUEST_WINDOW_ENTRIES"): window} if window else {}
+    kept: dict[tuple[object, str], Any] = {}
+    if window:
+        kept = {(module, "REQUEST_WINDOW_ENTRIES"): window for module in (requests, clear, verify)}
+        kept[clear, "REQUEST_WINDOW_S"] = 0
     for (module, name), size in {**SIZES, **driven, **kept}.items():
         _usual.setdefault((module, name), getattr(module, name))
         setattr(module, name, size)

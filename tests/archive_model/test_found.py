@@ -356,3 +356,27 @@ def test_a_save_keeps_its_key_when_a_copy_of_its_name_fails(history: Rules, at: 
     """The claim of the name fixed one key for both, and both were written in one transaction."""
     history.make_together(0, at, goes, now=True)
     assert history.sidecars[0].find("fork") is not None
+
+
+def test_a_request_that_is_made_anew_is_found_when_the_first_entry_comes() -> None:
+    """A new machine lacked the entry, which no retry had to find any more; then somebody reads all of the history."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=True, window=2)
+        for _ in range(2):
+            history.work(0, "a", 6, 300, archived=True)
+            history.background(0, NONE)
+        history.lose(1, now=True)
+        history.read(1, "a", "main", NONE)
+        history.take(1, "a", NONE)
+        history.retry(1, 12, archived=True, plan=NONE)
+        history.read_old(1, "a", 1, NONE)
+        history.retry(1, 12, archived=True, plan=NONE)
+        thread = history.sidecars[1].find("a")
+        assert thread is not None
+        assert thread.head.last_version == 15
+        ((*_, answered),) = history.requests[-12][1].values()
+        assert answered.version == 15
+        history.teardown()
+    finally:
+        small.restore()

@@ -1,4 +1,4 @@
-"""The danger: a pack that begins before a copy's tip brings back what a prune had removed from the disk for good."""
+"""The danger: what a prune removed comes back with a pack, or stays for ever on a machine that did not prune itself."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import MovedClock, findings, get, opened, save, save_many, settle
+from tests.storage.inside import MovedClock, findings, get, hydrate, opened, save, save_many, settle
 from tests.storage.test_revived_keys import archived
 from tests.storage.test_slow_prunes import cut, entry
 
+from stateward_sidecar.archive.packs import snapshot_rows
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
-from stateward_sidecar.store.install import Installer, is_entry
+from stateward_sidecar.store.fetched import is_entry
+from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.outbox import Outbox
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
-LARGE = 1_200_000  # edits in pieces
+LARGE, PIECES = 1_200_000, 2  # edits in pieces
 
 
 def rows_of(store: Store) -> dict[bytes, int]:
@@ -51,3 +54,35 @@ def test_what_was_pruned_here_does_not_come_back(tmp_path: Path, new: int) -> No
         after = rows_of(store)
         assert len(after.keys() ^ before.keys()) <= 1  # the block of the newest entry
         assert findings(store) == []
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["it was here", "it comes whole"])
+def test_what_was_pruned_elsewhere_is_cleared_here_too(tmp_path: Path, is_here: bool) -> None:
+    """As soon as this sidecar may change the thread: edits, pieces, labels. Nobody can read them."""
+    clock = MovedClock()
+    with opened(tmp_path / "elsewhere", clock) as other:
+        save_many(other, (entry(os.urandom(30)) for _ in range(2)))
+        shutil.copytree(tmp_path / "elsewhere", tmp_path / "before")
+        save(other, "large", diff=entry(os.urandom(LARGE)).diff, labels={"name": "large"})
+        save_many(other, (entry(os.urandom(30)) for _ in range(REQUEST_WINDOW_ENTRIES + 20)))
+        shutil.copytree(tmp_path / "elsewhere", tmp_path / "after")
+        old = archived(other)(other).rows
+        clock.ahead_s = 7200
+        cut(other, versions={"versions": [3]})
+        save(other, "elsewhere")
+        incoming, thread, outbox = archived(other), get(other), Outbox(other.context, other.threads)
+        pieces = {version: outbox.snapshot(thread, version) for version in thread.snapshots}
+        alone = [row for version, found in pieces.items() for row in snapshot_rows(version, found)]
+    with opened(tmp_path / ("after" if is_here else "before"), clock) as store:
+        coming = incoming(store)
+        newest = [row for row in coming.rows if is_entry(row) and row.sequence > len(old) - PIECES]
+        coming.rows[:] = [*old, *newest, *alone]
+        coming.have = get(store).head.tip_sequence
+        Installer(store.context, store.threads).install(coming)
+        assert sum(key[5:6] == b"P" for key in rows_of(store)) == PIECES
+        store.sweeper.sweep()
+        settle(store)
+        assert sum(key[5:6] == b"P" for key in rows_of(store)) == 0
+        cut(store, versions={"versions": [4]})
+        assert findings(store) == []
+        assert hydrate(store).checkpoint.version == get(store).head.last_version

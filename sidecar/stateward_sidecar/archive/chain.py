@@ -8,7 +8,7 @@ from stateward.storage.v1.archive_pb2 import PackedRow
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.thread import Thread
 
 

@@ -20,7 +20,7 @@ from stateward_sidecar.archive.fetch import Fetcher, headers_of, tail_rows
 from stateward_sidecar.archive.packs import is_pack, snapshot_rows
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.errors import Corrupt, VersionPruned
-from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import Thread

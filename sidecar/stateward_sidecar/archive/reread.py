@@ -21,7 +21,7 @@ from stateward_sidecar.codec.seal import Cipher, content_hash
 from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.install import is_entry, is_snapshot
+from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.ranges import Pruned
 
 # Entries use one dictionary after another; each may have some megabytes.

@@ -18,7 +18,8 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.measures import events
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.install import CopyGone, is_entry
+from stateward_sidecar.store.fetched import is_entry
+from stateward_sidecar.store.install import CopyGone
 from stateward_sidecar.store.lines import fenced
 from stateward_sidecar.store.thread import Thread, write_archive_row
 from stateward_sidecar.store.threads import not_found

@@ -224,15 +224,24 @@ def _strip(work: _Work, entry: Entry) -> None:
 def _drop(work: _Work, entry: Entry) -> None:
     """Removes an entry and the rows that lead to it."""
     identity, txn = work.draft.identity, work.txn
-    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    metadata, header = entry.open_metadata(identity.cipher, identity.uid), entry.header
     if metadata.request_hash:
-        txn.delete(request_key(identity, metadata.request_hash))
+        _delete_index(work, request_key(identity, metadata.request_hash), header.sequence)
     body = metadata.checkpoint
     if body.checkpoint_id:
         id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-        txn.delete(identity.keys.checkpoint_id(id_hash))
-    records.delete_entry(txn, identity.keys, entry.header.sequence)
+        _delete_index(work, identity.keys.checkpoint_id(id_hash), header.sequence)
+    if header.parts_id:  # still there if the entry came whole from the archive
+        work.free(_delete_rows(txn, identity.keys.edits_pieces(header.parts_id)))
+    records.delete_entry(txn, identity.keys, header.sequence)
     work.free(len(entry.record))
+
+
+def _delete_index(work: _Work, key: bytes, sequence: int) -> None:
+    """Removes an index row, unless it leads to another entry: an id may have been used again."""
+    row = work.txn.get(key)
+    if row is not None and layout.leading_number(row) == sequence:
+        work.txn.delete(key)
 
 
 def _delete_rows(txn: lmdb.Transaction, prefix: bytes) -> int:

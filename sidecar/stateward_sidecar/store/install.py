@@ -13,32 +13,36 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow, PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store import records, replay
+from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.effectrows import index_effect, take_pruned
+from stateward_sidecar.store.effectrows import take_pruned
+from stateward_sidecar.store.fetched import (
+    check_chain,
+    index_entries,
+    is_entry,
+    is_snapshot,
+    newer,
+    note_uncleared,
+    pruned_elsewhere,
+    put_rows,
+)
 from stateward_sidecar.store.halfmade import mark, under_way
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import (
-    SECOND_US,
     expire_second,
     index_expiry,
     index_options,
     index_time,
-    label_keys,
-    put_feed,
 )
-from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.signals import drop_signals, put_signals
 from stateward_sidecar.store.thread import (
-    MAIN,
     Draft,
     Thread,
     delete_row,
@@ -116,8 +120,10 @@ class Installer:
         entries = check_chain(identity, incoming.rows, image.head, have, before.tip_digest if have else b"")
         first = entries[0].header.sequence if entries else image.head.tip_sequence + 1
         row.floor_sequence, row.floor_version = self._floor(draft, entries, first, have, image.head)
-        put_rows(txn, draft, _newer(incoming.rows, entries))
+        put_rows(txn, draft, newer(incoming.rows, entries))
+        old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
+        note_uncleared(txn, draft, entries, *pruned_elsewhere(draft, old_pruned))
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         self._put_rows_of_image(txn, draft, image, row, before)
@@ -238,7 +244,9 @@ class Installer:
                 for item in some:
                     if is_snapshot(item):
                         mark(txn, thread.number, item.snapshot_version, item.index)
-                index_entries(txn, draft, [unpack(item.record, item.sequence) for item in some if is_entry(item)])
+                entries = [unpack(item.record, item.sequence) for item in some if is_entry(item)]
+                note_uncleared(txn, draft, entries)
+                index_entries(txn, draft, entries)
 
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))
 
@@ -285,68 +293,6 @@ def continues(thread: Thread, found: Sequence[PackedRow]) -> bool:
     return True
 
 
-def check_chain(
-    identity: Identity, found: Sequence[PackedRow], head: ThreadHead, have: int, have_digest: bytes
-) -> list[Entry]:
-    """Returns the entries among ``found`` that are newer than ``have``.
-
-    Raises Corrupt unless each entry continues the entry before it, and the last one is the tip of ``head``.
-    """
-    entries = sorted(
-        (unpack(item.record, item.sequence) for item in found if is_entry(item)),
-        key=lambda entry: entry.header.sequence,
-    )
-    entries = [entry for entry in entries if have < entry.header.sequence <= head.tip_sequence]
-    digest = b""
-    if entries and entries[0].header.sequence == have + 1:
-        digest = have_digest
-    for before, entry in zip([None, *entries], entries, strict=False):
-        # The header is authenticated with the metadata.
-        entry.open_metadata_bytes(identity.cipher, identity.uid)
-        if before is not None and entry.header.sequence != before.header.sequence + 1:
-            digest = b""  # pruned between the two
-        if digest and entry.header.previous_digest != digest:
-            raise Corrupt(f"entry {entry.header.sequence} does not continue the entry before it", identity.name)
-        digest = entry.header.digest
-    last = entries[-1].header if entries else None
-    if last is not None and (last.sequence, last.digest) != (head.tip_sequence, head.tip_digest):
-        raise Corrupt("the entries do not end where HEAD says", identity.name)
-    if last is None and have < head.tip_sequence and found:
-        raise Corrupt("the newest entries are missing in the archive", identity.name)
-    return entries
-
-
-def _newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRow]:
-    """Returns the rows of new entries, and all snapshots.
-
-    A pack may begin before the copy's tip. A prune may have removed its older entries and their pieces from this disk,
-    and nothing would remove them again.
-    """
-    new = {entry.header.sequence for entry in entries}
-    pieces = {entry.header.parts_id for entry in entries}
-    return [
-        item for item in found
-        if is_snapshot(item) or (item.sequence in new if is_entry(item) else item.parts_id in pieces)
-    ]  # fmt: skip
-
-
-def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
-    """Puts entries and pieces under their keys. Existing entries and snapshots are not overwritten."""
-    keys = draft.identity.keys
-    for item in found:
-        place = item.WhichOneof("place")
-        if place == "sequence":
-            # An existing entry stays: a prune may have cut it down to a husk since it was archived.
-            try:
-                records.put_entry(txn, keys, item.sequence, item.record)
-            except Corrupt as error:
-                raise error.locate(draft.identity.name) from None
-        elif place == "parts_id":
-            txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
-        elif place == "snapshot_version" and item.snapshot_version not in draft.snapshots:
-            txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
-
-
 def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
     """Returns whether a fetched snapshot belongs to this line. Removes it if it does not."""
     if version in draft.snapshots:
@@ -364,48 +310,6 @@ def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
             txn.delete(key)
         return False
     return True
-
-
-def is_entry(item: PackedRow) -> bool:
-    """Returns whether a row is a journal entry."""
-    return bool(item.WhichOneof("place") == "sequence")
-
-
-def is_snapshot(item: PackedRow) -> bool:
-    """Returns whether a row is a piece of a snapshot."""
-    return bool(item.WhichOneof("place") == "snapshot_version")
-
-
-def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry]) -> None:
-    """Puts the index rows that consecutive entries imply."""
-    offset: int | None = None
-    for entry in entries:
-        _index_entry(txn, draft, entry)
-        header = entry.header
-        # The first entry always gets a row: the entries before it may come later, with another offset.
-        if header.version and header.sequence - header.version != offset:
-            offset = header.sequence - header.version
-            txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))
-
-
-def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
-    identity, header = draft.identity, entry.header
-    keys = identity.keys
-    metadata = entry.open_metadata(identity.cipher, identity.uid)
-    if metadata.request_hash:
-        row = layout.pack_request(header.sequence, header.create_time_us // SECOND_US)
-        txn.put(request_key(identity, metadata.request_hash), row)
-    put_feed(txn, identity.number, header.sequence)
-    if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
-        index_effect(txn, identity, header, metadata.effect)
-    if not header.version:
-        return
-    body = metadata.checkpoint
-    if body.checkpoint_id:
-        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-        txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
-    for key in label_keys(identity, header, body.labels):
-        txn.put(key, layout.PRESENT)
 
 
 def _tag_key(identity: Identity, name: str) -> bytes:

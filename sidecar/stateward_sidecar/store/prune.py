@@ -112,7 +112,7 @@ class Pruner:
 
     def _resume(self, number: int) -> None:
         with self._context.engine.read() as txn:
-            thread = self._threads.by_number(txn, number)
+            thread = self._threads.head(txn, number)  # a copy waits for long, and pushes no hot thread out of memory
         if thread is None or not is_whole(thread):
             return
         with self._alone.of((thread.identity.namespace, thread.name)):

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.ranges import Pruned, Ranges
 
 
 def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned:
@@ -24,6 +24,12 @@ def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned
     except DecodeError:
         return Pruned()
     return Pruned(named.common(pruned).pairs(), named.effects.common(pruned.effects))
+
+
+def add_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned, versions: Ranges, effects: Ranges) -> None:
+    """Adds versions, and entries of deleted effects. Does nothing if there are none."""
+    if len(versions) or len(effects):
+        write_uncleared(txn, number, read_uncleared(txn, number, pruned).with_more(versions, effects))
 
 
 def write_uncleared(txn: lmdb.Transaction, number: int, left: Pruned) -> None:

@@ -36,6 +36,7 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second, label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
 from stateward_sidecar.store.pieceverify import verify_pieces
@@ -275,7 +276,7 @@ class Verifier:
         identity, header, body = thread.identity, entry.header, metadata.checkpoint
         if metadata.request_hash:
             row = txn.get(request_key(identity, metadata.request_hash))
-            if row is None or layout.unpack_request(row)[0] != header.sequence:
+            if row is None or not self._is_of_request(txn, identity, header, metadata, layout.unpack_request(row)[0]):
                 raise Corrupt("the index row of the entry's request id is missing or foreign")
         if not header.version:
             return
@@ -290,6 +291,17 @@ class Verifier:
         labels = body.labels if header.version not in thread.pruned else {}
         if any(txn.get(key) is None for key in label_keys(identity, header, labels)):
             raise Corrupt("the index row of a label is missing")
+
+    @staticmethod
+    def _is_of_request(
+        txn: lmdb.Transaction, identity: Identity, header: EntryHeader, metadata: EntryMetadata, sequence: int
+    ) -> bool:
+        """Returns whether an index row leads to an entry of its request. There may be two: a retry is applied anew on a
+        disk that lacks the first entry, if the entry is so old that no retry has to find it."""
+        if sequence == header.sequence:
+            return True
+        other = replay.open_metadata(identity, replay.read_entry(txn, identity, sequence))
+        return bool(other.request_hash == metadata.request_hash)
 
     @staticmethod
     def _verify_marks(txn: lmdb.Transaction, thread: Thread) -> Iterator[StatewardError]:

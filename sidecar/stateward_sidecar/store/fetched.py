@@ -1,0 +1,160 @@
+"""Rows that were fetched from the archive: which of them are put, and the index rows that they imply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import PackedRow
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
+from stateward_sidecar.codec.entry import Entry, unpack
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records
+from stateward_sidecar.store.effectrows import index_effect
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.journal import SECOND_US, label_keys, put_feed
+from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.requests import request_key
+from stateward_sidecar.store.thread import MAIN, Draft
+from stateward_sidecar.store.uncleared import add_uncleared
+
+_NONE = Ranges()
+
+
+def is_entry(item: PackedRow) -> bool:
+    """Returns whether a row is a journal entry."""
+    return bool(item.WhichOneof("place") == "sequence")
+
+
+def is_snapshot(item: PackedRow) -> bool:
+    """Returns whether a row is a piece of a snapshot."""
+    return bool(item.WhichOneof("place") == "snapshot_version")
+
+
+def check_chain(
+    identity: Identity, found: Sequence[PackedRow], head: ThreadHead, have: int, have_digest: bytes
+) -> list[Entry]:
+    """Returns the entries among ``found`` that are newer than ``have``.
+
+    Raises Corrupt unless each entry continues the entry before it, and the last one is the tip of ``head``.
+    """
+    entries = sorted(
+        (unpack(item.record, item.sequence) for item in found if is_entry(item)),
+        key=lambda entry: entry.header.sequence,
+    )
+    entries = [entry for entry in entries if have < entry.header.sequence <= head.tip_sequence]
+    digest = b""
+    if entries and entries[0].header.sequence == have + 1:
+        digest = have_digest
+    for before, entry in zip([None, *entries], entries, strict=False):
+        # The header is authenticated with the metadata.
+        entry.open_metadata_bytes(identity.cipher, identity.uid)
+        if before is not None and entry.header.sequence != before.header.sequence + 1:
+            digest = b""  # pruned between the two
+        if digest and entry.header.previous_digest != digest:
+            raise Corrupt(f"entry {entry.header.sequence} does not continue the entry before it", identity.name)
+        digest = entry.header.digest
+    last = entries[-1].header if entries else None
+    if last is not None and (last.sequence, last.digest) != (head.tip_sequence, head.tip_digest):
+        raise Corrupt("the entries do not end where HEAD says", identity.name)
+    if last is None and have < head.tip_sequence and found:
+        raise Corrupt("the newest entries are missing in the archive", identity.name)
+    return entries
+
+
+def newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRow]:
+    """Returns the rows of new entries, and all snapshots.
+
+    A pack may begin before the copy's tip. A prune may have removed its older entries and their pieces from this disk,
+    and nothing would remove them again.
+    """
+    new = {entry.header.sequence for entry in entries}
+    pieces = {entry.header.parts_id for entry in entries}
+    return [
+        item for item in found
+        if is_snapshot(item) or (item.sequence in new if is_entry(item) else item.parts_id in pieces)
+    ]  # fmt: skip
+
+
+def pruned_elsewhere(draft: Draft, before: Pruned) -> tuple[Ranges, Ranges]:
+    """Returns the versions, and the entries of effects, that are on this disk and were pruned by another sidecar."""
+    head, now = draft.head, draft.pruned
+    versions = now.common(before.missing(now.last)).after(draft.floor_version).until(head.last_version)
+    effects = now.effects.common(before.effects.missing(now.effects.last))
+    return versions, effects.after(draft.floor_sequence).until(head.tip_sequence)
+
+
+def note_uncleared(
+    txn: lmdb.Transaction,
+    draft: Draft,
+    entries: Sequence[Entry],
+    versions: Ranges = _NONE,
+    effects: Ranges = _NONE,
+) -> None:
+    """Notes what of a pruned thread is to be cleared from this disk, once this sidecar may: also new whole entries."""
+    whole = [entry.header for entry in entries if draft.pruned.cuts(entry.header) and not entry.is_husk]
+    versions = versions.union(header.version for header in whole if header.version)
+    effects = effects.union(header.sequence for header in whole if not header.version)
+    add_uncleared(txn, draft.identity.number, draft.pruned, versions, effects)
+
+
+def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
+    """Puts entries and pieces under their keys. Existing entries and snapshots are not overwritten."""
+    keys = draft.identity.keys
+    for item in found:
+        place = item.WhichOneof("place")
+        if place == "sequence":
+            # An existing entry stays: a prune may have cut it down to a husk since it was archived.
+            try:
+                records.put_entry(txn, keys, item.sequence, item.record)
+            except Corrupt as error:
+                raise error.locate(draft.identity.name) from None
+        elif place == "parts_id":
+            txn.put(keys.edits_piece(item.parts_id, item.index), item.record)
+        elif place == "snapshot_version" and item.snapshot_version not in draft.snapshots:
+            txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
+
+
+def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry]) -> None:
+    """Puts the index rows that consecutive entries imply."""
+    offset: int | None = None
+    for entry in entries:
+        _index_entry(txn, draft, entry)
+        header = entry.header
+        # The first entry always gets a row: the entries before it may come later, with another offset.
+        if header.version and header.sequence - header.version != offset:
+            offset = header.sequence - header.version
+            txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))
+
+
+def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
+    identity, header = draft.identity, entry.header
+    keys = identity.keys
+    metadata = entry.open_metadata(identity.cipher, identity.uid)
+    if metadata.request_hash:
+        key = request_key(identity, metadata.request_hash)
+        if not _leads_later(txn.get(key), header.sequence):
+            txn.put(key, layout.pack_request(header.sequence, header.create_time_us // SECOND_US))
+    put_feed(txn, identity.number, header.sequence)
+    if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
+        index_effect(txn, identity, header, metadata.effect)
+    if not header.version:
+        return
+    body = metadata.checkpoint
+    if body.checkpoint_id:
+        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
+        txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+    for key in label_keys(identity, header, body.labels):
+        txn.put(key, layout.PRESENT)
+
+
+def _leads_later(row: bytes | memoryview | None, sequence: int) -> bool:
+    """Returns whether the row of a request id leads to a later entry. A retry is applied anew on a disk that lacks the
+    older entry of its id, if the entry is so old that no retry has to find it."""
+    try:
+        return row is not None and layout.leading_number(row) > sequence
+    except Corrupt:
+        return False
