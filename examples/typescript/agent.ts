@@ -1,7 +1,9 @@
 // An agent that keeps its state in Stateward. Its steps are those of ../agent.md.
 import { createHash } from "node:crypto";
 
-import { Thread, add, binary, explain, newId, set, text } from "./client.js";
+import { Thread, add, binary, effects, leases, newId, set, signals, text } from "./client.js";
+import { conform } from "./conformance.js";
+import { explain } from "./errors.js";
 import { stream } from "./writer.js";
 
 async function begin(thread: Thread): Promise<void> {
@@ -10,22 +12,23 @@ async function begin(thread: Thread): Promise<void> {
 
   const late = { ...thread.next(add("messages", text("too late"))), expectedVersion: 1, expectedDigest: undefined };
   const conflict = await thread.save(late).catch(explain);
-  if ("reason" in conflict) console.log(`conflict ${conflict.reason} at version ${conflict.metadata.current_version}`);
+  if ("reason" in conflict) console.log(`conflict ${conflict.reason} at version ${conflict.facts.current_version}`);
 
   // A conflict is resolved on the newest state: read it, make the change again, save again.
   const { logs } = await thread.hydrate();
-  const again = thread.next(add("messages", text(`message ${logs.get("messages")!.length}`)));
+  const again = thread.next(add("messages", text(`message ${logs.messages!.entries.length}`)));
   console.log("resolved as version", (await thread.save(again)).version);
   const replay = await thread.save(again);
   if (replay.replayed) console.log("replayed version", replay.version);
 
   const { name, holder } = thread;
-  const { lease } = await thread.acquireLease({ thread: name, holder, term: { seconds: 60 }, requestId: newId() });
+  const taking = { thread: name, holder, term: { seconds: 60 }, requestId: newId() };
+  const { lease } = await thread.call(leases.AcquireLease, taking);
   const refused = await thread.save(thread.next(set("lease", text("free")))).catch(explain);
   if ("reason" in refused) console.log("refused", refused.reason);
   const held = await thread.save({ ...thread.next(set("lease", text("held"))), leaseToken: lease!.token });
   console.log("leased version", held.version);
-  await thread.releaseLease({ thread: name, token: lease!.token });
+  await thread.call(leases.ReleaseLease, { thread: name, token: lease!.token });
 
   const frames = Array.from({ length: 10 }, (_, index) => add("messages", text(`frame ${index + 1}`)));
   const { first, last } = await stream(thread, frames);
@@ -46,13 +49,13 @@ async function begin(thread: Thread): Promise<void> {
 }
 
 /** Pays unless an earlier run has paid. */
-async function pay({ name, holder, beginEffect, completeEffect }: Thread): Promise<void> {
-  const effect = { thread: name, anchor: "booking", key: "pay" };
-  const begun = await beginEffect({ ...effect, holder, requestId: newId() });
+async function pay(thread: Thread): Promise<void> {
+  const effect = { thread: thread.name, anchor: "booking", key: "pay" };
+  const begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, requestId: newId() });
   switch (begun.state) {
     case "EFFECT_STATE_NEW": { // here an agent calls its bank, with begun.idempotencyKey
       const done = { claimToken: begun.claimToken, state: "EFFECT_STATE_DONE", value: text("receipt 17") } as const;
-      await completeEffect({ ...effect, ...done });
+      await thread.call(effects.CompleteEffect, { ...effect, ...done });
       return console.log("effect NEW: paid");
     }
     case "EFFECT_STATE_DONE":
@@ -62,19 +65,19 @@ async function pay({ name, holder, beginEffect, completeEffect }: Thread): Promi
   }
 }
 
-async function answer({ name, sendSignal }: Thread): Promise<void> {
+async function answer(thread: Thread): Promise<void> {
   const signal = { name: "approve", payload: text("yes"), sender: "ana", waitId: "approve-room" };
-  await sendSignal({ thread: name, ...signal, requestId: newId() });
+  await thread.call(signals.SendSignal, { thread: thread.name, ...signal, requestId: newId() });
   console.log("answered approve-room");
 }
 
 async function resume(thread: Thread): Promise<void> {
-  const { slots, logs, signals, pages } = await thread.hydrate();
-  const all = Buffer.concat([slots.get("document")!, ...logs.get("pages")!].map((value) => value.data as Buffer));
+  const { slots, logs, pages, signals: waiting } = await thread.hydrate();
+  const all = Buffer.concat([slots.document!, ...logs.pages!.entries].map((value) => value.data!));
   const sha256 = createHash("sha256").update(all).digest("hex");
   console.log(`hydrated version ${thread.version} in ${pages} pages: ${all.length} bytes, sha256 ${sha256}`);
   await pay(thread);
-  const answers = signals.filter((signal) => signal.waitId === "approve-room");
+  const answers = waiting.filter((signal) => signal.waitId === "approve-room");
   for (const { payload, sender } of answers) console.log(`answer ${payload!.data} from ${sender}`);
   const ackSignals = answers.map((signal) => signal.signalId);
   const booked = { ...thread.next(add("messages", text("booked"))), status: "STATUS_COMPLETED", ackSignals } as const;
@@ -94,11 +97,9 @@ async function count(thread: Thread): Promise<void> {
   console.log(`counted ${counted}, replayed ${replayed}`);
 }
 
-const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answer, resume, count };
-const phase = phases[process.argv[2] ?? ""];
-if (!phase) {
-  console.error("usage: agent begin|answer|resume|count");
-  process.exit(1);
-}
 const { STATEWARD_TARGET = "", STATEWARD_THREAD = "example-typescript" } = process.env;
-await phase(new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
+const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answer, resume, count };
+const [, , word = "", scenario = ""] = process.argv;
+if (phases[word]) await phases[word](new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
+else if (word === "conformance") process.exitCode = await conform(STATEWARD_TARGET, scenario);
+else throw new Error("usage: agent begin|answer|resume|count|conformance SCENARIO");

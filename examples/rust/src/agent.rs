@@ -1,7 +1,9 @@
 //! An agent that keeps its state in Stateward. Its steps are those of ../../agent.md.
 
 mod client;
+mod conformance;
 mod effect;
+mod retry;
 mod writer;
 
 use std::env;
@@ -11,20 +13,26 @@ use prost_types::Duration;
 use sha2::{Digest, Sha256};
 
 use client::v1::{self, edit};
-use client::{Thread, add, binary, data, explain, new_id, retry, set, text};
+use client::{Thread, add, binary, data, new_id, set, text};
+use retry::{explain, retry};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result {
-    let name = env::var("STATEWARD_THREAD").unwrap_or("example-rust".into());
-    let mut thread = Thread::open(&env::var("STATEWARD_TARGET")?, &name)?;
-    match env::args().nth(1).as_deref() {
+    let (target, words) = (env::var("STATEWARD_TARGET")?, env::args().skip(1).collect::<Vec<_>>());
+    if let [word, scenario] = &words[..]
+        && word == "conformance"
+    {
+        std::process::exit(conformance::conform(&target, scenario).await?);
+    }
+    let mut thread = Thread::open(&target, &env::var("STATEWARD_THREAD").unwrap_or("example-rust".into()))?;
+    match words.first().map(String::as_str) {
         Some("begin") => begin(&mut thread).await,
         Some("answer") => answer(&thread).await,
         Some("resume") => resume(&mut thread).await,
         Some("count") => count(&mut thread).await,
-        _ => Err("usage: agent begin|answer|resume|count".into()),
+        _ => Err("usage: agent begin|answer|resume|count|conformance SCENARIO".into()),
     }
 }
 
@@ -43,7 +51,7 @@ async fn begin(thread: &mut Thread) -> Result {
 
     // A conflict is resolved on the newest state: read it, make the change again, save again.
     let state = thread.hydrate().await?;
-    let words = format!("message {}", state.logs["messages"].len());
+    let words = format!("message {}", state.logs["messages"].entries.len());
     let again = thread.next(vec![add("messages", vec![text(&words)])]);
     println!("resolved as version {}", thread.save(&again).await?.version);
     let replay = thread.save(&again).await?;
@@ -107,7 +115,7 @@ async fn answer(thread: &Thread) -> Result {
 async fn resume(thread: &mut Thread) -> Result {
     let state = thread.hydrate().await?;
     let mut all = data(&state.slots["document"]).to_vec();
-    state.logs["pages"].iter().for_each(|page| all.extend(data(page)));
+    state.logs["pages"].entries.iter().for_each(|page| all.extend(data(page)));
     let (pages, bytes, sha256) = (state.pages, all.len(), Sha256::digest(&all));
     println!("hydrated version {} in {pages} pages: {bytes} bytes, sha256 {sha256:x}", thread.version);
     effect::pay(thread).await?;

@@ -1,12 +1,12 @@
-//! What every client needs beside the generated stubs: a channel, retries, request ids, the reasons of errors, pages.
+//! What every client needs beside the generated stubs: a channel, request ids, and pages.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::collections::hash_map::Entry;
 
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
-use tonic_types::{ErrorInfo, StatusExt};
 
+use crate::retry::retry;
 use v1::checkpoint_service_client::CheckpointServiceClient;
 use v1::effect_service_client::EffectServiceClient;
 use v1::lease_service_client::LeaseServiceClient;
@@ -20,9 +20,6 @@ pub mod v1 {
     tonic::include_proto!("stateward.v1");
 }
 
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
 const MAX_MESSAGE_BYTES: usize = 64 << 20; // default: 4 MiB
 
 /// A thread as one agent sees it: the daemon's services, and the version that the agent builds on.
@@ -42,7 +39,7 @@ pub struct Thread {
 #[derive(Default)]
 pub struct Hydrated {
     pub slots: HashMap<String, v1::Value>,
-    pub logs: HashMap<String, Vec<v1::Value>>,
+    pub logs: HashMap<String, v1::Log>,
     pub signals: Vec<v1::Signal>,
     pub pages: usize,
 }
@@ -99,7 +96,10 @@ impl Thread {
             let state = page.state.unwrap_or_default();
             all.slots.extend(state.slots);
             for (name, part) in state.logs {
-                all.logs.entry(name).or_default().extend(part.entries);
+                match all.logs.entry(name) {
+                    Entry::Occupied(mut log) => log.get_mut().entries.extend(part.entries),
+                    Entry::Vacant(place) => drop(place.insert(part)),
+                }
             }
             if let Some(piece) = page.chunk {
                 // A piece of a value that is larger than a page.
@@ -108,7 +108,7 @@ impl Thread {
                     let content = Some(value::Content::Data(std::mem::take(&mut pieces)));
                     let value = v1::Value { media_type: piece.media_type, content };
                     match piece.place {
-                        Some(value_chunk::Place::Log(name)) => all.logs.entry(name).or_default().push(value),
+                        Some(value_chunk::Place::Log(name)) => all.logs.entry(name).or_default().entries.push(value),
                         Some(value_chunk::Place::Slot(name)) => drop(all.slots.insert(name, value)),
                         None => return Err(Status::internal("a chunk without a place")),
                     }
@@ -124,45 +124,9 @@ impl Thread {
     }
 }
 
-/// Sends a request until it is answered: tonic reads no service config, so its retry policy is this loop. A write
-/// carries a request id, so the daemon applies it once.
-pub async fn retry<Q: Clone, A>(
-    message: &Q,
-    call: impl AsyncFn(Request<Q>) -> Result<Response<A>, Status>,
-) -> Result<A, Status> {
-    let end = Instant::now() + RETRY_TIMEOUT;
-    let mut pause = Duration::from_millis(50);
-    loop {
-        let mut request = Request::new(message.clone());
-        request.set_timeout(CALL_TIMEOUT);
-        match call(request).await {
-            Err(status) if is_passing(&status) && Instant::now() < end => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MAX_PAUSE);
-            }
-            answer => return answer.map(Response::into_inner),
-        }
-    }
-}
-
-/// Returns whether another attempt may succeed. tonic reports a connection that breaks during a call as UNKNOWN. Such
-/// an error has a source, and an error that the daemon sent has none.
-fn is_passing(status: &Status) -> bool {
-    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
-}
-
 /// Makes a request id. All attempts of a request have the same one.
 pub fn new_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
-}
-
-/// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is
-/// empty if the error comes from gRPC itself.
-pub fn explain(status: &Status) -> (String, HashMap<String, String>) {
-    match status.get_details_error_info() {
-        Some(ErrorInfo { reason, domain, metadata }) if domain == "stateward" => (reason, metadata),
-        _ => Default::default(),
-    }
 }
 
 pub fn set(slot: &str, value: v1::Value) -> edit::Edit {

@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use crate::client::v1::{self, EffectState};
-use crate::client::{Thread, data, new_id, retry, text};
+use crate::client::{Thread, data, new_id, text};
+use crate::retry::retry;
 
 /// Pays unless an earlier run has paid.
 pub async fn pay(thread: &Thread) -> Result<(), Box<dyn Error>> {

@@ -1,0 +1,62 @@
+//! Calls that outlive a daemon that is away, and the reasons of errors.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use tonic::{Code, Request, Response, Status};
+use tonic_types::StatusExt;
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Sends a request until it is answered: tonic reads no service config, so its retry policy is this loop. A write
+/// carries a request id, so the daemon applies it once.
+pub async fn retry<Q: Clone, A>(
+    message: &Q,
+    call: impl AsyncFn(Request<Q>) -> Result<Response<A>, Status>,
+) -> Result<A, Status> {
+    let end = Instant::now() + RETRY_TIMEOUT;
+    let mut backoff = MIN_PAUSE;
+    loop {
+        let mut request = Request::new(message.clone());
+        request.set_timeout(CALL_TIMEOUT);
+        let status = match call(request).await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) => status,
+        };
+        match pause_after(&status, backoff) {
+            Some(pause) if Instant::now() + pause < end => tokio::time::sleep(pause).await,
+            _ => return Err(status),
+        }
+        backoff = (backoff * 2).min(MAX_PAUSE);
+    }
+}
+
+/// Returns how long to wait before another attempt; none if the error is final.
+fn pause_after(status: &Status, backoff: Duration) -> Option<Duration> {
+    let (reason, facts) = explain(status);
+    if let Some(free_in_s) = facts.get("free_in_s").filter(|_| reason == "NOT_OWNER") {
+        return Some(Duration::try_from_secs_f64(free_in_s.parse().ok()?).ok()?.max(MIN_PAUSE));
+    }
+    // tonic reports a connection that breaks during a call as UNKNOWN. Such an error has a source, and an error that the
+    // daemon sent has none. CANCELLED comes from a daemon that stops, and from tonic when the deadline passes.
+    let is_code = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
+    if !is_code && status.source().is_none() && reason != "QUEUE_FULL" {
+        return None;
+    }
+    let told = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    // Many clients that lost the same daemon do not come back all at once.
+    Some(told.unwrap_or_else(|| backoff.mul_f64(0.5 + f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 512.0)))
+}
+
+/// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is
+/// empty if the error comes from gRPC itself.
+pub fn explain(status: &Status) -> (String, HashMap<String, String>) {
+    match status.get_details_error_info() {
+        Some(info) if info.domain == "stateward" => (info.reason, info.metadata),
+        _ => Default::default(),
+    }
+}

@@ -1,0 +1,46 @@
+// Why a call failed, and whether another attempt may succeed.
+import * as grpc from "@grpc/grpc-js";
+import { loadSync, type MessageTypeDefinition } from "@grpc/proto-loader";
+
+import type { ErrorInfo__Output } from "./generated/google/rpc/ErrorInfo.js";
+import type { RetryInfo__Output } from "./generated/google/rpc/RetryInfo.js";
+import type { Status__Output } from "./generated/google/rpc/Status.js";
+
+const options = { includeDirs: ["proto"], longs: String, defaults: true };
+const google = loadSync(["google/rpc/status.proto", "google/rpc/error_details.proto"], options);
+const MAX_PAUSE_MS = 1000;
+// A daemon that stops may end a call with CANCELLED.
+const PASSING = [grpc.status.UNAVAILABLE, grpc.status.DEADLINE_EXCEEDED, grpc.status.CANCELLED];
+
+/**
+ * Returns why the daemon refused a call, the facts that error_reason.proto names for the reason, and how long to wait
+ * before another attempt. The reason is empty if the error comes from gRPC itself.
+ */
+export function explain(error: grpc.ServiceError) {
+  const why = { reason: "", facts: {} as Record<string, string>, retryMs: 0 };
+  const [trailer] = error.metadata.get("grpc-status-details-bin");
+  if (!(trailer instanceof Buffer)) return why;
+  for (const detail of read<Status__Output>("google.rpc.Status", trailer).details) {
+    const { type_url, value } = detail as { type_url: string; value: Buffer };
+    if (type_url.endsWith("/google.rpc.ErrorInfo")) {
+      const { domain, reason, metadata } = read<ErrorInfo__Output>("google.rpc.ErrorInfo", value);
+      if (domain === "stateward") Object.assign(why, { reason, facts: metadata });
+    } else if (type_url.endsWith("/google.rpc.RetryInfo")) {
+      const { retryDelay } = read<RetryInfo__Output>("google.rpc.RetryInfo", value);
+      if (retryDelay) why.retryMs = Number(retryDelay.seconds) * 1000 + retryDelay.nanos / 1e6;
+    }
+  }
+  return why;
+}
+
+function read<A>(type: string, data: Buffer): A {
+  return (google[type] as MessageTypeDefinition<object, object>).deserialize(data) as A;
+}
+
+/** Returns for how many milliseconds to wait before another attempt; undefined = the error is final. */
+export function pauseAfter(error: grpc.ServiceError, attempt: number): number | undefined {
+  const { reason, facts, retryMs } = explain(error);
+  if (reason === "NOT_OWNER" && facts.free_in_s) return Math.max(Number(facts.free_in_s) * 1000, 50);
+  if (!PASSING.includes(error.code) && reason !== "QUEUE_FULL") return undefined;
+  return retryMs || Math.min(50 * 2 ** attempt, MAX_PAUSE_MS) * (0.5 + Math.random() / 2);
+}
