@@ -11,7 +11,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 
 .DEFAULT_GOAL := help
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint bench bench-peers soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers soak soak-tests mutants clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,11 @@ proto-lint: .venv/ready-dev ## Check the contract's style and find breaking chan
 
 bench: .venv/ready-bench ## Compare with SQLite, LangGraph's savers and the peers of bench-peers; BENCH='--section save' for less
 	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg
+
+promtool: ## Unpack Debian's promtool into build/, for the tests of the alerts
+	@mkdir -p build/promtool
+	@cd build/promtool && (apt-get download -qq prometheus || (apt-get update -qq && apt-get download -qq prometheus))
+	@cd build/promtool && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb
 
 bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the bench from Debian's packages
 	@$(PY) -m tests.bench.install_peers

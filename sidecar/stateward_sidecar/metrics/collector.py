@@ -19,6 +19,7 @@ from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, WriterMeasures, events
 from stateward_sidecar.metrics.reader import OldestReader
 from stateward_sidecar.metrics.sources import LatestCensus, Sources
+from stateward_sidecar.service.status import CODES
 from stateward_sidecar.telemetry import failures
 
 Labels = tuple[str, ...]
@@ -68,8 +69,8 @@ class DaemonCollector(Collector):
         refusals = CounterMetricFamily(
             "stateward_refusals", "Calls and frames refused, by the contract's reason.", labels=("reason",)
         )
-        for reason, count in list(events.refusals.items()):
-            refusals.add_metric((reason,), count)
+        for reason in CODES:  # also those at 0: an increase from nothing is none to Prometheus
+            refusals.add_metric((reason,), events.refusals[reason])
         yield refusals
         # A family of its own, which begins at 0: a conflict is nothing that an alert should need another series for.
         yield counter(
