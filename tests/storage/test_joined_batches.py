@@ -12,11 +12,12 @@ from unittest.mock import MagicMock
 import pytest
 from tests.service.wire import appends
 from tests.storage.inside import WAIT_S, findings, get, hydrate, opened, save, settle
-from tests.storage.test_shared_drafts import full_at
+from tests.storage.test_shared_drafts import full_at, together
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward_sidecar.errors import DiskFull
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import DiskFull, NotOwner
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import ArchiveHooks, Claim
 from stateward_sidecar.store.hidden import Hidden
@@ -98,4 +99,32 @@ def test_a_copy_that_could_not_be_shown_is_not_seen(tmp_path: Path, monkeypatch:
         assert get(store).head.last_version == 2
         copy.discard()
         settle(store)
+        assert findings(store) == []
+
+
+def test_a_thread_is_not_made_with_the_key_of_the_one_that_its_batch_deleted(tmp_path: Path) -> None:
+    """A first save, its deletion on this disk and the next first save share a commit, and their claim fixes one key."""
+    first, again = (
+        SaveRequest(namespace="default", thread="c", diff=appends(each), request_id=each, expected_version=0)
+        for each in ("1", "2")
+    )
+    with opened(tmp_path) as store:
+        save(store, "0", expected_version=0)
+        uid, key = os.urandom(16), os.urandom(32)
+        claim = Claim(uid, key, ArchiveRow(head=ArchiveHead(uid=uid, epoch=1)))
+        store.context.archive = hooks = MagicMock(spec=ArchiveHooks)
+        hooks.claims = {("default", "c"): claim}
+        made = SaveWrite(store.context, store.threads, first).run
+        deleted = store.deleter.delete(DeleteThreadRequest(namespace="default", thread="c"))
+        made_again = SaveWrite(store.context, store.threads, again).run
+        done = together(store, [made, deleted, made_again])
+        assert [each.error for each in done[:2]] == [None, None]
+        assert isinstance(done[2].error, NotOwner)  # the service claims the name, and saves again
+        hooks.claims = {("default", "c"): claim}
+        assert together(store, [made_again])[0].error is None
+        settle(store)
+        store.context.archive = None
+    with opened(tmp_path) as store:
+        settle(store)
+        assert hydrate(store, "c").checkpoint.version == 1
         assert findings(store) == []

@@ -14,18 +14,28 @@ from tests.storage.test_old_branches import delete, move
 from tests.storage.test_revived_keys import archived
 from tests.storage.test_slow_prunes import cut, line
 
+from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_service_pb2 import (
     DeleteTagRequest,
     DeleteThreadRequest,
     ForkThreadRequest,
     SetTagRequest,
+    UpdateThreadRequest,
 )
 from stateward_sidecar.errors import ThreadNotFound
 from stateward_sidecar.store.exporting import Exporter
 from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.store import Store
+
+PUT = PutEffectsRequest(namespace="default", thread="t", effects=[Effect(anchor="a", key="k")])
+UPDATE = UpdateThreadRequest(
+    namespace="default", thread="t", options={"agent": "other"}, update_mask={"paths": ["agent"]}, request_id="u"
+)
 
 
 def install(store: Store, here: Path) -> None:
@@ -55,6 +65,11 @@ def make_again(store: Store, _: Path) -> None:
     save(store, "again")
 
 
+def set_aside(store: Store, _: Path) -> None:
+    Orphans(store.context, store.threads).set_aside(get(store), 2, ArchiveRow())
+    save(store, "again")
+
+
 VERBS: dict[str, Callable[[Store, Path], object]] = {
     "save": lambda store, _: save(store, "next"),
     "save to x": lambda store, _: save(store, "next", branch="x"),
@@ -68,6 +83,10 @@ VERBS: dict[str, Callable[[Store, Path], object]] = {
     "restore": restore,
     "install": install,
     "delete": make_again,
+    "tag": lambda store, _: set_tag(store, is_set=True),
+    "settings": lambda store, _: write(store, store.settings.update(UPDATE)),
+    "effect": lambda store, _: write(store, store.effects.put(PUT)),
+    "set aside": set_aside,
 }
 
 
@@ -103,7 +122,7 @@ def set_tag(store: Store, *, is_set: bool) -> None:
 def heads(store: Store) -> dict[str, object]:
     """Where all branches of all threads are, as the disk has it."""
     found: dict[str, object] = {}
-    for name in ("t", "copy", "restored"):
+    for name in ("t", "copy", "restored", "t@0"):
         with suppress(ThreadNotFound):
             store.threads.forget(get(store, name))
             thread = get(store, name)

@@ -128,6 +128,10 @@ class Deleter:
             if context.archive is not None:
                 context.archive.gone(thread)
 
+        claims = context.archive.claims if context.archive is not None else {}
+        claim = claims.get((identity.namespace, identity.name))
+        if claim is not None and claim.uid == uid:  # else the next save of this batch would take the key that goes now
+            del claims[identity.namespace, identity.name]
         is_orphan = draft.thread.access == ACCESS_ORPHAN
         if _has_orphans(txn, uid) or (is_orphan and _is_shared(txn, uid)):
             batch.after_commit += [forget, lambda: self.purge(number, b"")]
