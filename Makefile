@@ -12,6 +12,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 .DEFAULT_GOAL := help
 JS := packages/langgraph-js
 .PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers soak soak-tests mutants clean
+.PHONY: docs image-test package-test
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +73,12 @@ soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all 
 mutants: .venv/ready-dev ## Break each promise once, and check that its tests fail
 	@$(PY) -m tests.mutants
 
+docs: .venv/ready-docs ## Build the site of the documentation in build/site; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | { ! grep -E "^(WARNING|ERROR|Aborted)"; } && echo 'docs: build/site'
+
+package-test: .venv/ready-dev ## Build the packages, and install them with each Python 3.11 to 3.14 of this machine
+	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_bare_pythons.py -m 'soak or not soak'
+
 proto-lint: .venv/ready-dev ## Check the contract's style and find breaking changes (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
 
@@ -102,6 +109,11 @@ clean: ## Remove the environment, caches and builds
 .venv/ready-bench: .venv/ready
 	@echo 'Adding the packages that the bench compares with …'
 	@$(PIP) install --editable '.[bench]'
+	@touch $@
+
+.venv/ready-docs: .venv/ready
+	@echo 'Adding the tools of the site …'
+	@$(PIP) install --editable '.[docs]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+# macOS has no CLOCK_BOOTTIME. Its CLOCK_MONOTONIC continues during sleep; that of Linux does not.
+_AWAKE_AND_ASLEEP: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock:
     """The machine's clocks."""
@@ -18,4 +21,4 @@ class Clock:
 
     def boottime(self) -> float:
         """Seconds that never go back, and continue while the machine sleeps."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.clock_gettime(_AWAKE_AND_ASLEEP)

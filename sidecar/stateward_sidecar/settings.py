@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import socket
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "text", "json")
 _LISTEN_HELP = (
     "unix:///path, or 127.0.0.1:port, which lets every user of this machine read and delete; may be given several "
-    "times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock)"
+    "times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock; on macOS "
+    "$TMPDIR instead of /run)"
 )
 _ARCHIVE_HELP = (
     "URL of the object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or "
@@ -75,10 +77,13 @@ class Settings:
     metrics: tuple[str, int] | None  # host and port; None = off
 
 
-def default_socket(environment: Mapping[str, str]) -> str:
-    """Returns the default socket: in the runtime directory, else in /run/stateward. All languages use the same."""
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    return f"unix://{runtime}/stateward/stateward.sock" if runtime else "unix:///run/stateward/stateward.sock"
+def default_socket(environment: Mapping[str, str], platform: str = sys.platform) -> str:
+    """Returns the default socket: in the runtime directory, else in /run/stateward. All languages use the same.
+
+    macOS has no /run. Its TMPDIR belongs to one user, as a runtime directory does.
+    """
+    runtime = environment.get("XDG_RUNTIME_DIR") or (platform == "darwin" and environment.get("TMPDIR")) or "/run"
+    return f"unix://{runtime.rstrip('/')}/stateward/stateward.sock"
 
 
 def make_parser() -> argparse.ArgumentParser:

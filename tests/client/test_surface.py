@@ -13,6 +13,7 @@ from stateward import errors
 from stateward._io.target import resolve_target
 from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
+from stateward_sidecar.settings import default_socket
 
 
 def test_every_reason_has_an_exception():
@@ -143,7 +144,16 @@ def test_clients_are_twins(asyncio):
 )
 def test_targets(given, environment, target):
     """The socket is found where every client finds it."""
-    assert resolve_target(given, environment) == target
+    assert resolve_target(given, environment, "linux") == target
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize("environment", [{}, {"XDG_RUNTIME_DIR": "/run/user/1"}, {"TMPDIR": "/var/folders/x/T/"}])
+def test_client_and_daemon_agree_on_the_socket(environment, platform):
+    """Without settings, the client looks where the daemon listens; on macOS that is the user's own TMPDIR."""
+    target = resolve_target(None, environment, platform)
+    assert target == default_socket(environment, platform)
+    assert target.startswith("unix:///var/folders/x/T/stateward/") is (platform == "darwin" and "TMPDIR" in environment)
 
 
 def test_long_socket_paths_are_refused():

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import stat
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,16 +27,19 @@ _SETTINGS = 4
 _TLS_RECORDS = (0x15, 0x16)
 
 
-def resolve_target(target: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def resolve_target(
+    target: str | None, environment: Mapping[str, str] = os.environ, platform: str = sys.platform
+) -> str:
     """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else
-    $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock.
+    $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock (on macOS $TMPDIR instead of /run).
 
     Accepts `unix:///path`, `unix:path`, a bare path, and host:port. Raises ValueError for anything else, and for a
     socket path that is too long.
     """
     target = target or environment.get("STATEWARD_TARGET")
     if not target:
-        runtime_dir = environment.get("XDG_RUNTIME_DIR") or "/run"
+        temporary = environment.get("TMPDIR") if platform == "darwin" else None
+        runtime_dir = (environment.get("XDG_RUNTIME_DIR") or temporary or "/run").rstrip("/")
         target = f"{runtime_dir}/stateward/stateward.sock"
     if is_tcp(target):
         return _check_tcp(target)

@@ -24,7 +24,9 @@ class Expected(Enum):
     """The slot must not exist."""
 
 
-ANY, ABSENT = Expected.ANY, Expected.ABSENT
+ANY = Expected.ANY
+ABSENT = Expected.ABSENT
+"""For `set_slot(expected=ABSENT)`: the slot must not exist."""
 
 
 def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[int]:

@@ -42,6 +42,7 @@ from stateward_sidecar.bucket.errors import (
     ObjectNotFound,
 )
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.syncing import sync_file
 
 LEFT_OVER_AFTER_S = 3600.0  # a crash left any temporary file that is older: no write takes so long
 DIRECTORIES_MAX = 65_536  # how many directories are remembered as synced
@@ -183,7 +184,7 @@ class DirectoryBucket(Bucket):
                 else:
                     shutil.copyfileobj(data, file, COPY_BYTES)
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             yield temporary
         finally:
             with suppress(OSError):
@@ -229,7 +230,7 @@ class DirectoryBucket(Bucket):
 def _sync_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 

@@ -21,6 +21,7 @@ from stateward_sidecar.errors import DiskFull, no_room
 from stateward_sidecar.measures import SharedHistogram
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.files import sync_directory
+from stateward_sidecar.syncing import sync_file
 
 DIRECTORY = "blobs"
 _UNFINISHED = ".new-"
@@ -195,7 +196,7 @@ class NewBlobFile:
             self._files.syncs.add(time.perf_counter() - began)
 
     def _publish(self) -> None:
-        os.fsync(self._file.fileno())
+        sync_file(self._file.fileno())
         self._file.close()
         self._unfinished.rename(self._path)
         self._files.sync(self._uid, self._path.parent)

@@ -8,13 +8,14 @@ import os
 from pathlib import Path
 
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.syncing import sync_file
 
 
 def sync_directory(path: Path) -> None:
     """Makes renames and new names in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 
@@ -43,7 +44,7 @@ def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         os.link(temporary, path)  # unlike a rename, a link never replaces a file that another process made meanwhile
     finally:
         temporary.unlink(missing_ok=True)

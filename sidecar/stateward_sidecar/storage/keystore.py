@@ -35,6 +35,7 @@ from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
 from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
 from stateward_sidecar.storage.keyfile import fingerprint
+from stateward_sidecar.syncing import grow_file, sync_data
 
 FORMAT = 1
 SLOT_BYTES = 128
@@ -293,7 +294,7 @@ class KeyStore:
         if slot is None:
             return
         os.pwrite(self._fd, _HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
         self._slots[ERASED, uid] = slot
         self._leaving.discard(uid)
         self._unfinished.discard(uid)
@@ -323,7 +324,7 @@ class KeyStore:
         """Makes the changes durable. Does nothing if there are none."""
         if self._dirty:
             began = time.perf_counter() if self.syncs is not None else 0.0
-            os.fdatasync(self._fd)
+            sync_data(self._fd)
             self._dirty = False
             if self.syncs is not None:
                 self.syncs.add(time.perf_counter() - began)
@@ -348,7 +349,7 @@ class KeyStore:
     def _take_free(self) -> int:
         if not self._free:
             size = os.fstat(self._fd).st_size
-            os.posix_fallocate(self._fd, size, GROW_SLOTS * SLOT_BYTES)
+            grow_file(self._fd, GROW_SLOTS * SLOT_BYTES)
             self._free = list(range(size // SLOT_BYTES + GROW_SLOTS - 1, size // SLOT_BYTES - 1, -1))
         return self._free.pop()
 

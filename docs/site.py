@@ -1,0 +1,71 @@
+"""A hook of mkdocs: pages of the site that lie elsewhere in the repository, and links between them.
+
+Links are written for people who read the repository. In the site, a link to a page leads to the page, and a link to
+anything else of the repository becomes its name.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+# Where a page is in the repository, and in the site.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "deploy/README.md": "deploy.md",
+    "packages/langgraph-js/README.md": "langgraph-js.md",
+    "proto/README.md": "contract.md",
+    "sidecar/DESIGN.md": "design.md",
+    "sidecar/FORMAT.md": "format.md",
+    "tests/bench/bench.svg": "bench.svg",
+    "tests/histories/README.md": "histories.md",
+    "tests/soak/README.md": "soak.md",
+}
+_SOURCES = {there: here for here, there in PAGES.items()}
+_CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<path>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that lie elsewhere."""
+    for here, there in PAGES.items():
+        files.append(File.generated(config, there, abs_src_path=str(ROOT / here)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Makes the links of a page lead to pages of the site."""
+    source = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    return rewrite(markdown, source, page.file.src_uri)
+
+
+def rewrite(markdown: str, source: str, place: str) -> str:
+    """Returns a page's text with its links as the site needs them. Code stays as it is."""
+
+    def link(found: re.Match[str]) -> str:
+        path, anchor = found["path"], found["anchor"] or ""
+        if not path or "://" in path or path.startswith("mailto:"):
+            return found[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        where = PAGES.get(target, target.removeprefix("docs/") if target.startswith("docs/") else None)
+        if target == "deploy":
+            where = "deploy.md"
+        elif target == "proto":
+            where = "contract.md"
+        if where is None:
+            return found["text"]
+        relative = posixpath.relpath(where, posixpath.dirname(place) or ".")
+        return f"{found['image']}[{found['text']}]({relative}{anchor})"
+
+    parts, end = [], 0
+    for code in _CODE.finditer(markdown):
+        parts += [_LINK.sub(link, markdown[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, _LINK.sub(link, markdown[end:])])

@@ -1,0 +1,81 @@
+"""The danger: a page that nobody finds, a link that leads nowhere, and a public name without a word about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import stateward
+
+
+@pytest.fixture(scope="module")
+def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with warnings as errors."""
+    place = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place
+
+
+def test_every_page_is_in_the_menu(repository: Path) -> None:
+    """The menu of the site names each page of docs/, and no page twice."""
+    text = (repository / "mkdocs.yml").read_text()
+    menu = re.findall(r"^ +- .+: ([\w/-]+\.md)$", text[text.index("\nnav:") :], re.MULTILINE)
+    pages = {str(path.relative_to(repository / "docs")) for path in (repository / "docs").rglob("*.md")}
+    assert pages - set(menu) == set(), "add these pages to `nav` in mkdocs.yml"
+    assert len(menu) == len(set(menu))
+
+
+class Links(HTMLParser):
+    """What a page loads and links to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.ids.add(given.get("id") or "")
+        wanted = {"a": "href", "img": "src", "link": "href", "script": "src"}.get(tag)
+        if wanted and given.get(wanted):
+            self.found.append(given[wanted] or "")
+
+
+@pytest.mark.slow
+def test_the_site_is_whole(site: Path) -> None:
+    """It builds without a warning; each link within it has a target; a page loads nothing from another host."""
+    pages = {path: Links(path) for path in site.rglob("*.html")}
+    assert len(pages) > 15
+    for page, links in pages.items():
+        if page.name == "404.html":
+            continue
+        for link in links.found:
+            if link.startswith(("http:", "https:", "mailto:", "data:")):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), f"{page.relative_to(site)}: {link}"
+            if anchor and target in pages:
+                assert anchor in pages[target].ids, f"{page.relative_to(site)}: {link}"
+        loaded = re.findall(r'(?:<script[^>]+src|<img[^>]+src|<link[^>]+rel="stylesheet"[^>]+href)="(https?:[^"]+)"',
+                            page.read_text())  # fmt: skip
+        assert loaded == [], page
+
+
+@pytest.mark.slow
+def test_every_public_name_is_on_a_page(site: Path) -> None:
+    """Each name of `stateward` is documented in the part about Python."""
+    pages = [Links(path) for path in (site / "api").rglob("*.html")]
+    documented = {name.rpartition(".")[2] for page in pages for name in page.ids if name.startswith("stateward.")}
+    assert {name for name in dir(stateward) if not name.startswith("_")} - documented == set()
