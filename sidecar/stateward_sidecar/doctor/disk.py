@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
+from stateward_sidecar.syncing import sync_data, sync_file
 
 # Two pages, as often as fits in the time.
 PIECE_BYTES = 8192
@@ -39,7 +40,7 @@ def measure(directory: Path) -> Times:
     try:
         for at in range(ROUNDS_MAX):  # so that no later write has to find room
             os.pwrite(fd, piece, at * PIECE_BYTES)
-        os.fsync(fd)
+        sync_file(fd)
         writes = _repeat(lambda at: _write(fd, piece, at))
         syncs = _repeat(lambda at: _write_and_sync(fd, piece, at))
     finally:
@@ -67,7 +68,7 @@ def _write(fd: int, piece: bytes, at: int) -> None:
 
 def _write_and_sync(fd: int, piece: bytes, at: int) -> None:
     os.pwrite(fd, piece, at * PIECE_BYTES)
-    os.fdatasync(fd)
+    sync_data(fd)
 
 
 def check_disk(directory: Path) -> Diagnosis:

@@ -20,6 +20,7 @@ from stateward.storage.v1.head_pb2 import StoreFormat
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_path
+from stateward_sidecar.syncing import grow_file
 
 FORMAT = 2
 DATA_FILE = "data.mdb"
@@ -124,7 +125,7 @@ class Engine:
         except OSError:
             return False
         try:
-            os.posix_fallocate(fd, 0, size_bytes)
+            grow_file(fd, size_bytes)
         except OSError:
             return False
         finally:
