@@ -99,7 +99,7 @@ async function count(thread: Thread): Promise<void> {
 
 const { STATEWARD_TARGET = "", STATEWARD_THREAD = "example-typescript" } = process.env;
 const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answer, resume, count };
-const [, , word = "", scenario = ""] = process.argv;
-if (phases[word]) await phases[word](new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
-else if (word === "conformance") process.exitCode = await conform(STATEWARD_TARGET, scenario);
-else throw new Error("usage: agent begin|answer|resume|count|conformance SCENARIO");
+const phase = process.argv[2] ?? "";
+if (phases[phase]) await phases[phase](new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
+else if (phase.includes("/")) process.exitCode = await conform(STATEWARD_TARGET, phase); // of `stateward conformance`
+else throw new Error("usage: agent begin|answer|resume|count");

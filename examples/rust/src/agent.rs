@@ -20,19 +20,17 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result {
-    let (target, words) = (env::var("STATEWARD_TARGET")?, env::args().skip(1).collect::<Vec<_>>());
-    if let [word, scenario] = &words[..]
-        && word == "conformance"
-    {
-        std::process::exit(conformance::conform(&target, scenario).await?);
+    let (target, phase) = (env::var("STATEWARD_TARGET")?, env::args().nth(1).unwrap_or_default());
+    if phase.contains('/') {
+        std::process::exit(conformance::conform(&target, &phase).await?); // a scenario of `stateward conformance`
     }
     let mut thread = Thread::open(&target, &env::var("STATEWARD_THREAD").unwrap_or("example-rust".into()))?;
-    match words.first().map(String::as_str) {
-        Some("begin") => begin(&mut thread).await,
-        Some("answer") => answer(&thread).await,
-        Some("resume") => resume(&mut thread).await,
-        Some("count") => count(&mut thread).await,
-        _ => Err("usage: agent begin|answer|resume|count|conformance SCENARIO".into()),
+    match phase.as_str() {
+        "begin" => begin(&mut thread).await,
+        "answer" => answer(&thread).await,
+        "resume" => resume(&mut thread).await,
+        "count" => count(&mut thread).await,
+        _ => Err("usage: agent begin|answer|resume|count".into()),
     }
 }
 
