@@ -2,8 +2,8 @@
 
     "SK" ‖ format ‖ 0 ‖ serialized ArchivePack or ArchiveIndex
 
-Rows are sealed one by one and bound to thread and place, byte for byte as on disk. Every reference to an object holds
-the object's length and hash.
+Records are sealed one by one and bound to the thread, byte for byte as on disk. Entries are not in blocks. Every
+reference to an object holds the object's length and hash.
 """
 
 from __future__ import annotations
