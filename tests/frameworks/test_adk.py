@@ -168,6 +168,7 @@ async def test_a_session_object_from_elsewhere_counts_by_its_last_event(daemon: 
         made = await service.create_session(**place)
         bare = Session.model_validate_json(made.model_dump_json())
         await service.append_event(bare, event("first"))
+        bare._storage_update_marker = "2026-01-01T00:00:00"  # of another service
         await service.append_event(Session.model_validate_json(bare.model_dump_json()), event("second"))
         with pytest.raises(StaleSessionError):
             await service.append_event(Session.model_validate_json(bare.model_dump_json()), event("late"))
@@ -248,6 +249,13 @@ async def test_only_the_change_is_sent_and_only_the_tail_is_read(daemon: Daemon)
         assert [each.id for each in listed.sessions] == ["1"]
         assert len(calls) == 4  # the list, the app, the user, the session
         assert sum(read for _, _, read in calls) < 4000
+        await service.create_session(**place, session_id="3")
+    async with StatewardSessionService(target=daemon.target, list_states=False) as service:
+        calls = watched(service)
+        listed = await service.list_sessions(**place)
+        assert [(each.id, each.state) for each in listed.sessions] == [("1", {}), ("3", {})]
+        assert [method for method, _, _ in calls] == ["ListThreads"]
+        await service.append_event(listed.sessions[1], event("to a listed session"))
 
 
 async def test_bytes_and_large_parts_come_back(daemon: Daemon) -> None:

@@ -1,0 +1,5 @@
+"""Sessions of Google's Agent Development Kit in Stateward. Needs the extra `adk`."""
+
+from stateward.adk.service import StatewardSessionService
+
+__all__ = ["StatewardSessionService"]

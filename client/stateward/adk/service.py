@@ -1,0 +1,224 @@
+"""The session service: what ADK calls, and how writes of it are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+from weakref import WeakValueDictionary
+
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.platform import time, uuid
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State as Scope
+
+from stateward._async.client import AsyncClient
+from stateward._async.thread import AsyncThread
+from stateward._connected import Connected
+from stateward._operations.applying import PreparedEdits, apply_all
+from stateward.adk._sessions import (
+    EVENTS,
+    STATE,
+    UPDATED,
+    Scopes,
+    find_base,
+    gather,
+    gone,
+    make_session,
+    marker_of,
+    name_of,
+    prefixed,
+    read_events,
+    read_stored_state,
+    session_id_of,
+    split,
+    stale,
+    unprefixed,
+)
+from stateward.changes import Change, EntriesAppended, SlotSet
+from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.models import Checkpoint
+from stateward.options import ThreadOptions
+from stateward.values import JSON, RawValue
+
+APP_LABEL, USER_LABEL = "adk_app", "adk_user"
+
+
+class StatewardSessionService(Connected, BaseSessionService):
+    """Keeps each session as a thread of Stateward: its events in a log, its state in a slot.
+
+    An append sends the event and the session's new state, and is durable when it returns. Of two writers from one
+    revision of a session exactly one appends, and the other gets StaleSessionError. State with the prefix `app:` or
+    `user:` is in a thread of its own for each app and each user, where every key is a slot: writers of different
+    sessions never overwrite each other's keys. An event is saved together with all the state that it changes, or not
+    at all.
+
+    `list_sessions` reads the state of each session, as ADK's own services do. With `list_states=False` it reads none,
+    and a list of thousands of sessions takes a few calls.
+
+    `client` is an AsyncClient that you keep; without it the service makes one from `target`, `namespace` and the
+    further options of `stateward.AsyncClient`, and `close` closes it. Use a namespace in which only this service makes
+    threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        list_states: bool = True,
+        client: AsyncClient | None = None,
+        target: str | None = None,
+        namespace: str = "default",
+        **options: Any,
+    ) -> None:
+        super().__init__(client, target, namespace, options)
+        self._list_states = list_states
+        # Parallel agents of one invocation share a session object. They append one after the other.
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Makes a session, and returns it with the state of its app and its user. Raises AlreadyExistsError."""
+        session_id = (session_id or "").strip() or uuid.new_uuid()
+        # As ADK does with events: what is no JSON becomes JSON.
+        scopes = split(EventActions(state_delta=state or {}).model_dump(mode="json")["state_delta"])
+        now = time.get_time()
+        create = ThreadOptions(labels={APP_LABEL: app_name, USER_LABEL: user_id})
+        thread = self._thread(app_name, user_id, session_id)
+        first = PreparedEdits(
+            thread._ref, [SlotSet(STATE, scopes.session)], 0, {"create": create, "metrics": {UPDATED: now}}
+        )
+        try:
+            (made, *_) = await self._save([first, *self._shared(app_name, user_id, scopes, None)])
+        except VersionMismatch:
+            raise AlreadyExistsError(f"Session with id {session_id} already exists.") from None
+        app, user = await asyncio.gather(self._read_app(app_name), self._read_user(app_name, user_id))
+        return make_session(app_name, user_id, session_id, made, {**scopes.session, **app, **user}, [])
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """Returns a session; None if there is none. Reads only the events that `config` asks for."""
+        thread = self._thread(app_name, user_id, session_id)
+        (state, events), app, user = await asyncio.gather(
+            read_events(thread, config or GetSessionConfig()),
+            self._read_app(app_name),
+            self._read_user(app_name, user_id),
+        )
+        if state.checkpoint is None:
+            return None
+        merged = {**state.slots[STATE], **app, **user}
+        return make_session(app_name, user_id, session_id.strip(), state.checkpoint, merged, events)
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """Lists the sessions of a user, or of all users of an app, the most recently changed last.
+
+        They have their states, and no events. An index leads to them: other sessions are not read.
+        """
+        labels = {APP_LABEL: app_name} if user_id is None else {APP_LABEL: app_name, USER_LABEL: user_id}
+        heads = [info async for info in self._client.threads(labels=labels, page_size=1000)]
+        places = [(info.labels[USER_LABEL], session_id_of(info.name)) for info in heads]
+        if self._list_states and heads:
+            read = await gather(lambda info: self._client.thread(info.name).hydrate(slots=[STATE]), heads)
+            users = sorted({user for user, _ in places})
+            states = await gather(lambda user: self._read_user(app_name, user), users)
+            app, by_user = await self._read_app(app_name), dict(zip(users, states, strict=True))
+            sessions = [
+                make_session(app_name, user, name, state.checkpoint, {**state.slots[STATE], **app, **by_user[user]}, [])
+                for (user, name), state in zip(places, read, strict=True)
+                if state.checkpoint is not None  # the others were deleted meanwhile
+            ]
+        else:
+            sessions = [make_session(app_name, *place, info, {}, []) for place, info in zip(places, heads, strict=True)]
+        sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
+        return ListSessionsResponse(sessions=sessions)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Removes a session with all its events and its key. The state of its app and its user stays."""
+        await self._thread(app_name, user_id, session_id).delete(missing_ok=True)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Returns the state of a user, without the prefix `user:`."""
+        return unprefixed(await self._read_user(app_name, user_id), Scope.USER_PREFIX)
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Appends an event to a session, here and in Stateward.
+
+        Raises StaleSessionError if somebody else appended an event since `session` was read, and SessionNotFoundError
+        if the session was deleted; `session` is unchanged then. After any other error the same event may be appended
+        again, and is stored once. A cancelled call goes on to its end, and puts the event into `session`.
+        """
+        if event.partial:
+            return event
+        lock = self._locks.setdefault(id(session), asyncio.Lock())
+        return await asyncio.shield(self._append(session, event, lock))
+
+    async def _append(self, session: Session, event: Event, lock: asyncio.Lock) -> Event:
+        async with lock:
+            if any(each.id == event.id and each == event for each in session.events):
+                return event
+            self._apply_temp_state(session, event)
+            event = self._trim_temp_delta_state(event)
+            made = await self._store(session, event)
+            session._storage_update_marker, session.last_update_time = marker_of(made), event.timestamp
+            return self._commit_event_to_session(session, event)
+
+    async def _store(self, session: Session, event: Event) -> Checkpoint:
+        thread = self._thread(session.app_name, session.user_id, session.id)
+        base = await find_base(thread, session)
+        data = event.model_dump_json(exclude_none=True).encode()
+        scopes = split(json.loads(data)["actions"]["state_delta"] if event.actions.state_delta else {})
+        changes: list[Change] = [EntriesAppended(EVENTS, (RawValue(JSON, data),))]
+        if scopes.session:
+            changes.append(SlotSet(STATE, {**await read_stored_state(thread, session, base), **scopes.session}))
+        # The same event after the same revision has the same request id, so it is stored once.
+        request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + data).hexdigest()
+        first = PreparedEdits(
+            thread._ref, changes, base, {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
+        )
+        shared = self._shared(session.app_name, session.user_id, scopes, request_id)
+        try:
+            return (await self._save([first, *shared]))[0]
+        except ThreadNotFound:
+            raise gone(session) from None
+        except VersionMismatch:
+            if not (await thread.hydrate(slots=[])).version:
+                raise gone(session) from None
+            raise stale(session) from None
+
+    def _shared(self, app_name: str, user_id: str, scopes: Scopes, request_id: str | None) -> list[PreparedEdits]:
+        """What changes of the state of an app and a user. These are merges, so they meet no conflict."""
+        places = ((self._app(app_name), scopes.app), (self._user(app_name, user_id), scopes.user))
+        return [
+            PreparedEdits(thread._ref, [SlotSet(*item) for item in delta.items()], None, {"request_id": request_id})
+            for thread, delta in places
+            if delta
+        ]
+
+    async def _save(self, prepared: Sequence[PreparedEdits]) -> list[Checkpoint]:
+        return await self._client._session.run(apply_all(prepared))
+
+    async def _read_app(self, app_name: str) -> dict[str, Any]:
+        return prefixed(await self._app(app_name).hydrate(), Scope.APP_PREFIX)
+
+    async def _read_user(self, app_name: str, user_id: str) -> dict[str, Any]:
+        return prefixed(await self._user(app_name, user_id).hydrate(), Scope.USER_PREFIX)
+
+    def _app(self, app_name: str) -> AsyncThread:
+        return self._client.thread(name_of("apps", app_name))
+
+    def _user(self, app_name: str, user_id: str) -> AsyncThread:
+        return self._client.thread(name_of("users", app_name, user_id))
+
+    def _thread(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
+        return self._client.thread(name_of("sessions", app_name, user_id, session_id.strip()))
