@@ -246,7 +246,7 @@ async def test_a_repeated_transcript_is_added_once(daemon: Daemon, seed: int) ->
 
 
 async def test_two_writers_of_a_history_lose_nothing(daemon: Daemon) -> None:
-    """Every message is there once, and those of each writer are in order."""
+    """Every message is there once, also one that both write, and those of each writer are in order."""
     async with (
         StatewardHistoryProvider(target=daemon.target, namespace="race") as one,
         StatewardHistoryProvider(target=daemon.target, namespace="race") as two,
@@ -258,6 +258,10 @@ async def test_two_writers_of_a_history_lose_nothing(daemon: Daemon) -> None:
 
         await asyncio.gather(write(one, "one"), write(two, "two"))
         texts = [message.text for message in await one.get_messages("s")]
+        for number in range(5):
+            same = [Message(role="user", contents=["same"], message_id=f"same-{number}")]
+            await asyncio.gather(*(provider.save_messages("same", same) for provider in (one, two)))
+        assert len(await one.get_messages("same")) == 5
     assert len(texts) == 40
     for name in ("one", "two"):
         assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(20)]
