@@ -166,6 +166,24 @@ async def test_two_writers_keep_all_checkpoints(daemon: Daemon) -> None:
 
 
 @pytest.mark.slow
+async def test_two_processes_run_in_one_thread(daemon: Daemon) -> None:
+    """Both runs end as one alone does, and all of their checkpoints are there, each chain with its own end."""
+    command = [sys.executable, "-m", "tests.frameworks.agent_framework_workflow", daemon.target, "both", "99", "before"]
+    memory = InMemoryCheckpointStorage()
+    whole = await play(memory)
+    async with StatewardCheckpointStorage("both", target=daemon.target, allowed_checkpoint_types=TYPES) as storage:
+        run = asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+        done, *ours = await asyncio.gather(run, *(play(storage) for _ in range(3)))
+        assert ours == [whole] * 3
+        assert done.stdout.strip() == str(whole)
+        found = await storage.list_checkpoints(workflow_name="trip")
+    assert len(found) == 4 * len(memory._checkpoints)
+    previous = [each.previous_checkpoint_id for each in found]
+    assert previous.count(None) == 4
+    assert len({each.checkpoint_id for each in found} - set(previous)) == 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("nth", "when"), [(1, "after"), (4, "before"), (7, "after")])
 async def test_a_workflow_continues_after_a_kill(daemon: Daemon, nth: int, when: str) -> None:
     """Kill -9 of its process around a save, then of the daemon: it goes on from the newest checkpoint to its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import subprocess
@@ -155,6 +156,21 @@ def test_an_agent_continues_after_a_kill(daemon: Daemon, nth: int, when: str) ->
     assert shown(again) == shown(whole)[:saved]
     again("And again?")
     assert shown(agent_of(storage, name)) == shown(again)
+    asyncio.run(storage.close())
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_session_do_not_overwrite_each_other(daemon: Daemon) -> None:
+    """The one that did not see the other's turn is told, and the turn of the other one stays."""
+    storage = StatewardStorage(target=daemon.target, write_ownership=True)
+    late = agent_of(storage, "both")
+    command = [sys.executable, "-m", "tests.frameworks.strands_agent", daemon.target, "both", "99", "before"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    with pytest.raises(StorageError, match="somebody else"):
+        late("What does Rome cost?")
+    again = agent_of(storage, "both")
+    assert shown(again) == json.loads(done.stdout)
+    again("And again?")
     asyncio.run(storage.close())
 
 
