@@ -258,6 +258,23 @@ async def test_only_the_change_is_sent_and_only_the_tail_is_read(daemon: Daemon)
         await service.append_event(listed.sessions[1], event("to a listed session"))
 
 
+async def test_a_fork_of_a_session_is_a_session(daemon: Daemon) -> None:
+    """It has what the other one had, is listed, and each goes on by itself."""
+    place = {"app_name": "fork", "user_id": "ana"}
+    async with StatewardSessionService(target=daemon.target) as service:
+        session = await service.create_session(**place, session_id="1", state={"a": 1})
+        await service.append_event(session, event("before"))
+        await service._client.thread("adk/sessions/fork/ana/1").fork("adk/sessions/fork/ana/2")
+        await service.append_event(session, event("in the first"))
+        forked = await service.get_session(**place, session_id="2")
+        assert forked is not None
+        await service.append_event(forked, event("in the second", {"a": 2}))
+        listed = await service.list_sessions(**place)
+        assert [(each.id, each.state["a"]) for each in listed.sessions] == [("1", 1), ("2", 2)]
+        assert forked.events[0] == session.events[0]
+        assert len(forked.events) == len(session.events) == 2
+
+
 async def test_bytes_and_large_parts_come_back(daemon: Daemon) -> None:
     """A picture of two megabytes in an event, and values that JSON does not know in the state."""
     place = {"app_name": "bytes", "user_id": "ana", "session_id": "1"}

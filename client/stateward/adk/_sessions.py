@@ -88,7 +88,7 @@ def make_session(
     events: list[Event],
 ) -> Session:
     """A session object as ADK takes it. `head` is its thread's newest version."""
-    updated = head.metrics[UPDATED]
+    updated = head.metrics.get(UPDATED, 0.0)  # a program that is not ADK may have saved the version
     session = Session(
         app_name=app_name, user_id=user_id, id=session_id, state=state, events=events, last_update_time=updated
     )

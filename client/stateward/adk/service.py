@@ -79,6 +79,8 @@ class StatewardSessionService(Connected, BaseSessionService):
         self._list_states = list_states
         # Parallel agents of one invocation share a session object. They append one after the other.
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        # Appends whose callers may have been cancelled. An event loop alone does not keep a task alive.
+        self._appending: set[asyncio.Task[Event]] = set()
 
     async def create_session(
         self,
@@ -161,7 +163,10 @@ class StatewardSessionService(Connected, BaseSessionService):
         if event.partial:
             return event
         lock = self._locks.setdefault(id(session), asyncio.Lock())
-        return await asyncio.shield(self._append(session, event, lock))
+        task = asyncio.create_task(self._append(session, event, lock))
+        self._appending.add(task)
+        task.add_done_callback(self._appending.discard)
+        return await asyncio.shield(task)
 
     async def _append(self, session: Session, event: Event, lock: asyncio.Lock) -> Event:
         async with lock:
