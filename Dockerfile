@@ -11,7 +11,7 @@ COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 # A virtual environment can be copied whole into an image of the same Python.
 RUN python -m venv /opt/stateward \
-    && /opt/stateward/bin/pip install --no-cache-dir "$(echo /wheels/stateward-*.whl)[sidecar,cli,metrics]"
+    && /opt/stateward/bin/pip install --no-cache-dir "$(echo /wheels/stateward-*.whl)[sidecar,cli,metrics,otel]"
 
 FROM python:${PYTHON_VERSION}-slim
 COPY --from=build /opt/stateward /opt/stateward

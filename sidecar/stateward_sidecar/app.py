@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from stateward.v1 import (
 )
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
+from stateward_sidecar import spans
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -84,8 +86,11 @@ if TYPE_CHECKING:
     from stateward_sidecar.archive.archive import Archive
     from stateward_sidecar.archive.opening import Opening
     from stateward_sidecar.metrics.serving import Metrics
+    from stateward_sidecar.tracing.otel import OtelTracer
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
+# How long the last spans may take on their way to the collector.
+TRACES_END_S = 1.0
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
 GC_THRESHOLD = 5_000
 # For one request with its retries. The schedule repeats ships, and callers repeat calls.
@@ -108,7 +113,9 @@ async def run(settings: Settings) -> NoReturn:
         failure.append(error)
         loop.call_soon_threadsafe(stop.set)
 
+    tracer = _open_traces(settings)
     parts = _make_parts(settings, loop, on_fatal)
+    parts.store.context.writer.is_traced = tracer is not None
     targets = await _start(parts, settings, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -128,6 +135,10 @@ async def run(settings: Settings) -> NoReturn:
     if parts.metrics is not None:
         await loop.run_in_executor(None, parts.metrics.close)
     await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
+    if tracer is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRACES_END_S):
+                await loop.run_in_executor(None, tracer.close)
     log.info("stopped")
     _end(EXIT_DISK_FAILED if failure else EXIT_OK)
 
@@ -269,6 +280,20 @@ def _measure(measures: Measures, store: Store, archive: Archive | None, calls: C
     calls.measures = measures.calls
     if archive is not None:
         archive.desk.wire.measures = measures.bucket
+
+
+def _open_traces(settings: Settings) -> OtelTracer | None:
+    if not settings.traces:
+        return None
+    try:  # loaded only for those who use it
+        from stateward_sidecar.tracing.otel import OtelTracer
+    except ImportError as error:
+        raise StartError(
+            f"--traces needs a package that is missing ({error.name}); run: pip install 'stateward[otel]'"
+        ) from None
+    tracer = OtelTracer(settings.traces, VERSION, settings.owner_id)
+    spans.tracer = tracer
+    return tracer
 
 
 def _open_metrics(

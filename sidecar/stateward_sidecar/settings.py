@@ -21,7 +21,7 @@ from stateward._version import VERSION
 from stateward_sidecar.errors import StartError
 
 DURABILITIES = ("committed", "archived")
-LOG_FORMATS = ("auto", "text", "json")
+LOG_FORMATS = ("auto", "console", "text", "json")
 _LISTEN_HELP = (
     "unix:///path, or 127.0.0.1:port, which lets every user of this machine read and delete; may be given several "
     "times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock; on macOS "
@@ -75,6 +75,7 @@ class Settings:
     archive_check_s: float
     accept_local_key: bool
     metrics: tuple[str, int] | None  # host and port; None = off
+    traces: str  # URL of the collector; empty = off
 
 
 def default_socket(environment: Mapping[str, str], platform: str = sys.platform) -> str:
@@ -157,8 +158,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or an eighth of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
     add("--sweep-interval", metavar="TIME", help="how often retention and expiry are applied (default: 30)")
-    add("--log-level", choices=LEVELS, help="(default: info)")
-    add("--log-format", choices=LOG_FORMATS, help="auto: text on a terminal, else JSON (default: auto)")
+    add("--log-level", choices=LEVELS, help="debug has a line for each call (default: info)")
+    add(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="console (or text): lines for people; auto: these on a terminal, else JSON (default: auto)",
+    )
     add(
         "--metrics",
         metavar="ADDRESS",
@@ -169,6 +174,12 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_const",
         const="yes",
         help="allow a --metrics address that other machines reach; metrics name no threads, and need no password",
+    )
+    add(
+        "--traces",
+        metavar="URL",
+        help="OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; needs the extra `otel` "
+        "(default: off)",
     )
     add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
     add(
@@ -188,7 +199,7 @@ NAMES = (
     "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "memory_limit",
     "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts",
     "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back", "metrics",
-    "metrics_remote",
+    "metrics_remote", "traces",
 )  # fmt: skip
 
 
@@ -274,6 +285,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         archive_check_s=_seconds(given, "archive_check", lease_s),
         accept_local_key=_is_yes(given, "accept_local_key"),
         metrics=_metrics(given),
+        traces=_traces(given),
     )  # fmt: skip
 
 
@@ -292,6 +304,13 @@ def _metrics(given: Mapping[str, Any]) -> tuple[str, int] | None:
             "127.0.0.1, or add --metrics-remote"
         )
     return host.strip("[]"), int(port)
+
+
+def _traces(given: Mapping[str, Any]) -> str:
+    url = str(given.get("traces") or "")
+    if url and not re.fullmatch(r"https?://[^/@\s]+:\d+/?", url):
+        raise StartError(f"--traces {url.rpartition('@')[2]}: write for example http://127.0.0.1:4317")
+    return url
 
 
 def _flag(name: str) -> str:

@@ -1,13 +1,15 @@
 """Structured logs on standard error: one line an event, as text on a terminal and as JSON elsewhere.
 
-Logs never contain names of threads, slots and labels: these are sealed at rest, and a log is at rest as well. The uid
-identifies a thread.
+Logs never contain values, and no names of threads, slots and labels: these are sealed at rest, and a log is at rest as
+well. The uid identifies a thread. A line about a call has its request id, and the id of its trace if traces are on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -15,9 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.spans import call_id, trace_id
 
 # Pauses before a failed background task is started again.
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
+# UUIDs and other numbers in hexadecimal.
+_RANDOM = re.compile(r"[0-9a-fA-F-]{16,64}")
 
 
 class Log:
@@ -25,6 +30,11 @@ class Log:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
+
+    @property
+    def shows_calls(self) -> bool:
+        """Whether each call gets a line."""
+        return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, event: str, **facts: Any) -> None:
         self._logger.debug(event, extra={"facts": facts})
@@ -92,7 +102,7 @@ def persist(what: str, call: Callable[[], object], over: threading.Event) -> Non
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = " ".join(f"{key}={value}" for key, value in getattr(record, "facts", {}).items())
+        facts = " ".join(f"{key}={value}" for key, value in _facts(record).items())
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{moment} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -113,16 +123,29 @@ class _Json(logging.Formatter):
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    facts: dict[str, Any] = getattr(record, "facts", {})
+    facts: dict[str, Any] = dict(getattr(record, "facts", {}))
+    if given := call_id.get():
+        facts.setdefault("request_id", show_request_id(given))
+    if found := trace_id():
+        facts["trace_id"] = found
     return facts
 
 
+def show_request_id(given: str) -> str:
+    """Returns a request id as logs may show it: a random one as it is. Any other may hold a name, so its hash is shown,
+    which whoever knows the id can compute."""
+    if _RANDOM.fullmatch(given):
+        return given
+    return f"sha256:{hashlib.sha256(given.encode()).hexdigest()[:16]}"
+
+
 def configure_logging(level: str, form: str) -> None:
-    """Sends logs of at least a level to standard error; form is "text", "json" or "auto"."""
+    """Sends logs of at least a level to standard error; form is "console" (or "text"), "json" or "auto"."""
     handler = logging.StreamHandler(sys.stderr)
-    as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    as_text = form in ("console", "text") or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(_Text() if as_text else _Json())
-    root = logging.getLogger("stateward")
-    root.handlers[:] = [handler]
-    root.propagate = False
-    root.setLevel(level.upper())
+    for name, least in (("stateward", level.upper()), ("opentelemetry", "WARNING")):
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.propagate = False
+        root.setLevel(least)

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("folder", ["service", "store", "archive", "storage", "codec", "bucket", "metrics", "doctor"])
+FOLDERS = ("service", "store", "archive", "storage", "codec", "bucket", "metrics", "doctor", "tracing")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_every_file_has_its_place(repository: Path, folder: str) -> None:
     """Each module of a folder of the daemon stands once in the part of the page that is about the folder."""
     page = (repository / "docs/rooms.md").read_text()

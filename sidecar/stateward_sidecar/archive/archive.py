@@ -34,6 +34,7 @@ from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, re
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
 from stateward_sidecar.store.install import Installer
@@ -305,7 +306,8 @@ class Archive:
             if hold is None:
                 return
         shipped_bytes, begun = hold.dirty_bytes, desk.context.clock.monotonic()
-        self._shipper.ship(hold)
+        with span("ship", hold.thread.identity.uid_text, **{"stateward.bytes": shipped_bytes}):
+            self._shipper.ship(hold)
         hold.dirty_bytes = max(hold.dirty_bytes - shipped_bytes, 0)
         hold.dirty_since = begun if hold.dirty_bytes else 0.0
         if number not in desk.holds and hold.name in desk.fenced:

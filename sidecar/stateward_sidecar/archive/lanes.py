@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.spans import carried
 
 T = TypeVar("T")
 # Workers for calls, and as many for ships: ships that hang must not leave readers without workers.
@@ -50,7 +51,7 @@ class Lanes:
 
     def call(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> Future[T]:
         """Runs a task on the workers for calls. The future raises ShuttingDown if the lanes are closed."""
-        return self._submit(name, _Task(self.calls, Future(), verb, arguments))
+        return self._submit(name, _Task(self.calls, Future(), carried(verb), arguments))
 
     def ship(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> Future[T]:
         """Runs a task on the workers for ships. The future raises ShuttingDown if the lanes are closed."""

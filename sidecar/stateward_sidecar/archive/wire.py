@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from stateward_sidecar.bucket.errors import (
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.measures import BucketMeasures
+from stateward_sidecar.spans import carried, span
 from stateward_sidecar.telemetry import guarded, log
 
 T = TypeVar("T")
@@ -143,7 +145,7 @@ class Wire:
         """Runs calls at the same time, in one round trip. Raises the first error, after all calls have ended."""
         if len(calls) <= 1:
             return [call() for call in calls]
-        futures = [self._pool.submit(call) for call in calls[1:]]
+        futures = [self._pool.submit(carried(call)) for call in calls[1:]]
         ended = [_settle(calls[0])]
         for call, future in zip(calls[1:], futures, strict=True):
             # This thread runs a call that has not begun, because hanging requests of others may occupy the pool.
@@ -215,7 +217,8 @@ class Wire:
             self.traffic.requests += counts
         began = self._clock.monotonic()
         try:
-            result = call()
+            with span(f"bucket {operation}") if counts else nullcontext():
+                result = call()
         except (ObjectNotFound, ObjectExists, ObjectChanged):
             self._answered()
             self._measure(operation, began, counts=counts)

@@ -18,6 +18,7 @@ import grpc.aio
 import lmdb
 from google.protobuf.message import Message
 
+from stateward_sidecar import spans
 from stateward_sidecar.errors import DeadlineExceeded, QueueFull
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
@@ -191,6 +192,9 @@ class Calls:
         is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         write.on_done = partial(_resolve, future)
+        if spans.tracer is not None:
+            write.times = spans.WriteTimes(time.time_ns())
+            write.on_done = partial(_trace, spans.tracer, write.on_done)
         if is_small:
             self.gather.add(write, at_once=at_once)
         else:
@@ -202,6 +206,12 @@ def _finish(writes: list[Write]) -> None:
     for write in writes:
         if write.on_done is not None:
             write.on_done(write)
+
+
+def _trace(tracer: spans.Tracer, resolve: Callable[[Write], None], write: Write) -> None:
+    if write.times is not None:
+        tracer.note_write(write.times, getattr(write.result, "uid", "") if write.error is None else "")
+    resolve(write)
 
 
 def _resolve(future: asyncio.Future[Any], write: Write) -> None:

@@ -20,11 +20,12 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from stateward_sidecar import spans
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import Reserved, Share
 from stateward_sidecar.service.gate import GOES_ON
-from stateward_sidecar.service.measuring import measured
+from stateward_sidecar.service.measuring import logged, measured, traced
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import to_status, trailers
@@ -51,14 +52,18 @@ def make_handler(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
         is_write=descriptor.name not in GOES_ON,
         is_large=bytes_max > ASIDE_BYTES and not descriptor.client_streaming, is_tight=is_tight,
-        is_holding=descriptor.name in HOLDING,
+        is_holding=descriptor.name in HOLDING, has_request_id="request_id" in descriptor.input_type.fields_by_name,
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
     else:
         handle = _taking(verb, method) if descriptor.client_streaming else _unary(verb, method)
+    if log.shows_calls:
+        handle = logged(handle, descriptor.full_name)
+    if spans.tracer is not None:
+        handle = traced(handle, f"{descriptor.containing_service.full_name}/{descriptor.name}", spans.tracer)
     if measures is not None:
-        handle = measured(handle, descriptor.name, measures)
+        handle = measured(handle, descriptor.name, measures.note)
     if descriptor.server_streaming:
         return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
     return grpc.stream_unary_rpc_method_handler(handle)

@@ -16,6 +16,7 @@ import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, VersionPruned
+from stateward_sidecar.spans import span
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
@@ -75,7 +76,8 @@ async def await_archived(
                 await _aside(archive, line.number, archive.line, line)
             future = archive.wait(line, sequence)
             if future is not None:
-                await asyncio.wrap_future(future)
+                with span("archive"):
+                    await asyncio.wrap_future(future)
     except (TimeoutError, Corrupt):  # too late, or HEAD was set back: the level reached is COMMITTED
         if future is not None:
             archive.desk.waiters.drop(line.number, future)

@@ -21,6 +21,7 @@ from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Re
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.service.weigh import count_items
+from stateward_sidecar.spans import call_id
 
 T = TypeVar("T")
 # Messages up to this size are parsed at once, and their memory is not counted.
@@ -61,6 +62,8 @@ class Method:
     is_tight: bool
     # Whether a call keeps memory from one message to the next.
     is_holding: bool = False
+    # Whether the message has a request id, which log lines about the call then have.
+    has_request_id: bool = False
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a call (None after the last one), and the share of memory of a large message.
@@ -131,6 +134,8 @@ class Method:
         request, share = await self.read(context)
         if request is None:
             raise InvalidField("request", "no message was sent")
+        if self.has_request_id:
+            call_id.set(request.request_id)  # type: ignore[attr-defined]
         try:
             await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
         except BaseException:

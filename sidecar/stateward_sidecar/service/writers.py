@@ -51,7 +51,7 @@ from stateward_sidecar.service.status import CODES
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
-from stateward_sidecar.telemetry import failures, log
+from stateward_sidecar.telemetry import failures, log, show_request_id
 
 # The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
 FRAMES_MAX = 256
@@ -334,7 +334,8 @@ class WriterService:
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001  (the boundary)
-            log.exception("a frame failed unexpectedly")
+            given = frame.request.request_id if frame.request is not None else ""
+            log.exception("a frame failed unexpectedly", request_id=show_request_id(given))
             unforeseen = StatewardError("the server failed unexpectedly; see its log")
             return WriteResponse(refused=_refused(frame.number, unforeseen))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))

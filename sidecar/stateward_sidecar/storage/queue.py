@@ -17,6 +17,7 @@ from typing import Any
 import lmdb
 
 from stateward_sidecar.errors import QueueFull
+from stateward_sidecar.spans import WriteTimes
 
 QUEUE_WRITES_MAX = 4096
 QUEUE_BYTES_MAX = 256 << 20
@@ -59,6 +60,7 @@ class Write:
     result: Any = None
     error: BaseException | None = None
     on_done: Callable[[Write], None] | None = None
+    times: WriteTimes | None = None  # if traces are on
     _done: threading.Event | None = field(default=None, repr=False)
 
     def wait(self) -> Any:

@@ -72,6 +72,8 @@ class Writer:
         self.found_full = False
         # Set if metrics are on.
         self.measures: WriterMeasures | None = None
+        # Set if traces are on.
+        self.is_traced = False
         # Held from before a commit until memory agrees with the disk.
         self.publishing = threading.Lock()
         self.changes = Changes()
@@ -227,6 +229,8 @@ class Writer:
         """Runs writes in the open transaction. An error of the batch as a whole is kept, and raised at its commit."""
         now = time.monotonic()
         taken = []
+        if self.is_traced:
+            _note_taken(writes)
         for write in writes:
             if write.cancelled or write.deadline <= now:
                 write.error = DeadlineExceeded("the deadline passed while the write waited; nothing was written")
@@ -288,6 +292,7 @@ class Writer:
         with self.publishing:
             self.changes.begin(batch.drafts)
             began = time.perf_counter() if self.measures is not None else 0.0
+            began_ns = time.time_ns() if self.is_traced else 0
             try:
                 txn.commit()
             except lmdb.Error as error:
@@ -302,6 +307,8 @@ class Writer:
             if self.measures is not None:
                 self.measures.commits.add(time.perf_counter() - began)
                 self.measures.batches.add(len(applied.taken))
+            if self.is_traced:
+                _note_committed(applied.taken, began_ns)
             _call(batch.after_commit)
             self.changes.end()
         return True
@@ -339,6 +346,21 @@ def _is_retry(write: Write, txn: lmdb.Transaction, batch: Batch) -> bool:
         return write.is_retry is not None and write.is_retry(txn, batch)
     except StatewardError:
         return True  # running the write raises the same error, and writes nothing
+
+
+def _note_taken(writes: list[Write]) -> None:
+    now_ns = time.time_ns()
+    for write in writes:
+        if write.times is not None:
+            write.times.taken_ns = now_ns
+
+
+def _note_committed(writes: list[Write], began_ns: int) -> None:
+    now_ns = time.time_ns()
+    for write in writes:
+        if write.times is not None:
+            write.times.committing_ns, write.times.committed_ns = began_ns, now_ns
+            write.times.writes = len(writes)
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:

@@ -1,0 +1,1 @@
+"""Traces with OpenTelemetry. Loaded only if --traces names a collector."""
