@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-
 FOLDERS = ("service", "store", "archive", "storage", "codec", "bucket", "metrics", "doctor", "tracing")
 
 
