@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.archive.rig import eventually
 from tests.service.wire import Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
@@ -42,6 +43,7 @@ def test_each_call_at_debug() -> None:
         with pytest.raises(grpc.RpcError):
             wire.checkpoints.GetCheckpoint(GetCheckpointRequest(namespace="secret-space", thread="secret-other"))
         wire.close()
+        eventually(lambda: len(lines(daemon, "call")) == 3)  # an error is sent before its call ends
         saves = [line for line in lines(daemon, "call") if line["method"].endswith("Save")]
         (read,) = [line for line in lines(daemon, "call") if line["method"].endswith("GetCheckpoint")]
         hashed = hashlib.sha256(b"secret-request").hexdigest()[:16]
