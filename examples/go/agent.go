@@ -19,10 +19,14 @@ import (
 func main() {
 	log.SetFlags(0)
 	phases := map[string]func(*thread){"begin": begin, "answer": answer, "resume": resume, "count": count}
-	if len(os.Args) != 2 || phases[os.Args[1]] == nil {
+	phase, target := strings.Join(os.Args[1:], " "), os.Getenv("STATEWARD_TARGET")
+	if run := phases[phase]; run != nil {
+		run(open(target, cmp.Or(os.Getenv("STATEWARD_THREAD"), "example-go")))
+	} else if strings.Contains(phase, "/") { // a scenario of `stateward conformance`
+		conform(open(target, "conformance/"+phase), phase)
+	} else {
 		log.Fatal("usage: agent begin|answer|resume|count")
 	}
-	phases[os.Args[1]](open(os.Getenv("STATEWARD_TARGET"), cmp.Or(os.Getenv("STATEWARD_THREAD"), "example-go")))
 }
 
 func begin(t *thread) {
@@ -36,8 +40,8 @@ func begin(t *thread) {
 	fmt.Printf("conflict %s at version %s\n", reason, facts["current_version"])
 
 	// A conflict is resolved on the newest state: read it, make the change again, save again.
-	state, _, _ := t.hydrate()
-	again := t.next(add("messages", text(fmt.Sprint("message ", len(state.Logs["messages"].Entries)))))
+	known := len(must(t.hydrate()).Logs["messages"].Entries)
+	again := t.next(add("messages", text(fmt.Sprint("message ", known))))
 	fmt.Println("resolved as version", must(t.save(again)).Version)
 	if replay := must(t.save(again)); replay.Replayed {
 		fmt.Println("replayed version", replay.Version)
@@ -107,16 +111,16 @@ func answer(t *thread) {
 }
 
 func resume(t *thread) {
-	state, signals, pages := t.hydrate()
-	all := state.Slots["document"].GetData()
-	for _, page := range state.Logs["pages"].Entries {
+	head := must(t.hydrate())
+	all := head.Slots["document"].GetData()
+	for _, page := range head.Logs["pages"].Entries {
 		all = append(all, page.GetData()...)
 	}
-	fmt.Printf("hydrated version %d in %d pages: %d bytes, sha256 %x\n", t.version, pages, len(all), sha256.Sum256(all))
+	fmt.Printf("hydrated version %d in %d pages: %d bytes, sha256 %x\n", t.version, head.pages, len(all), sha256.Sum256(all))
 	pay(t)
 	booked := t.next(add("messages", text("booked")))
 	booked.Status = pb.Status_STATUS_COMPLETED
-	for _, signal := range signals {
+	for _, signal := range head.signals {
 		if signal.WaitId == "approve-room" {
 			fmt.Printf("answer %s from %s\n", signal.Payload.GetData(), signal.Sender)
 			booked.AckSignals = append(booked.AckSignals, signal.SignalId)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log"
+	"maps"
 	"os"
 	"time"
 
@@ -45,8 +46,7 @@ func open(target, name string) *thread {
 	return &thread{
 		pb.NewCheckpointServiceClient(channel), pb.NewEffectServiceClient(channel), pb.NewLeaseServiceClient(channel),
 		pb.NewSignalServiceClient(channel), pb.NewWriterServiceClient(channel),
-		name, &pb.Holder{Name: "agent", Incarnation: newID()}, 0, nil,
-	}
+		name, &pb.Holder{Name: "agent", Incarnation: newID()}, 0, nil}
 }
 
 // Makes a request id. All attempts of a request have the same one.
@@ -80,22 +80,30 @@ func explain(err error) (string, map[string]string) {
 	return "", nil
 }
 
-// Reads the head, joins its pages, and remembers its version. Returns the signals that wait, and the number of pages.
-func (t *thread) hydrate() (state *pb.State, signals []*pb.Signal, pages int) {
-	state = &pb.State{Slots: map[string]*pb.Value{}, Logs: map[string]*pb.Log{}}
+// A state that was read, and the signals that wait for the agent.
+type head struct {
+	*pb.State
+	signals []*pb.Signal
+	pages   int
+}
+
+// Reads the head, joins its pages, and remembers its version.
+func (t *thread) hydrate() (*head, error) {
+	read := &head{State: &pb.State{Slots: map[string]*pb.Value{}, Logs: map[string]*pb.Log{}}}
 	request := &pb.HydrateRequest{Thread: t.name, IncludeSignals: true}
 	var pieces []byte
 	for {
-		page := must(t.Hydrate(ctx, request))
-		pages, signals = pages+1, append(signals, page.Signals...)
-		for name, value := range page.State.GetSlots() {
-			state.Slots[name] = value
+		page, err := t.Hydrate(ctx, request)
+		if err != nil {
+			return nil, err
 		}
+		read.pages, read.signals = read.pages+1, append(read.signals, page.Signals...)
+		maps.Copy(read.Slots, page.State.GetSlots())
 		for name, part := range page.State.GetLogs() {
-			if state.Logs[name] == nil {
-				state.Logs[name] = part
+			if read.Logs[name] == nil {
+				read.Logs[name] = part
 			} else {
-				state.Logs[name].Entries = append(state.Logs[name].Entries, part.Entries...)
+				read.Logs[name].Entries = append(read.Logs[name].Entries, part.Entries...)
 			}
 		}
 		if piece := page.Chunk; piece != nil { // of a value that is larger than a page
@@ -103,16 +111,16 @@ func (t *thread) hydrate() (state *pb.State, signals []*pb.Signal, pages int) {
 			if int64(len(pieces)) == piece.SizeBytes {
 				value := &pb.Value{MediaType: piece.MediaType, Content: &pb.Value_Data{Data: pieces}}
 				if name := piece.GetLog(); name != "" { // its page has shown the log, without this entry
-					state.Logs[name].Entries = append(state.Logs[name].Entries, value)
+					read.Logs[name].Entries = append(read.Logs[name].Entries, value)
 				} else {
-					state.Slots[piece.GetSlot()] = value
+					read.Slots[piece.GetSlot()] = value
 				}
 				pieces = nil
 			}
 		}
 		if request.PageToken = page.NextPageToken; request.PageToken == "" {
 			t.version, t.digest = page.Checkpoint.Version, page.Checkpoint.Digest
-			return state, signals, pages
+			return read, nil
 		}
 	}
 }

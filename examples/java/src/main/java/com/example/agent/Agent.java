@@ -21,16 +21,20 @@ final class Agent {
   }
 
   public static void main(String[] arguments) throws Exception {
+    String phase = String.join(" ", arguments);
+    boolean conforms = phase.contains("/"); // a scenario of `stateward conformance`
     String thread = System.getenv().getOrDefault("STATEWARD_THREAD", "example-java");
-    var agent = new Agent(new Client(System.getenv("STATEWARD_TARGET"), thread));
-    switch (arguments.length == 1 ? arguments[0] : "") {
+    var client = new Client(System.getenv("STATEWARD_TARGET"), conforms ? "conformance/" + phase : thread);
+    var agent = new Agent(client);
+    switch (conforms ? "conformance" : phase) {
       case "begin" -> agent.begin();
       case "answer" -> agent.answer();
       case "resume" -> agent.resume();
       case "count" -> agent.count();
+      case "conformance" -> Conformance.run(client, phase);
       default -> throw new IllegalArgumentException("usage: agent begin|answer|resume|count");
     }
-    agent.client.channel.shutdown();
+    client.channel.shutdown();
   }
 
   private void begin() throws Exception {
@@ -42,7 +46,7 @@ final class Agent {
     say("conflict %s at version %s", refusal.getReason(), refusal.getMetadataOrThrow("current_version"));
 
     // A conflict is resolved on the newest state: read it, make the change again, save again.
-    int known = client.hydrate().logs().get("messages").size();
+    int known = client.hydrate().logs().get("messages").getEntriesCount();
     var again = client.next(add("messages", text("message " + known)));
     say("resolved as version %d", client.save(again).getVersion());
     SaveResponse replay = client.save(again);
@@ -104,7 +108,7 @@ final class Agent {
   private void resume() throws Exception {
     Client.Head head = client.hydrate();
     ByteString all = head.slots().get("document").getData();
-    for (Value page : head.logs().get("pages")) {
+    for (Value page : head.logs().get("pages").getEntriesList()) {
       all = all.concat(page.getData());
     }
     String sha256 = HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(all.toByteArray()));

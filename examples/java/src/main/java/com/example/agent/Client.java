@@ -2,6 +2,7 @@ package com.example.agent;
 
 import com.google.gson.Gson;
 import com.google.protobuf.ByteString;
+import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.rpc.ErrorInfo;
 import com.stateward.v1.*;
 import io.grpc.Grpc;
@@ -78,27 +79,30 @@ final class Client {
     }
   }
 
-  /** Returns why the daemon refused a call, with the facts that error_reason.proto names for the reason. */
+  /**
+   * Returns why the daemon refused a call, with the facts that error_reason.proto names for the reason. The reason is
+   * empty if the error comes from gRPC itself.
+   */
   static ErrorInfo explain(StatusRuntimeException error) {
-    for (var detail : StatusProto.fromThrowable(error).getDetailsList()) {
-      if (detail.is(ErrorInfo.class)) {
-        try {
+    try {
+      for (var detail : StatusProto.fromThrowable(error).getDetailsList()) {
+        if (detail.is(ErrorInfo.class) && detail.unpack(ErrorInfo.class).getDomain().equals("stateward")) {
           return detail.unpack(ErrorInfo.class);
-        } catch (com.google.protobuf.InvalidProtocolBufferException damaged) {
-          throw new IllegalStateException(damaged);
         }
       }
+    } catch (InvalidProtocolBufferException damaged) {
+      throw new IllegalStateException(damaged);
     }
-    throw error; // gRPC itself made this error
+    return ErrorInfo.getDefaultInstance();
   }
 
   /** A state that was read, the signals that wait for the agent, and the number of pages. */
-  record Head(Map<String, Value> slots, Map<String, List<Value>> logs, List<Signal> signals, int pages) {}
+  record Head(Map<String, Value> slots, Map<String, Log.Builder> logs, List<Signal> signals, int pages) {}
 
   /** Reads the head, joins its pages, and remembers its version. */
   Head hydrate() {
     var slots = new HashMap<String, Value>();
-    var logs = new HashMap<String, List<Value>>();
+    var logs = new HashMap<String, Log.Builder>();
     var waiting = new ArrayList<Signal>();
     var request = HydrateRequest.newBuilder().setThread(thread).setIncludeSignals(true);
     var piece = ByteString.EMPTY;
@@ -106,8 +110,13 @@ final class Client {
       HydrateResponse page = checkpoints.hydrate(request.build());
       waiting.addAll(page.getSignalsList());
       slots.putAll(page.getState().getSlotsMap());
-      page.getState().getLogsMap().forEach(
-          (name, log) -> logs.computeIfAbsent(name, absent -> new ArrayList<>()).addAll(log.getEntriesList()));
+      page.getState().getLogsMap().forEach((name, part) -> {
+        if (logs.containsKey(name)) {
+          logs.get(name).addAllEntries(part.getEntriesList());
+        } else {
+          logs.put(name, part.toBuilder());
+        }
+      });
       if (page.hasChunk()) { // of a value that is larger than a page
         ValueChunk chunk = page.getChunk();
         piece = piece.concat(chunk.getData());
@@ -116,7 +125,7 @@ final class Client {
           if (chunk.hasSlot()) {
             slots.put(chunk.getSlot(), value);
           } else { // its page has shown the log, without this entry
-            logs.get(chunk.getLog()).add(value);
+            logs.get(chunk.getLog()).addEntries(value);
           }
           piece = ByteString.EMPTY;
         }
