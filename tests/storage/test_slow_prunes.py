@@ -117,6 +117,29 @@ def test_an_age_rule_reads_nothing_while_nothing_ages(tmp_path: Path, reads: lis
         assert findings(store) == []
 
 
+def test_a_version_saved_beside_a_sweep_is_not_overlooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved right after the rule was applied: the next sweeps prune for it, though nothing more is written."""
+    with opened(tmp_path) as store:
+        rule = Retention(keep_last=2)
+        first = entry(b"x")
+        first.create.retention.CopyFrom(rule)
+        save_many(store, [first])
+        line(store, 4)
+        retain = store.pruner.retain
+
+        def retain_then_save(namespace: str, name: str) -> int:
+            pruned = retain(namespace, name)
+            monkeypatch.setattr(store.pruner, "retain", retain)
+            line(store, 1)
+            return pruned
+
+        monkeypatch.setattr(store.pruner, "retain", retain_then_save)
+        store.sweeper.sweep()
+        assert get(store).head.retained_versions == 3
+        store.sweeper.sweep()
+        assert get(store).head.retained_versions == 2
+
+
 def test_each_step_holds_the_writer_briefly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many versions go, no write clears more than fit into a step."""
     monkeypatch.setattr(clear, "STEP_S", 0.0)

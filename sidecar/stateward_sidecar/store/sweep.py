@@ -170,8 +170,10 @@ class Sweeper:
         return is_old or place != _place(thread)
 
     def _apply_rule(self, thread: Thread) -> None:
+        # From before, as writes change the object: a version that is saved right after the rule is looked at again.
+        place = _place(thread)
         self._pruner.retain(thread.identity.namespace, thread.name)
-        place, rule, due_us = _place(thread), thread.head.options.retention, 0
+        rule, due_us = thread.head.options.retention, 0
         if rule.HasField("keep_for"):
             now_us = self._context.clock.now_us()
             due_us = self._pruner.chooser.ages_us(thread, rule)
