@@ -55,6 +55,7 @@ def test_a_bucket_that_hangs_delays_a_read_and_no_more(holding: Holding, asked: 
         asked[0].set_exception(ThreadNotFound("deleted meanwhile"))
         with pytest.raises(ThreadNotFound):
             await holding.read("n", "t", read)
+        module.CHECK_WAIT_S = 0.05
         await holding.read("n", "t", read)
         assert len(asked) == 2
 
