@@ -26,6 +26,7 @@ ENV PATH=/opt/stateward/bin:$PATH \
     STATEWARD_DATA_DIR=/var/lib/stateward/data \
     STATEWARD_LISTEN=unix:///run/stateward/stateward.sock
 VOLUME ["/var/lib/stateward", "/run/stateward"]
-# Exec form: SIGTERM reaches the daemon itself, which then finishes what it took.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health"]
+# Exec form: SIGTERM reaches the daemon itself, which then finishes what it took. Liveness: whoever sees the check fail
+# restarts the container, which helps a daemon that does not answer, and none that is not ready.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health", "liveness"]
 ENTRYPOINT ["stateward-sidecar"]

@@ -45,7 +45,7 @@ def _run() -> int:
     if is_health:
         from stateward_sidecar.health import ask_health
 
-        return ask_health(settings.listen[0])
+        return ask_health(settings.listen[0], make_parser().parse_args(sys.argv[1:]).health)
     configure_logging(settings.log_level, settings.log_format)
     from stateward_sidecar import app
 

@@ -1,4 +1,4 @@
-"""Asking a running daemon whether it is ready: for container probes."""
+"""Asking a running daemon whether it is ready, or only whether it answers: for container probes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stateward.v1.admin_service_pb2_grpc import AdminServiceStub
 TIMEOUT_S = 3.0
 
 
-def ask_health(target: str) -> int:
-    """Returns 0 if the daemon is ready, else prints a line on standard error and returns 1."""
+def ask_health(target: str, name: str) -> int:
+    """Asks for readiness or liveness. Returns 0 if the answer is yes; else prints why not, and returns 1."""
     with grpc.insecure_channel(target) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service="readiness"), timeout=TIMEOUT_S
+                health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S
             )
         except grpc.RpcError as error:
             print(f"not ready: {target}: {error.details()}", file=sys.stderr)

@@ -35,6 +35,7 @@ _KEY_HELP = (
     "the key that protects all others; made if neither the key file nor data exist "
     "(default: $XDG_CONFIG_HOME/stateward/key)"
 )
+HEALTH_NAMES = ("readiness", "liveness")
 LEVELS = ("debug", "info", "warning", "error")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PORT_MAX = 65535
@@ -181,7 +182,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; needs the extra `otel` "
         "(default: off)",
     )
-    add("--health", action="store_true", help="ask the running daemon whether it is ready, and exit 0 or 1")
+    add(
+        "--health",
+        nargs="?",
+        const="readiness",
+        choices=HEALTH_NAMES,
+        help="ask the running daemon whether it is ready, or with liveness only whether it answers, and exit 0 or 1",
+    )
     add(
         "--check",
         action="store_true",

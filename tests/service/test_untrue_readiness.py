@@ -36,9 +36,9 @@ def status(daemon: Daemon, name: str = "readiness") -> int:
         return int(stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5).status)
 
 
-def probe(daemon: Daemon) -> tuple[int, str]:
+def probe(daemon: Daemon, *name: str) -> tuple[int, str]:
     """The command that probes run."""
-    command = [sys.executable, "-m", "stateward_sidecar", "--health", "--listen", daemon.target]
+    command = [sys.executable, "-m", "stateward_sidecar", "--listen", daemon.target, "--health", *name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return done.returncode, done.stderr
 
@@ -48,6 +48,7 @@ def check_unready(daemon: Daemon, cause: str) -> None:
     eventually(lambda: status(daemon) == NOT_SERVING, WITHIN_S)
     assert status(daemon, "") == NOT_SERVING
     assert status(daemon, "liveness") == status(daemon, "stateward.v1.CheckpointService") == SERVING
+    assert probe(daemon, "liveness") == (0, "")
     code, said = probe(daemon)
     assert code == 1
     assert f"{cause}: " in said
