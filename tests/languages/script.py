@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import socket
 import subprocess
 import tempfile
 import threading
@@ -89,11 +90,25 @@ class Agent:
         raise AssertionError("\n".join("\n  ".join([f"{name}:", *lines]) for name, lines in parts.items()))
 
 
+class TcpDaemon(FaultyDaemon):
+    """A daemon at a port of this machine, the same one after each start."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port: int = free.getsockname()[1]
+
+    @property
+    def target(self) -> str:
+        """The daemon's target."""
+        return f"127.0.0.1:{self._port}"
+
+
 @contextmanager
-def run_daemon() -> Iterator[FaultyDaemon]:
+def run_daemon(kind: type[FaultyDaemon] = FaultyDaemon) -> Iterator[FaultyDaemon]:
     """A daemon with a directory of its own, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="sw-", dir="/tmp") as directory:  # a socket's path must be short
-        daemon = FaultyDaemon(Path(directory))
+        daemon = kind(Path(directory))
         daemon.start()
         try:
             yield daemon
