@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = ["tests/validation.test.ts", "tests/graph.test.ts"]
+TESTS = ["tests/validation.test.ts", "tests/graph.test.ts", "tests/pages.test.ts"]
 
 
 @pytest.mark.slow

@@ -16,13 +16,13 @@ export interface Pages {
 export async function readPages(connection: Connection, request: HydrateRequest): Promise<Pages> {
   const slots: Pages["slots"] = {};
   const logs: Pages["logs"] = {};
-  const effects: RecordedEffect__Output[] = [];
+  let effects: RecordedEffect__Output[] = [];
   let pieces: Uint8Array[] = [];
   for (let page_token = ""; ; ) {
     const page = await connection.hydrate({ ...request, page_token });
     Object.assign(slots, page.state?.slots);
     for (const [name, log] of Object.entries(page.state?.logs ?? {})) {
-      if (logs[name]) logs[name].entries.push(...log.entries);
+      if (logs[name]) logs[name].entries = logs[name].entries.concat(log.entries);
       else logs[name] = log;
     }
     if (page.chunk) {
@@ -35,7 +35,7 @@ export async function readPages(connection: Connection, request: HydrateRequest)
         else (logs[log!] ??= { first_index: index, entries: [], rewritten_version: 0 }).entries.push(value);
       }
     }
-    effects.push(...page.effects);
+    effects = effects.concat(page.effects);
     page_token = page.next_page_token;
     if (!page_token) return { checkpoint: page.checkpoint!, slots, logs, effects };
   }
