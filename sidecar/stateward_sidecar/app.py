@@ -27,6 +27,7 @@ from stateward.v1 import (
     checkpoint_service_pb2,
     effect_service_pb2,
     lease_service_pb2,
+    record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
     writer_service_pb2,
@@ -65,6 +66,7 @@ from stateward_sidecar.service.readiness import (
     check_key,
     check_room,
 )
+from stateward_sidecar.service.records import RecordService
 from stateward_sidecar.service.room import Room, keep_memory_together, make_room
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
@@ -237,6 +239,7 @@ def _make_parts(
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
         effect_service_pb2: EffectService(calls),
+        record_service_pb2: RecordService(calls),
         lease_service_pb2: LeaseService(calls, leasing),
         signal_service_pb2: SignalService(calls),
         writer_service_pb2: writers,

@@ -16,6 +16,7 @@ from stateward.v1 import (
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
     lease_service_pb2_grpc,
+    record_service_pb2_grpc,
     signal_service_pb2_grpc,
     thread_service_pb2_grpc,
     writer_service_pb2_grpc,
@@ -103,6 +104,7 @@ class Wire:
         self.backups: Any = backup_service_pb2_grpc.BackupServiceStub(self.channel)
         self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(self.channel)
         self.effects: Any = effect_service_pb2_grpc.EffectServiceStub(self.channel)
+        self.records: Any = record_service_pb2_grpc.RecordServiceStub(self.channel)
         self.leases: Any = lease_service_pb2_grpc.LeaseServiceStub(self.channel)
         self.signals: Any = signal_service_pb2_grpc.SignalServiceStub(self.channel)
         self.writers: Any = writer_service_pb2_grpc.WriterServiceStub(self.channel)

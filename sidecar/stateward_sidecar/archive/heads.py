@@ -21,8 +21,10 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage.keystore import NamespaceKeys
 
 # Format 2 has moved heads, deleted branches and deleted effects. A sidecar of format 1 does not know them, and would
-# bring a deleted branch back. So it must not read a HEAD of format 2.
-FORMAT = 2
+# bring a deleted branch back. So it must not read a HEAD of format 2. Format 3 has records: older sidecars would show
+# what was replaced. Only the HEAD of a thread that ever had records has format 3.
+BASE_FORMAT, RECORDS_FORMAT = 2, 3
+FORMAT = RECORDS_FORMAT  # the newest that this version knows
 HEAD_MAGIC, IMAGE_MAGIC = b"SH", b"ST"
 WRITE_ID_BYTES = 16
 WRITE_IDS_KEPT = 4
@@ -94,7 +96,7 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
         following.previous_write_ids.extend([head.write_id, *head.previous_write_ids][:WRITE_IDS_KEPT])
     following.update_time_us = max(now_us, head.update_time_us)
     following.detached = False
-    following.min_reader = following.min_writer = FORMAT
+    following.min_reader = following.min_writer = max(head.min_reader, BASE_FORMAT)
     return following
 
 
@@ -112,7 +114,7 @@ def tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> 
     """Returns the HEAD that stays after a thread is deleted."""
     following = follow(head, boot_id, owner_id, now_us)
     return ArchiveHead(
-        min_reader=FORMAT, min_writer=FORMAT, uid=following.uid, created_epoch=following.created_epoch,
+        min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
         previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
         update_time_us=following.update_time_us,

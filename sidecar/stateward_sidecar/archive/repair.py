@@ -26,6 +26,7 @@ from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fleet import Fleet, object_refs
 from stateward_sidecar.archive.fold import GARBAGE_MAX
 from stateward_sidecar.archive.heads import (
+    BASE_FORMAT,
     FORMAT,
     HEAD_MAGIC,
     LINEAGE_KEPT,
@@ -251,7 +252,7 @@ class Repairer:
         epoch = max(known.epoch, found.epoch if found is not None else 0, thread.epoch) + 1
         last = found if found is not None else known
         base = ArchiveHead(
-            min_reader=FORMAT, min_writer=FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
+            min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
             epoch=epoch, boot_id=desk.boot_id, owner_id=desk.options.owner_id,
             write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
             lineage=known.lineage, update_time_us=max(desk.now_us(), last.update_time_us),

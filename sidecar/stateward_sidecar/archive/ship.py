@@ -34,7 +34,7 @@ from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.heads import bare, follow, seal_head, seal_image, wrote
+from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, follow, seal_head, seal_image, wrote
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
@@ -44,6 +44,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Moment, Shipment
+from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
 
@@ -194,6 +195,8 @@ class Shipper:
         head.tip_sequence, head.tip_digest = thread.tip_sequence, thread.tip_digest
         head.last_version, head.status = thread.last_version, thread.status
         head.expire_second = expire_second(thread)
+        if has_records(thread):
+            head.min_reader = head.min_writer = RECORDS_FORMAT
         image = seal_image(identity.cipher, identity.uid, moment.image)
         if head.HasField("image_object"):
             discard(head, head.image_object)

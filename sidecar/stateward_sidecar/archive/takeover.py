@@ -13,7 +13,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
-from stateward_sidecar.archive.heads import FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
+from stateward_sidecar.archive.heads import BASE_FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -200,7 +200,7 @@ class Attacher:
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
         desk = self._desk
         head = ArchiveHead(
-            min_reader=FORMAT, min_writer=FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
+            min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
             boot_id=desk.boot_id, owner_id=desk.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
             lineage=[epoch_start(epoch, desk.boot_id)], update_time_us=desk.now_us(),
         )  # fmt: skip

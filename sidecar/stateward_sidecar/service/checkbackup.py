@@ -14,6 +14,7 @@ from stateward.v1.backup_service_pb2 import (
     BackupBlob,
     BackupEffect,
     BackupEnd,
+    BackupRecord,
     BackupSignal,
     BackupThread,
     BackupVersion,
@@ -29,9 +30,10 @@ from stateward.v1.effect_pb2 import (
     EFFECT_STATE_NEW,
     EFFECT_STATE_UNCERTAIN,
 )
+from stateward.v1.record_pb2 import RecordWrite
 from stateward_sidecar.codec.edits import MAX_MEDIA_TYPE_BYTES, MAX_PREVIEW_BYTES, check_name
 from stateward_sidecar.errors import InvalidField, StatewardError
-from stateward_sidecar.service import check, checkfacts, checkwork
+from stateward_sidecar.service import check, checkfacts, checkrecords, checkwork
 from stateward_sidecar.store.blobwrite import BLOB_BYTES_MAX
 
 NUMBER_MAX = 1 << 62
@@ -127,6 +129,20 @@ def _check_effect(part: BackupEffect) -> None:
     _check_times(shown, "begin_time", "end_time", prefix="effect.")
 
 
+def _check_record(part: BackupRecord) -> None:
+    record = part.record
+    write = RecordWrite(key=record.key, attributes=record.attributes)
+    if record.HasField("value"):
+        write.value.CopyFrom(record.value)
+    if record.HasField("ttl"):
+        write.ttl.CopyFrom(record.ttl)
+    checkrecords.check_write(write, "record")
+    _check_number(record.revision, "record.revision")
+    if not record.revision or record.HasField("ttl") != record.HasField("expire_time"):
+        raise InvalidField("record", "needs a revision, and an expire_time if it has a ttl")
+    _check_times(record, "create_time", "update_time", "expire_time", prefix="record.")
+
+
 def _check_signal(part: BackupSignal) -> None:
     signal = part.signal
     checkwork.check_short(signal.signal_id, "signal.signal_id", checkwork.INCARNATION_BYTES_MAX, required=True)
@@ -172,6 +188,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "blob": _check_blob,
     "version": _check_version,
     "effect": _check_effect,
+    "record": _check_record,
     "signal": _check_signal,
     "end": _check_end,
 }

@@ -54,21 +54,24 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
             raise InvalidField(f"metrics[{key!r}]", f"{value} is not finite")
 
 
-def check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
+def check_attributes(attributes: Mapping[str, AttributeValue], field: str = "attributes") -> None:
     """Checks attributes, as given or as a filter."""
     if len(attributes) > ATTRIBUTES_MAX:
-        raise InvalidField("attributes", f"has {len(attributes)} attributes, more than {ATTRIBUTES_MAX}")
+        raise InvalidField(field, f"has {len(attributes)} attributes, more than {ATTRIBUTES_MAX}")
     size_bytes = 0
     for key, value in attributes.items():
-        check_name(key, "attributes (a key)")
-        check_text(key, f"attributes[{key[:32]!r}…] (the key)", LABEL_KEY_BYTES_MAX)
-        kind = value.WhichOneof("value")
-        if kind is None:
-            raise InvalidField(
-                f"attributes[{key!r}]", "has no value: set string_value, int_value, double_value or bool_value"
-            )
-        if kind == "double_value" and not math.isfinite(value.double_value):
-            raise InvalidField(f"attributes[{key!r}]", f"{value.double_value} is not finite")
-        size_bytes += len(key.encode()) + (len(value.string_value.encode()) if kind == "string_value" else NUMBER_BYTES)
+        check_name(key, f"{field} (a key)")
+        check_text(key, f"{field}[{key[:32]!r}…] (the key)", LABEL_KEY_BYTES_MAX)
+        size_bytes += len(key.encode()) + check_attribute(value, f"{field}[{key!r}]")
     if size_bytes > ATTRIBUTES_BYTES_MAX:
-        raise InvalidField("attributes", f"have {size_bytes} bytes together, more than {ATTRIBUTES_BYTES_MAX}")
+        raise InvalidField(field, f"have {size_bytes} bytes together, more than {ATTRIBUTES_BYTES_MAX}")
+
+
+def check_attribute(value: AttributeValue, field: str) -> int:
+    """Checks the value of an attribute. Returns its bytes for the sum."""
+    kind = value.WhichOneof("value")
+    if kind is None:
+        raise InvalidField(field, "has no value: set string_value, int_value, double_value or bool_value")
+    if kind == "double_value" and not math.isfinite(value.double_value):
+        raise InvalidField(field, f"{value.double_value} is not finite")
+    return len(value.string_value.encode()) if kind == "string_value" else NUMBER_BYTES

@@ -19,6 +19,7 @@ GOES_ON = frozenset((
     "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
     "GetThread", "ListThreads", "CountThreads", "Watch", "WaitDurable", "Detach",
     "ReadBlob", "StatBlob", "ListEffects", "ListSignals", "ExportThread",
+    "GetRecords", "ListRecords", "ListRecordPrefixes",
 ))  # fmt: skip
 
 

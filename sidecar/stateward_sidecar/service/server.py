@@ -33,7 +33,9 @@ LAST_ANSWERS_S = 0.02
 # A message may be this much larger than the largest state, for names, metadata and labels.
 MESSAGE_SLACK_BYTES = 1 << 20
 # Methods whose messages may hold states, values or bytes of blobs. The next line limits all other messages.
-LARGE = frozenset(("Save", "BatchSave", "Write", "PutEffects", "CompleteEffect", "WriteBlob", "ImportThread"))
+LARGE = frozenset((
+    "Save", "BatchSave", "Write", "PutEffects", "PutRecords", "CompleteEffect", "WriteBlob", "ImportThread",
+))  # fmt: skip
 SMALL_BYTES_MAX = 1 << 20
 # Health names that clients ask before they send work.
 READINESS = ("", "readiness")

@@ -10,12 +10,15 @@
         G tag_hash(16)                         tag
         I sequence(8)                          signal that waits for the agent
         J sequence(8)                          journal entries from this one on (store/records.py)
+        K key_hash(16)                         record
         P parts_id(8) index(4)                 pieces of large edits
         Q blob_hash(16)                        blob
         R request_hash(8)                      request id → sequence, second
         S version(8) index(4)                  pieces of a snapshot
+        U key_hash(16)                         deleted record → sequence, while older history may still come
         V version(8)                           sequence - version, for versions at which it changes
         X                                      pruned versions
+        Y second(8) key_hash(16)               records by time of expiry
         Z                                      what this daemon knows about the thread in the archive
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     S namespace(8) status_hash(8) ~second(8) ~number(4)   threads by status, then by time of change
@@ -27,6 +30,7 @@
     O number(4)                              outbox: threads with entries that are not archived yet
     P number(4)                              pruned versions whose rows are not removed yet
     Q number(4)                              threads with blobs
+    R second(8) number(4)                    threads by the time when the next of their records may expire
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
     W cursor(8)                              every entry of the store in the order of commit → number, sequence
     D cursor(8)                              deletions
@@ -191,9 +195,31 @@ class ThreadKeys:
         """Prefix of all rows with one tag."""
         return self.prefix + tag
 
+    def record(self, key_hash: bytes) -> bytes:
+        return self.prefix + b"K" + key_hash
+
+    def gone_record(self, key_hash: bytes) -> bytes:
+        return self.prefix + b"U" + key_hash
+
+    def record_expiry(self, second: int, key_hash: bytes) -> bytes:
+        return self.prefix + b"Y" + _U64.pack(second) + key_hash
+
     def row(self, key: bytes) -> bytes:
         """The part of a key that ciphertext is bound to: all but the number that is local to this store."""
         return key[THREAD_PREFIX_BYTES:]
+
+
+def record_hash(key: bytes | memoryview) -> bytes:
+    """The hash at the end of a record's key, or of the keys of its other rows (K, U, Y rows)."""
+    return bytes(key[-RECORD_HASH_BYTES:])
+
+
+RECORD_HASH_BYTES = 16
+
+
+def record_expiry_second(key: bytes | memoryview) -> int:
+    """Second of a Y row's key."""
+    return int(_U64.unpack_from(key, THREAD_PREFIX_BYTES + 1)[0])
 
 
 def tail_number(key: bytes | memoryview) -> int:
@@ -274,6 +300,11 @@ def expiry_key(second: int, thread: int) -> bytes:
 def unpack_expiry(key: bytes | memoryview) -> tuple[int, int]:
     """Second and thread number of such a key."""
     return int(_U64.unpack_from(key, 1)[0]), int(_U32.unpack_from(key, 9)[0])
+
+
+def records_expiry_key(second: int, thread: int) -> bytes:
+    """Place of a thread in the list of those whose records expire. ``unpack_expiry`` is the reverse."""
+    return b"R" + _U64.pack(second) + _U32.pack(thread)
 
 
 def marked_thread(key: bytes | memoryview) -> int:

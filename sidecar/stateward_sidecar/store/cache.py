@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.measures import StoreMeasures
+from stateward_sidecar.store.recordorder import OrderChange, RecordOrder
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
@@ -57,9 +58,9 @@ class EffectOrder:
     places: list[EffectPlace]
 
 
-Item = StateTree | Dictionary | Facts | EffectOrder
 # The kind of the item, its thread, and what tells it from others of its kind.
 Key = tuple[str, int, Hashable]
+Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrder
 
 
 class Cache:
@@ -110,6 +111,29 @@ class Cache:
         """Keeps an order in place of the one before."""
         names_bytes = sum(len(place.sort_key) + len(place.anchor) + len(place.key) for place in order.places)
         self._put(("effects", thread, prefix), order, names_bytes + PLACE_OVERHEAD_BYTES * len(order.places))
+
+    def record_order(self, thread: int, record_sum: bytes) -> RecordOrder | None:
+        """Returns the order of a thread's records; None if it is not cached or not true for this sum."""
+        found = self._get(("records", thread, 0))
+        return found if isinstance(found, RecordOrder) and found.record_sum == record_sum else None
+
+    def put_record_order(self, thread: int, order: RecordOrder) -> None:
+        """Keeps an order in place of the one before."""
+        self._put(("records", thread, 0), order, order.size_bytes)
+
+    def change_record_order(self, thread: int, changes: Sequence[OrderChange], before: bytes, after: bytes) -> None:
+        """Takes over what a commit changed in an order that is cached. Drops it if it is not the one before."""
+        key: Key = ("records", thread, 0)
+        found = self._items.get(key)
+        if found is None:
+            return
+        order = found[0]
+        if isinstance(order, RecordOrder) and order.record_sum == before:
+            order.change(changes, after)
+            self._put(key, order, order.size_bytes)
+        else:
+            with self._lock:
+                self._pop(key)
 
     def dictionary(self, thread: int, version: int) -> Dictionary | None:
         """Returns the digested snapshot of a thread at a version; None if it is not cached."""

@@ -131,13 +131,15 @@ class Clearer:
             _strip_if_whole(work, version)
             if time.perf_counter() > until:  # after at least one version, so that a slow disk does not stop progress
                 break
-        rest = Pruned(uncleared.after(last).pairs(), uncleared.effects)
+        rest = Pruned(uncleared.after(last).pairs(), uncleared.effects, uncleared.records)
         if not len(rest):
-            rest = Pruned((), _strip_effects(work, rest.effects, until))
-        # Values that are not archived yet wait for a sweep: a HEAD that is being written may still have the effects.
-        later = Pruned((), rest.effects.after(work.archived))
-        is_done = not len(rest) and len(later.effects) == len(rest.effects) and _drop_snapshots(work, until)
-        if is_done and not len(later.effects):
+            effects = _strip_values(work, rest.effects, until)
+            rest = Pruned((), effects, _strip_values(work, rest.records, until))
+        # Values that are not archived yet wait for a sweep: a HEAD that is being written may still have them.
+        later = Pruned((), rest.effects.after(work.archived), rest.records.after(work.archived))
+        is_cut = not len(rest) and _count(later) == _count(rest)
+        is_done = is_cut and _drop_snapshots(work, until)
+        if is_done and not _count(later):
             txn.delete(layout.uncleared_key(draft.identity.number))
         else:
             write_uncleared(txn, draft.identity.number, rest)
@@ -179,8 +181,13 @@ def _drop_husks(work: _Work, until: float) -> bool:
     return work.dropped == len(lineage.husks)
 
 
-def _strip_effects(work: _Work, left: Ranges, until: float) -> Ranges:
-    """Clears archived entries of deleted effects. Returns those that are left when the time is over."""
+def _count(left: Pruned) -> int:
+    """Returns how many entries of effects and records are left, at most."""
+    return len(left.effects) + len(left.records)
+
+
+def _strip_values(work: _Work, left: Ranges, until: float) -> Ranges:
+    """Clears archived entries that count for nothing. Returns those that are left when the time is over."""
     for sequence in left.until(work.archived):
         _strip_if_whole(work, 0, sequence)
         if time.perf_counter() > until:
@@ -195,14 +202,17 @@ def _strip_if_whole(work: _Work, version: int, sequence: int = 0) -> None:
         record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
             entry = unpack(record, sequence)
-            if work.draft.pruned.cuts(entry.header):  # the ranges of effects pass over other entries
+            if work.draft.pruned.cuts(entry.header):  # the ranges pass over other entries
                 _strip(work, entry)
     except StatewardError as error:
         log_damage("a pruned version is not cleared", error, uid=work.draft.identity.uid_text)
 
 
 def _strip(work: _Work, entry: Entry) -> None:
-    """Removes the edits of a version or the value of an effect; the whole entry if no retry may ask for it any more."""
+    """Removes the edits of a version, or the values of effects or records.
+
+    Removes the whole entry if no retry may ask for it any more.
+    """
     identity, txn, header = work.draft.identity, work.txn, entry.header
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     pieces_bytes = _delete_rows(txn, identity.keys.edits_pieces(header.parts_id)) if header.parts_id else 0

@@ -118,6 +118,8 @@ class Deleter:
         txn.delete(layout.orphan_key(number))
         if second := expire_second(head):
             txn.delete(layout.expiry_key(second, number))
+        if head.record_expire_second:
+            txn.delete(layout.records_expiry_key(head.record_expire_second, number))
         txn.delete(identity.keys.head())
         uid, thread = identity.uid, draft.thread
         batch.drafts[identity.namespace, identity.name] = None

@@ -22,6 +22,7 @@ from stateward.v1.backup_service_pb2 import (
     BackupBlob,
     BackupEffect,
     BackupEnd,
+    BackupRecord,
     BackupSignal,
     BackupThread,
     BackupVersion,
@@ -30,6 +31,7 @@ from stateward.v1.backup_service_pb2 import (
     RequestMark,
     ThreadPart,
 )
+from stateward.v1.record_pb2 import Record
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
@@ -42,6 +44,8 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import page_effects, read_value, view_effect
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Ranges, Rising
+from stateward_sidecar.store.recordrows import page_records, view_record
+from stateward_sidecar.store.recordrows import read_value as read_record
 from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
@@ -49,7 +53,7 @@ from stateward_sidecar.store.views import view_branch, view_entry
 
 # A message is sent when it has this size. A single larger value makes a larger message.
 MESSAGE_BYTES = 256 << 10
-EFFECTS_A_STEP = 100
+EFFECTS_A_STEP = RECORDS_A_STEP = 100
 T = TypeVar("T")
 
 
@@ -129,10 +133,17 @@ class Exporter:
             key = page[-1][0]
             effects += len(page)
             yield from (ThreadPart(effect=effect) for _, effect in page)
+        records, key = 0, b""
+        while found := read(partial(self._records, key)):
+            key = found[-1][0]
+            records += len(found)
+            yield from (ThreadPart(record=BackupRecord(record=record)) for _, record in found)
         for row in moment.signals:
             yield ThreadPart(signal=read(partial(_signal, row)))
         deleted -= moment.branches.keys()
-        yield ThreadPart(end=_end(moment, sent, deleted, effects))
+        end = _end(moment, sent, deleted)
+        end.effects, end.records = effects, records
+        yield ThreadPart(end=end)
 
     def _read(self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]) -> T:
         def run() -> T:
@@ -178,6 +189,17 @@ class Exporter:
         return found
 
 
+    def _records(self, after: bytes, txn: lmdb.Transaction, thread: Thread) -> list[tuple[bytes, Record]]:
+        found, size = list[tuple[bytes, Record]](), 0
+        for key, row in page_records(txn, thread, after, RECORDS_A_STEP):
+            record = view_record(row.facts, read_record(txn, thread.identity, row))
+            found.append((key, record))
+            size += record.ByteSize()
+            if size > MESSAGE_BYTES:
+                break
+        return found
+
+
 def _view(moment: _Moment) -> BackupThread:
     head = moment.head
     view = BackupThread(options=head.options, token_floor=moment.token_floor)
@@ -199,7 +221,7 @@ def _signal(row: SignalRow, txn: lmdb.Transaction, thread: Thread) -> BackupSign
     return BackupSignal(signal=view_signal(row), request=_mark(metadata))
 
 
-def _end(moment: _Moment, sent: Rising, deleted: set[str], effects: int) -> BackupEnd:
+def _end(moment: _Moment, sent: Rising, deleted: set[str]) -> BackupEnd:
     for branch in moment.branches.values():
         if branch.version not in sent:
             name = moment.head.thread
@@ -210,7 +232,7 @@ def _end(moment: _Moment, sent: Rising, deleted: set[str], effects: int) -> Back
     tags = [Tag(name=name, version=version) for name, version in sorted(moment.tags.items()) if version in sent]
     return BackupEnd(
         last_version=moment.head.last_version, branches=map(view_branch, moment.branches.values()), tags=tags,
-        versions=sent.count, blobs=len(moment.blobs), effects=effects, signals=len(moment.signals),
+        versions=sent.count, blobs=len(moment.blobs), signals=len(moment.signals),
         deleted_branches=sorted(deleted),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import PackedRow
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, ENTRY_KIND_RECORDS
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
@@ -17,11 +17,12 @@ from stateward_sidecar.store.effectrows import index_effect
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US, label_keys, put_feed
 from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.recordrows import index_batch
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft
 from stateward_sidecar.store.uncleared import add_uncleared
 
-_NONE = Ranges()
+_NOTHING = Pruned()
 
 
 def is_entry(item: PackedRow) -> bool:
@@ -79,26 +80,24 @@ def newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRo
     ]  # fmt: skip
 
 
-def pruned_elsewhere(draft: Draft, before: Pruned) -> tuple[Ranges, Ranges]:
-    """Returns the versions, and the entries of effects, that are on this disk and were pruned by another sidecar."""
+def pruned_elsewhere(draft: Draft, before: Pruned) -> Pruned:
+    """Returns what is on this disk and was pruned by another sidecar: versions, entries of effects and of records."""
     head, now = draft.head, draft.pruned
     versions = now.common(before.missing(now.last)).after(draft.floor_version).until(head.last_version)
     effects = now.effects.common(before.effects.missing(now.effects.last))
-    return versions, effects.after(draft.floor_sequence).until(head.tip_sequence)
+    records_ = now.records.after(max(before.records.last, draft.floor_sequence)).until(head.tip_sequence)
+    return Pruned(versions.pairs(), effects.after(draft.floor_sequence).until(head.tip_sequence), records_)
 
 
-def note_uncleared(
-    txn: lmdb.Transaction,
-    draft: Draft,
-    entries: Sequence[Entry],
-    versions: Ranges = _NONE,
-    effects: Ranges = _NONE,
-) -> None:
+def note_uncleared(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], more: Pruned = _NOTHING) -> None:
     """Notes what of a pruned thread is to be cleared from this disk, once this sidecar may: also new whole entries."""
     whole = [entry.header for entry in entries if draft.pruned.cuts(entry.header) and not entry.is_husk]
-    versions = versions.union(header.version for header in whole if header.version)
-    effects = effects.union(header.sequence for header in whole if not header.version)
-    add_uncleared(txn, draft.identity.number, draft.pruned, versions, effects)
+    came = Pruned(
+        [(header.version, header.version) for header in whole if header.version],
+        Ranges((each.sequence, each.sequence) for each in whole if each.kind == ENTRY_KIND_EFFECT),
+        Ranges((each.sequence, each.sequence) for each in whole if each.kind == ENTRY_KIND_RECORDS),
+    )
+    add_uncleared(txn, draft.identity.number, draft.pruned, more.merged(came))
 
 
 def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
@@ -141,6 +140,8 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
     put_feed(txn, identity.number, header.sequence)
     if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
         index_effect(txn, identity, header, metadata.effect)
+    elif header.kind == ENTRY_KIND_RECORDS and not draft.pruned.cuts(header):
+        index_batch(txn, identity, entry)
     if not header.version:
         return
     body = metadata.checkpoint

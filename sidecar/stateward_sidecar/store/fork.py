@@ -18,6 +18,9 @@ from stateward.storage.v1.journal_pb2 import (
     EffectRecord,
     EntryHeader,
     EntryMetadata,
+    RecordBatch,
+    RecordChange,
+    RecordsBody,
     ThreadCreation,
 )
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ForkSource, ThreadOptions
@@ -39,7 +42,11 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
+from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES
+from stateward_sidecar.store.recordrows import page_records
+from stateward_sidecar.store.recordrows import read_value as read_record
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
@@ -50,6 +57,7 @@ from stateward_sidecar.store.views import view_branch, view_head
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
 EFFECTS_A_STEP, EFFECTS_STEP_BYTES = 100, 1 << 20
+RECORDS_A_STEP = 100
 
 
 class Forker:
@@ -81,7 +89,8 @@ class Forker:
             # Together, because nothing is published meanwhile.
             with self._context.writer.publishing:
                 version, branches = source.head.last_version, source.branches.copy()
-            if not source.pruned.missing(version).pairs():
+            is_copied = bool(request.whole and source.head.records)
+            if not source.pruned.missing(version).pairs() and not is_copied:
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.whole:
                 ref = request.version if request.HasField("version") else None
@@ -191,6 +200,40 @@ class Forker:
                 continue  # this tag was set after the copy began, and names a version that the copy lacks
             copy.later(copy.tag(name, tagged))
         self._copy_effects(source, copy, anchors - {""})
+        self._copy_records(request, source, copy)
+
+    def _copy_records(self, request: ForkThreadRequest, source: Thread, copy: Hidden) -> None:
+        """Copies all records, with their revisions and times."""
+        after, is_first = b"", not copy.draft.head.tip_sequence
+        while source.head.records and (found := self._context.settled(partial(self._read_records, source, after))):
+            after, batch = found
+            metadata = EntryMetadata(records=RecordsBody())
+            content = self._content(request, source, copy, metadata, batch.SerializeToString(deterministic=True))
+            put, size_bytes = copy.records(content, batch)
+            if is_first:  # it describes the copy, and the next one must not
+                copy.put(put, size_bytes)
+                is_first = False
+            else:
+                copy.later(put, size_bytes)
+
+    def _read_records(self, source: Thread, after: bytes) -> tuple[bytes, RecordBatch] | None:
+        """Reads the next records, as many as share an entry.
+
+        Returns the last row key and the records; None = no more.
+        """
+        batch, size_bytes = RecordBatch(), 0
+        with self._context.engine.read() as txn:
+            for key, row in page_records(txn, source, after, RECORDS_A_STEP):
+                facts, value = row.facts, read_record(txn, source.identity, row)
+                facts.ClearField("value_sequence")
+                facts.ClearField("value_stored_bytes")
+                change = RecordChange(facts=facts, value=value)
+                size_bytes += change.ByteSize()
+                if batch.changes and size_bytes > ENTRY_VALUES_BYTES:
+                    break
+                batch.changes.append(change)
+                after = key
+        return (after, batch) if batch.changes else None
 
     def _copy_effects(self, source: Thread, copy: Hidden, anchors: set[str]) -> None:
         """Copies the results that belong to copied versions: their anchor is a version's checkpoint id.
@@ -276,6 +319,7 @@ class Forker:
             head.update_time_us = max(self._context.clock.now_us(), head.update_time_us)
             if request.whole:
                 head.save_time_us = head.update_time_us  # a TTL counts from the time of the copy
+                head.token_floor = token_floor(source)  # new revisions are above those of the copied records
 
         return copy.reveal(settle, partial(self._count_fork, source))
 

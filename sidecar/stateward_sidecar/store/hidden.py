@@ -13,12 +13,13 @@ from typing import Any
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, EffectRow, ThreadHead
+from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, EffectRow, RecordRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB,
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_EFFECT,
     ENTRY_KIND_HEADS,
+    ENTRY_KIND_RECORDS,
     ENTRY_KIND_TAG_SET,
     BlobRecord,
     CheckpointBody,
@@ -26,6 +27,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryKind,
     EntryMetadata,
+    RecordBatch,
 )
 from stateward.v1.thread_pb2 import Branch, Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -34,6 +36,7 @@ from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.branches import Pointed, move_branch, point_branch
@@ -43,6 +46,8 @@ from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.effectrows import effect_key, put_effect
 from stateward_sidecar.store.journal import append, index_expiry, index_options, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.moves import Moves, list_moves
+from stateward_sidecar.store.recordrows import has_records, put_record, record_key, share_out
+from stateward_sidecar.store.recordrows import index_expiry as index_records_expiry
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -163,6 +168,28 @@ class Hidden:
             header = self.append(txn, ENTRY_KIND_EFFECT, content, self.draft.head.update_time_us)
             row = EffectRow(record=record, sequence=header.sequence)
             put_effect(txn, self.draft.identity, self.draft.head, row_key, None, row)
+
+        return put, content.size_bytes
+
+    def records(self, content: Content, batch: RecordBatch, field: str = "record") -> tuple[Put, int]:
+        """Returns the put of records that share an entry, and its size in bytes.
+
+        The put raises InvalidField, which names ``field``, if the thread has one of them already.
+        """
+
+        def put(txn: lmdb.Transaction) -> None:
+            identity, before = self.draft.identity, self.draft.head.stored_bytes
+            sequence = self.append(txn, ENTRY_KIND_RECORDS, content, self.draft.head.update_time_us).sequence
+            head = self.draft.head
+            stored_bytes = head.stored_bytes - before
+            head.record_entry_bytes += stored_bytes
+            shares = share_out(stored_bytes, [change.ByteSize() for change in batch.changes])
+            for change, share in zip(batch.changes, shares, strict=True):
+                row_key = record_key(identity, change.facts.key)
+                if txn.get(row_key) is not None:
+                    raise InvalidField(field, f"{change.facts.key!r} is there twice")
+                row = RecordRow(facts=change.facts, sequence=sequence, stored_bytes=share)
+                put_record(txn, identity, head, row_key, None, row)
 
         return put, content.size_bytes
 
@@ -320,6 +347,9 @@ class Hidden:
         txn.put(layout.name_key(name_hash), layout.pack_name(number, identity.uid))
         index_options(txn, identity, ThreadOptions(), head.options)
         index_expiry(txn, number, ThreadHead(), head)
+        index_records_expiry(txn, number, 0, head.record_expire_second)
+        if has_records(head):
+            context.engine.raise_format(txn, RECORDS_FORMAT)
         index_time(txn, identity, None, head)
         put_whole_feed(txn, number, head.tip_sequence)
         write_head(txn, identity, head)

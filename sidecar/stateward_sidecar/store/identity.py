@@ -10,6 +10,8 @@ ROW_MAGIC = b"SR"
 _ROW_PREFIX = record_prefix(ROW_MAGIC)
 # A thread may have thousands of branches, but few of them are written at a time.
 PLACES_MAX = 64
+# Tags of rows of which a thread has thousands: effects and records.
+ONE_OF_MANY = (b"E", b"K")
 
 
 class Identity:
@@ -63,6 +65,6 @@ class Identity:
         if place is None:
             row = self.keys.row(key)
             place = length_prefixed(_ROW_PREFIX, self.uid, row), length_prefixed(b"row", row)
-            if len(self._places) < PLACES_MAX:
+            if len(self._places) < PLACES_MAX and row[:1] not in ONE_OF_MANY:
                 self._places[key] = place
         return place

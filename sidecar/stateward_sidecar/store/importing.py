@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import lmdb
 
@@ -18,12 +19,17 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_SIGNAL,
     EffectRecord,
     EntryMetadata,
+    RecordBatch,
+    RecordChange,
+    RecordFacts,
+    RecordsBody,
     SignalRecord,
     ThreadCreation,
 )
 from stateward.v1.backup_service_pb2 import (
     BackupEffect,
     BackupEnd,
+    BackupRecord,
     BackupSignal,
     BackupThread,
     ImportBegin,
@@ -39,6 +45,8 @@ from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.hidden import Hidden
 from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
 from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES
+from stateward_sidecar.store.recordputs import RECORDS_MAX
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.signals import PENDING_MAX, put_signals
@@ -46,7 +54,7 @@ from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head
 
 # The order in which the kinds of parts must come.
-ORDER = ("thread", "blob", "version", "effect", "signal", "end")
+ORDER = ("thread", "blob", "version", "effect", "record", "signal", "end")
 _PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 2, "diff": 2}
 
 
@@ -100,7 +108,11 @@ class Import:
         self._facts = BackupThread()
         self._blobs = IncomingBlobs(context, hidden)
         self._versions = IncomingVersions(context, hidden, self._blobs)
-        self._effects = self._signals = 0
+        self._effects = self._signals = self._records = 0
+        self._record_batch, self._record_bytes = RecordBatch(), 0
+        self._beside: dict[str, Callable[[Any], None]] = {
+            "effect": self._put_effect, "record": self._put_record, "signal": self._put_signal,
+        }  # fmt: skip
         self._end: BackupEnd | None = None
         self._now_us = context.clock.now_us()
 
@@ -129,12 +141,10 @@ class Import:
                     self._versions.add_state(part.state)
                 case "diff":
                     self._versions.add_diff(part.diff)
-                case "effect":
-                    self._put_effect(part.effect)
-                case "signal":
-                    self._put_signal(part.signal)
                 case "end":
                     self._end = part.end
+                case _:
+                    self._beside[kind](getattr(part, kind))
 
     def _follow(self, kind: str) -> None:
         """Checks the order of the parts, and ends the blob or version before this part."""
@@ -146,6 +156,8 @@ class Import:
             self._blobs.finish(self._hidden.draft.head.update_time_us)
         if place > _PLACE["version"]:
             self._versions.finish()
+        if place > _PLACE["record"]:
+            self._flush_records()
         self._place = place
 
     def _start(self, facts: BackupThread) -> None:
@@ -188,6 +200,32 @@ class Import:
         value = effect.value.SerializeToString() if record.has_value else b""
         self._hidden.later(*self._hidden.effect(record, value, f"parts.effect[{effect.key!r}]"))
         self._effects += 1
+
+    def _put_record(self, part: BackupRecord) -> None:
+        """Takes a record. Several share an entry, as they do when they are written."""
+        if self._records >= RECORDS_MAX:
+            raise InvalidField("parts.record", f"are more than {RECORDS_MAX}")
+        record = part.record
+        facts = RecordFacts(
+            key=record.key, attributes=record.attributes, revision=record.revision,
+            create_time_us=self._time_us(record.create_time.ToMicroseconds()),
+            update_time_us=self._time_us(record.update_time.ToMicroseconds()), value_bytes=len(record.value.data),
+        )  # fmt: skip
+        if record.HasField("ttl"):
+            facts.ttl_us = record.ttl.ToMicroseconds()
+            facts.expire_time_us = min(record.expire_time.ToMicroseconds(), self._now_us + facts.ttl_us)
+        change = RecordChange(facts=facts, value=record.value)
+        if self._record_bytes + change.ByteSize() > ENTRY_VALUES_BYTES:
+            self._flush_records()
+        self._record_batch.changes.append(change)
+        self._record_bytes += change.ByteSize()
+        self._records += 1
+
+    def _flush_records(self) -> None:
+        batch, self._record_batch, self._record_bytes = self._record_batch, RecordBatch(), 0
+        if batch.changes:
+            content = draft_content(EntryMetadata(records=RecordsBody()), batch.SerializeToString(deterministic=True))
+            self._hidden.later(*self._hidden.records(content, batch, "parts.record"))
 
     def _put_signal(self, part: BackupSignal) -> None:
         signal, draft = part.signal, self._hidden.draft
@@ -241,7 +279,7 @@ class Import:
     def _check_end(self, end: BackupEnd) -> None:
         came = {
             "versions": self._versions.came.count, "blobs": len(self._blobs.known), "effects": self._effects,
-            "signals": self._signals,
+            "records": self._records, "signals": self._signals,
         }  # fmt: skip
         for name, count in came.items():
             if getattr(end, name) != count:

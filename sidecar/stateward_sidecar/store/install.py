@@ -17,6 +17,7 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
@@ -41,6 +42,8 @@ from stateward_sidecar.store.journal import (
     index_options,
     index_time,
 )
+from stateward_sidecar.store.recordrows import forget_gone, has_records, record_floor
+from stateward_sidecar.store.recordrows import index_expiry as index_records_expiry
 from stateward_sidecar.store.signals import drop_signals, put_signals
 from stateward_sidecar.store.thread import (
     Draft,
@@ -123,18 +126,23 @@ class Installer:
         put_rows(txn, draft, newer(incoming.rows, entries))
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
-        note_uncleared(txn, draft, entries, *pruned_elsewhere(draft, old_pruned))
+        note_uncleared(txn, draft, entries, pruned_elsewhere(draft, old_pruned))
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
+        if has_records(image.head):
+            self._context.engine.raise_format(txn, RECORDS_FORMAT)
+            if row.floor_sequence <= record_floor(draft):
+                forget_gone(txn, identity)
         self._put_rows_of_image(txn, draft, image, row, before)
         write_archive_row(txn, draft, row)
         self._threads.keep_draft(batch, draft)
-        batch.after_commit.append(lambda: self._forget_heads(identity.number, before))
+        batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
         return draft
 
-    def _forget_heads(self, number: int, before: ThreadHead) -> None:
+    def _forget_heads(self, thread: Thread, before: ThreadHead) -> None:
+        thread.records_checked = False
         if before.main_version:
-            self._context.cache.drop_state(number, before.main_version)
+            self._context.cache.drop_state(thread.number, before.main_version)
 
     def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
         context, keystore, uid = self._context, self._context.keystore, incoming.uid
@@ -197,6 +205,9 @@ class Installer:
         index_expiry(txn, identity.number, before, head)
         if second := expire_second(head):  # always, because index_expiry writes only changes
             txn.put(layout.expiry_key(second, identity.number), layout.PRESENT)
+        index_records_expiry(txn, identity.number, before.record_expire_second, head.record_expire_second)
+        if head.record_expire_second:
+            txn.put(layout.records_expiry_key(head.record_expire_second, identity.number), layout.PRESENT)
         index_time(txn, identity, before if before.tip_sequence else None, head)
         write_head(txn, identity, head)
         draft.head = head
@@ -261,6 +272,8 @@ class Installer:
             row.CopyFrom(draft.archive)
             row.floor_sequence, row.floor_version = floor
             write_archive_row(txn, draft, row)
+            if row.floor_sequence <= record_floor(draft):
+                forget_gone(txn, draft.identity)
             draft.snapshots |= {version for version in snapshots if _is_of_line(txn, draft, version)}
             self._threads.keep_draft(batch, draft)
 

@@ -30,10 +30,13 @@ TERM_US = 30_000_000
 _COUNTER_BITS = 32
 
 
-def next_token(draft: Draft) -> int:
-    """Returns the token for the next entry. The tokens of a thread only grow, also across machines."""
+def next_token(draft: Draft, entries: int = 1) -> int:
+    """Returns the token for the next entry, or for the last one of the next ``entries``.
+
+    The tokens of a thread only grow, also across machines.
+    """
     epoch = max(draft.head.epoch, draft.thread.epoch)
-    counter = (draft.head.tip_sequence + 1) & ((1 << _COUNTER_BITS) - 1)
+    counter = (draft.head.tip_sequence + entries) & ((1 << _COUNTER_BITS) - 1)
     return draft.head.token_floor + (epoch << _COUNTER_BITS | counter)
 
 

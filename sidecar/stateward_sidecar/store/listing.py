@@ -281,11 +281,15 @@ class _Wanted:
         self._statuses, self._labels, self._name_prefix = set[int](), dict[str, str](), ""
         self._min_step: int | None = None
         self._max_step: int | None = None
+        self._has_versions: bool | None = None
+        self._has_records: bool | None = None
         if isinstance(request, ListThreadsRequest):
             self._statuses, self._labels = set(request.statuses), dict(request.labels)
             self._name_prefix = request.name_prefix
             self._min_step = request.min_step if request.HasField("min_step") else None
             self._max_step = request.max_step if request.HasField("max_step") else None
+            self._has_versions = request.has_versions if request.HasField("has_versions") else None
+            self._has_records = request.has_records if request.HasField("has_records") else None
 
     def fits(self, head: ThreadHead) -> bool:
         """Returns whether a head meets all conditions."""
@@ -294,6 +298,10 @@ class _Wanted:
         if self._min_step is not None and not (head.HasField("step") and head.step >= self._min_step):
             return False
         if self._max_step is not None and not (head.HasField("step") and head.step <= self._max_step):
+            return False
+        if self._has_versions is not None and (head.last_version > 0) != self._has_versions:
+            return False
+        if self._has_records is not None and (head.records > 0) != self._has_records:
             return False
         if self.after_us is not None and head.update_time_us < self.after_us:
             return False

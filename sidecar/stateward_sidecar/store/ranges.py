@@ -6,7 +6,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, PrunedVersions, VersionRange
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_EFFECT,
+    ENTRY_KIND_RECORDS,
+    EntryHeader,
+    PrunedVersions,
+    VersionRange,
+)
 
 
 class Ranges:
@@ -93,41 +99,58 @@ class Ranges:
 
 
 class Pruned(Ranges):
-    """The versions that were pruned, and the entries of effects that were deleted. Immutable, too."""
+    """The versions that were pruned, and the entries of effects and records that count for nothing. Immutable, too."""
 
-    __slots__ = ("effects",)
+    __slots__ = ("effects", "records")
 
-    def __init__(self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges | None = None) -> None:
+    def __init__(
+        self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges | None = None, records: Ranges | None = None
+    ) -> None:
         super().__init__(pairs)
         # Sequences. Only entries of effects are meant; a range may pass over entries of other kinds.
         self.effects = effects if effects is not None else Ranges()
+        # Sequences up to the floor of the records. Only entries of records are meant.
+        self.records = records if records is not None else Ranges()
 
     @property
     def is_empty(self) -> bool:
         """True if no entry was ever cut or removed."""
-        return not self._firsts and not self.effects.pairs()
+        return not self._firsts and not self.effects.pairs() and not self.records.pairs()
 
     def cuts(self, header: EntryHeader) -> bool:
-        """Returns whether the second part of an entry may be gone: edits of a version, or the value of an effect."""
+        """Returns whether the second part of an entry may be gone: edits, or values of effects or records."""
         if header.version:
             return header.version in self
+        if header.kind == ENTRY_KIND_RECORDS:
+            return header.sequence in self.records
         return bool(header.kind == ENTRY_KIND_EFFECT) and header.sequence in self.effects
 
     def with_more(self, versions: Ranges, effects: Ranges) -> Pruned:
         """Returns the set with more versions and entries."""
         return Pruned(
-            [*self.pairs(), *versions.pairs()], Ranges([*self.effects.pairs(), *effects.pairs()])
+            [*self.pairs(), *versions.pairs()], Ranges([*self.effects.pairs(), *effects.pairs()]), self.records
         )
 
+    def merged(self, other: Pruned) -> Pruned:
+        """Returns all that is in one of the two sets."""
+        return self.with_more(other, other.effects).with_records(other.records)
+
+    def with_records(self, records: Ranges) -> Pruned:
+        """Returns the set with more entries of records."""
+        return Pruned(self.pairs(), self.effects, Ranges([*self.records.pairs(), *records.pairs()]))
+
     def to_message(self) -> PrunedVersions:
-        """Returns both sets as a message, as they are stored."""
-        return PrunedVersions(ranges=_to_ranges(self), effects=_to_ranges(self.effects))
+        """Returns all sets as a message, as they are stored."""
+        return PrunedVersions(
+            ranges=_to_ranges(self), effects=_to_ranges(self.effects), records=_to_ranges(self.records)
+        )
 
     @classmethod
     def from_message(cls, message: PrunedVersions) -> Pruned:
         """The reverse of ``to_message``."""
         effects = Ranges((item.first, item.last) for item in message.effects)
-        return cls(((item.first, item.last) for item in message.ranges), effects)
+        records = Ranges((item.first, item.last) for item in message.records)
+        return cls(((item.first, item.last) for item in message.ranges), effects, records)
 
 
 def _to_ranges(found: Ranges) -> list[VersionRange]:

@@ -16,6 +16,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
+from stateward.v1.record_service_pb2 import DeleteRecordsRequest, PutRecordsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -118,7 +119,8 @@ def fingerprint(request: Message) -> bytes:
     bare.ClearField("request_id")
     if "durability" in bare.DESCRIPTOR.fields_by_name:
         bare.ClearField("durability")
-    if isinstance(bare, MoveRequest | PruneThreadRequest):  # an agent that repeats it after a restart has another one
+    # An agent that repeats it after a restart has another one.
+    if isinstance(bare, MoveRequest | PruneThreadRequest | PutRecordsRequest | DeleteRecordsRequest):
         bare.ClearField("lease_token")
     data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
     return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()

@@ -42,6 +42,10 @@ from stateward_sidecar.store.moves import Mover
 from stateward_sidecar.store.prune import Pruner
 from stateward_sidecar.store.read import Reader
 from stateward_sidecar.store.readlog import LogReader
+from stateward_sidecar.store.recordexpiry import RecordExpirer
+from stateward_sidecar.store.recordlist import RecordList
+from stateward_sidecar.store.recordmoves import RecordMover
+from stateward_sidecar.store.recordputs import RecordPuts
 from stateward_sidecar.store.recovery import Recovery
 from stateward_sidecar.store.settings import Settings
 from stateward_sidecar.store.signals import Signals
@@ -122,6 +126,9 @@ class Store:
         self.snapshots = Snapshots(context, self.threads)
         self.pruner = Pruner(context, self.threads, self.snapshots)
         self.effect_deleter = EffectDeleter(context, self.threads, self.pruner)
+        mover = RecordMover(context, self.threads, self.pruner)
+        self.record_puts = RecordPuts(context, self.threads, mover)
+        self.record_list = RecordList(context, self.threads)
         self.deleter = Deleter(context, self.threads)
         names = Alone()
         self.recovery = Recovery(context, self.threads, self.deleter)
@@ -131,7 +138,8 @@ class Store:
         self.importer = Importer(context, self.threads, self.deleter, names)
         self.watcher = Watcher(context, self.threads)
         self.verifier = Verifier(context)
-        self.sweeper = Sweeper(context, self.threads, self.deleter, self.pruner)
+        expirer = RecordExpirer(context, self.threads, mover)
+        self.sweeper = Sweeper(context, self.threads, self.deleter, self.pruner, expirer)
 
     @staticmethod
     def _open_keys(engine: Engine, options: StoreOptions) -> KeyStore:

@@ -1,4 +1,4 @@
-"""The periodic sweep: deletes expired threads, applies retention rules, and clears unused blobs and index rows.
+"""The periodic sweep: deletes expired threads and records, applies retention rules, clears unused blobs and index rows.
 
 One sweep looks at a bounded number of rows. Each change is a background write of its own, and the writer checks it
 again. If the wall clock moves by more than an hour against the monotonic clock, nothing expires, is pruned or is
@@ -25,6 +25,7 @@ from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import SECOND_US, next_place
 from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import Pruner, is_whole
+from stateward_sidecar.store.recordexpiry import RecordExpirer
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import failures, log, log_damage
@@ -46,11 +47,14 @@ def _place(thread: Thread) -> tuple[int, int]:
 class Sweeper:
     """Runs on a worker thread, one sweep at a time."""
 
-    def __init__(self, context: Context, threads: Threads, deleter: Deleter, pruner: Pruner) -> None:
+    def __init__(
+        self, context: Context, threads: Threads, deleter: Deleter, pruner: Pruner, records: RecordExpirer
+    ) -> None:
         self._context = context
         self._threads = threads
         self._deleter = deleter
         self._pruner = pruner
+        self._records = records
         self._blobs = BlobSweeper(context, threads)
         self._thread_pauses = Pauses[tuple[int, int]](context.clock, PAUSE_MIN_S, THREAD_PAUSE_MAX_S)
         self._bucket_pause = Pauses[None](context.clock, PAUSE_MIN_S, BUCKET_PAUSE_MAX_S)
@@ -69,6 +73,7 @@ class Sweeper:
             if not self._is_suspended:
                 self._do(self._expire)
                 self._do(self._retain)
+                self._do(self._records.sweep)
                 self._do(lambda: self._blobs.sweep(self._submit))
             self._do(lambda: clear(self._context))
             self._do(self._pruner.resume)

@@ -56,6 +56,7 @@ class Thread:
     in_outbox: bool = False  # True = the outbox row exists; False = unknown
     lost_sequence: int = 0  # a search found that entries up to this one are neither here nor in the archive
     effects_checked: bool = False  # the effect rows were compared with the head's sum since the thread was loaded
+    records_checked: bool = False  # the same of the record rows
 
     @property
     def name(self) -> str:

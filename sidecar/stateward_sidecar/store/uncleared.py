@@ -1,4 +1,5 @@
-"""The row that lists what of a thread was pruned and still has its rows: versions, and entries of deleted effects.
+"""The row that lists what of a thread was pruned and still has its rows: versions, and entries of
+effects and records that count for nothing.
 
 The row is not sealed, because only what the thread's sealed row of pruned versions names is ever cleared. If the row
 is damaged, it is ignored, and the versions that it named keep their space.
@@ -11,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.journal_pb2 import PrunedVersions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.ranges import Pruned
 
 
 def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned:
@@ -23,13 +24,15 @@ def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned
         named = Pruned.from_message(PrunedVersions.FromString(bytes(row[1:])))
     except DecodeError:
         return Pruned()
-    return Pruned(named.common(pruned).pairs(), named.effects.common(pruned.effects))
+    return Pruned(
+        named.common(pruned).pairs(), named.effects.common(pruned.effects), named.records.common(pruned.records)
+    )
 
 
-def add_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned, versions: Ranges, effects: Ranges) -> None:
-    """Adds versions, and entries of deleted effects. Does nothing if there are none."""
-    if len(versions) or len(effects):
-        write_uncleared(txn, number, read_uncleared(txn, number, pruned).with_more(versions, effects))
+def add_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned, more: Pruned) -> None:
+    """Adds versions, and entries of effects and records. Does nothing if there are none."""
+    if not more.is_empty:
+        write_uncleared(txn, number, read_uncleared(txn, number, pruned).merged(more))
 
 
 def write_uncleared(txn: lmdb.Transaction, number: int, left: Pruned) -> None:

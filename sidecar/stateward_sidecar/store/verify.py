@@ -40,6 +40,7 @@ from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second, label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
 from stateward_sidecar.store.pieceverify import verify_pieces
+from stateward_sidecar.store.recordrows import verify_records
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.storeverify import StoreVerifier
 from stateward_sidecar.store.thread import MAIN, Thread, load_numbered, rows
@@ -151,6 +152,7 @@ class Verifier:
                 yield from ((_found(finding, error), 0) for error in self._compare(txn, progress, now))
                 yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
+                yield from ((_found(finding, error), 0) for error in verify_records(txn, now))
                 yield from ((_found(finding, error), 0) for error in verify_pieces(txn, now, progress.parts))
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked

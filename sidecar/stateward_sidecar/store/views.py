@@ -102,6 +102,7 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
     if head.HasField("question"):
         view.question.CopyFrom(head.question)
     view.effects, view.pending_signals = head.effects, head.pending_signals
+    view.records, view.record_bytes = head.records, head.record_bytes
     return view
 
 

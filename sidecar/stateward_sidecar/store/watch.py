@@ -24,6 +24,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_PRUNED,
+    ENTRY_KIND_RECORDS,
     ENTRY_KIND_SIGNAL,
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
@@ -46,6 +47,8 @@ from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.moves import view_move
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
+from stateward_sidecar.store.recordrows import open_batch
+from stateward_sidecar.store.recordrows import view_record as show_record
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread, rows
@@ -186,7 +189,7 @@ class Watcher:
                 if not events:
                     self._check_retained(txn, thread, after)
                 break  # the next entry was removed: the next read says so, after these events
-            event = self._event(txn, thread, entry, selection, watch.request.include_diff)
+            event = self._event(txn, thread, entry, selection, watch.request)
             after, digest = entry.header.sequence, entry.header.digest
             if event is not None:
                 event.cursor = _thread_cursor(watch.uid, after, digest)
@@ -242,7 +245,7 @@ class Watcher:
             if any(labels.get(key) != value for key, value in request.labels.items()):
                 return None
             entry = find_entry(txn, thread, sequence)
-            return self._event(txn, thread, entry, selection, request.include_diff) if entry is not None else None
+            return self._event(txn, thread, entry, selection, request) if entry is not None else None
         except (Corrupt, KeyUnavailable) as error:
             if number and self._is_deleted(number):
                 return None
@@ -287,10 +290,15 @@ class Watcher:
             return _fenced(watch.request.thread, self._threads.by_number(txn, watch.number))
 
     def _event(
-        self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, include_diff: bool
+        self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, request: WatchRequest
     ) -> Event | None:
-        """Returns the event for a journal entry; None for a version that changes none of the chosen slots and logs."""
-        identity, header = thread.identity, entry.header
+        """Returns the event for a journal entry; None if the request does not ask for it.
+
+        These are versions that change none of the chosen slots and logs, and changes of records.
+        """
+        identity, header, include_diff = thread.identity, entry.header, request.include_diff
+        if header.kind == ENTRY_KIND_RECORDS:
+            return _records_event(thread, entry) if request.include_records else None
         event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
         if header.kind == ENTRY_KIND_CHECKPOINT:
@@ -317,6 +325,25 @@ class Watcher:
         else:
             _tell_work(event, header, metadata)
         return event
+
+
+def _records_event(thread: Thread, entry: Entry) -> Event | None:
+    """Returns the event for an entry of records; None if it changed none, or if it counts for nothing any more."""
+    identity, header = thread.identity, entry.header
+    if entry.is_husk or thread.pruned.cuts(header):
+        return None
+    found = open_batch(identity, entry)
+    written = [change.facts for change in found.changes if change.HasField("value")]
+    if found.moved or not (written or found.deleted):
+        return None
+    event = Event(thread=identity.name, uid=identity.uid_text, sequence=header.sequence)
+    event.time.FromMicroseconds(header.create_time_us)
+    for facts in written:
+        facts.ClearField("attributes")
+        event.records_changed.written.append(show_record(facts))
+    event.records_changed.deleted.extend(found.deleted)
+    event.records_changed.expired = found.expired
+    return event
 
 
 def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> None:

@@ -182,16 +182,18 @@ class EffectRecord(_message.Message):
     def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., claim_token: _Optional[int] = ..., term_us: _Optional[int] = ..., begin_time_us: _Optional[int] = ..., end_time_us: _Optional[int] = ..., detail: _Optional[str] = ..., attempts: _Optional[int] = ..., lease_token: _Optional[int] = ..., has_value: bool = ..., idempotency_key: _Optional[str] = ..., was_uncertain: bool = ..., written: _Optional[int] = ..., previous_sequence: _Optional[int] = ..., stays: bool = ...) -> None: ...
 
 class RecordsBody(_message.Message):
-    __slots__ = ("written", "deleted", "has_more", "floor_sequence")
+    __slots__ = ("written", "deleted", "has_more", "revision", "floor_sequence")
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     FLOOR_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     written: int
     deleted: int
     has_more: bool
+    revision: int
     floor_sequence: int
-    def __init__(self, written: _Optional[int] = ..., deleted: _Optional[int] = ..., has_more: bool = ..., floor_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, written: _Optional[int] = ..., deleted: _Optional[int] = ..., has_more: bool = ..., revision: _Optional[int] = ..., floor_sequence: _Optional[int] = ...) -> None: ...
 
 class RecordBatch(_message.Message):
     __slots__ = ("changes", "deleted", "expired", "moved")
@@ -214,7 +216,7 @@ class RecordChange(_message.Message):
     def __init__(self, facts: _Optional[_Union[RecordFacts, _Mapping]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class RecordFacts(_message.Message):
-    __slots__ = ("key", "attributes", "revision", "create_time_us", "update_time_us", "ttl_us", "expire_time_us", "value_bytes", "value_sequence")
+    __slots__ = ("key", "attributes", "revision", "create_time_us", "update_time_us", "ttl_us", "expire_time_us", "value_bytes", "value_sequence", "value_stored_bytes")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +233,7 @@ class RecordFacts(_message.Message):
     EXPIRE_TIME_US_FIELD_NUMBER: _ClassVar[int]
     VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
     VALUE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     key: str
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
     revision: int
@@ -240,7 +243,8 @@ class RecordFacts(_message.Message):
     expire_time_us: int
     value_bytes: int
     value_sequence: int
-    def __init__(self, key: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., revision: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., ttl_us: _Optional[int] = ..., expire_time_us: _Optional[int] = ..., value_bytes: _Optional[int] = ..., value_sequence: _Optional[int] = ...) -> None: ...
+    value_stored_bytes: int
+    def __init__(self, key: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., revision: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., ttl_us: _Optional[int] = ..., expire_time_us: _Optional[int] = ..., value_bytes: _Optional[int] = ..., value_sequence: _Optional[int] = ..., value_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class SignalRecord(_message.Message):
     __slots__ = ("signal_id", "name", "payload", "sender", "wait_id")

@@ -1,0 +1,161 @@
+"""RecordService."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import grpc.aio
+
+from stateward.v1.record_service_pb2 import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    GetRecordsRequest,
+    GetRecordsResponse,
+    ListRecordPrefixesRequest,
+    ListRecordPrefixesResponse,
+    ListRecordsRequest,
+    ListRecordsResponse,
+    PutRecordsRequest,
+    PutRecordsResponse,
+)
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound
+from stateward_sidecar.service import check, checkrecords
+from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.levels import written
+from stateward_sidecar.service.method import message_bytes
+from stateward_sidecar.store.recordlist import Page
+from stateward_sidecar.store.recordputs import ENTRY_BYTES, ROW_BYTES, makes_records, put_nothing, size_of
+
+
+class RecordService:
+    """Small values with keys."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._puts = calls.store.record_puts
+        self._list = calls.store.record_list
+
+    async def put_records(self, request: PutRecordsRequest, context: grpc.aio.ServicerContext) -> PutRecordsResponse:
+        check.check_place(request)
+        checkrecords.check_put(request)
+        check.check_options(request.create, "create")
+        check.check_durability(request.durability)
+        holding, size_bytes = self._calls.holding, size_of(request, message_bytes.get())
+        is_archived = holding.is_wanted(request.durability)
+
+        async def put() -> PutRecordsResponse:
+            await self._prepare(request.namespace, request.thread)
+            return await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
+
+        must_exist = not makes_records(request)
+        try:
+            answer = await holding.write(
+                request.namespace, request.thread, put, must_exist=must_exist, is_archived=is_archived
+            )
+        except ThreadNotFound:
+            if not must_exist:
+                raise
+            return put_nothing(request)
+        if is_archived and answer.uid:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                written(request, answer, answer.sequence), context
+            )
+        return answer
+
+    async def get_records(self, request: GetRecordsRequest, context: grpc.aio.ServicerContext) -> GetRecordsResponse:
+        check.check_place(request)
+        checkrecords.check_get(request)
+
+        async def get() -> Page:
+            with suppress(Corrupt, KeyUnavailable):  # a commit under way may look like damage: a worker looks again
+                page = self._list.get_hot(request)
+                if page is not None:
+                    return page
+            return await self._calls.read(self._list.get, request)
+
+        page = await self._read(request, get, context)
+        answer = page.answer
+        assert isinstance(answer, GetRecordsResponse)
+        return answer
+
+    async def list_records(self, request: ListRecordsRequest, context: grpc.aio.ServicerContext) -> ListRecordsResponse:
+        check.check_place(request)
+        checkrecords.check_list(request)
+        request.page_size = check.check_page(request.page_size)
+
+        async def read() -> Page:
+            return await self._calls.read(self._list.read, request)
+
+        page = await self._read(request, read, context)
+        answer = page.answer
+        assert isinstance(answer, ListRecordsResponse)
+        return answer
+
+    async def list_record_prefixes(
+        self, request: ListRecordPrefixesRequest, context: grpc.aio.ServicerContext
+    ) -> ListRecordPrefixesResponse:
+        check.check_place(request)
+        checkrecords.check_prefixes(request)
+        request.page_size = check.check_page(request.page_size)
+
+        async def read() -> ListRecordPrefixesResponse:
+            return await self._calls.read(self._list.prefixes, request)
+
+        try:
+            return await self._calls.holding.read(request.namespace, request.thread, read)
+        except ThreadNotFound:  # the archive has no such thread either
+            return ListRecordPrefixesResponse()
+
+    async def delete_records(
+        self, request: DeleteRecordsRequest, context: grpc.aio.ServicerContext
+    ) -> DeleteRecordsResponse:
+        check.check_place(request)
+        checkrecords.check_delete(request)
+        check.check_durability(request.durability)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.durability)
+
+        async def delete() -> DeleteRecordsResponse:
+            keys, has_more = await self._calls.read(self._list.to_delete, request)
+            run = self._puts.delete(request, keys, has_more=has_more)
+            return await self._calls.write(
+                run, context, size_bytes=ENTRY_BYTES + ROW_BYTES * len(keys), frees_space=True
+            )
+
+        answer = await holding.write(
+            request.namespace, request.thread, delete, must_exist=True, is_archived=is_archived
+        )
+        if is_archived:
+            answer.durability, answer.archived_sequence = await holding.archived(
+                written(request, answer, answer.sequence), context
+            )
+        return answer
+
+    async def _prepare(self, namespace: str, thread: str) -> None:
+        """Compares many rows with the head's sum on a worker, because the writer would be held for as long."""
+        if self._list.needs_check(namespace, thread):
+            await self._calls.read(self._list.check, namespace, thread)
+
+    async def _read(
+        self, request: GetRecordsRequest | ListRecordsRequest, read: Callable[[], Awaitable[Page]],
+        context: grpc.aio.ServicerContext,
+    ) -> Page:  # fmt: skip
+        """Reads, and begins the TTL of the records anew if the request asks for it and it is due."""
+        holding, namespace, thread = self._calls.holding, request.namespace, request.thread
+        try:
+            page = await holding.read(namespace, thread, read)
+        except ThreadNotFound:  # the archive has no such thread either
+            return Page(ListRecordsResponse() if isinstance(request, ListRecordsRequest) else GetRecordsResponse())
+        if not request.refresh_ttl or not page.due:
+            return page
+
+        async def refresh() -> dict[str, int]:
+            size_bytes = ENTRY_BYTES + ROW_BYTES * len(page.due)
+            return await self._calls.write(
+                self._puts.refresh(namespace, thread, page.due), context, size_bytes=size_bytes
+            )
+
+        with suppress(ThreadNotFound):  # deleted meanwhile: the answer is what was there before
+            page.take_times(await holding.write(namespace, thread, refresh, must_exist=True))
+        return page

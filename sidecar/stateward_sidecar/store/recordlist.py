@@ -1,0 +1,337 @@
+"""Reads records: by key, in order, and the prefixes that keys share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import nsmallest
+from itertools import islice
+from math import inf
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import RecordRow
+from stateward.v1.record_pb2 import Record
+from stateward.v1.record_service_pb2 import (
+    RECORD_ORDER_NEWEST,
+    DeleteRecordsRequest,
+    GetRecordsRequest,
+    GetRecordsResponse,
+    ListRecordPrefixesRequest,
+    ListRecordPrefixesResponse,
+    ListRecordsRequest,
+    ListRecordsResponse,
+)
+from stateward.v1.state_pb2 import Value
+from stateward_sidecar.errors import Corrupt, StatewardError
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.recordfilters import matches
+from stateward_sidecar.store.recordorder import Item, RecordOrder, item_of
+from stateward_sidecar.store.recordputs import is_refresh_due
+from stateward_sidecar.store.recordrows import (
+    SUM_BYTES,
+    check_here,
+    find_record,
+    has_records,
+    is_checked,
+    is_expired,
+    live_row,
+    mark_checked,
+    open_batch,
+    open_record,
+    record_floor,
+    record_key,
+    record_part,
+    value_sequence,
+    view_record,
+)
+from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.tokens import bare
+
+PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
+# A page ends after this many records that did not match.
+MISSED_MAX = 5000
+# The event loop reads no more records than these, and no more bytes: opening one takes about 50 µs.
+HOT_RECORDS_MAX, HOT_BYTES_MAX = 16, 64 << 10
+# Rows of more records are compared with the head's sum on a worker, before a write needs them.
+CHECKED_BY_WRITER_MAX = 500
+# How many keys DeleteRecords deletes in one call.
+DELETED_MAX = 1000
+# How many opened entries a read keeps: several records may share one.
+OPENED_MAX = 64
+DEAD_ROWS_A_WRITE = 500
+_POSITION = struct.Struct(">IQ")
+
+
+@dataclass(slots=True)
+class Page:
+    """An answer, and the keys of the records in it whose TTL a refresh would begin anew."""
+
+    answer: GetRecordsResponse | ListRecordsResponse
+    due: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, view: Record, row: RecordRow, now_us: int) -> None:
+        """Adds a record."""
+        self.answer.records.append(view)
+        self.size_bytes += view.ByteSize()
+        if is_refresh_due(row.facts, now_us):
+            self.due.append(row.facts.key)
+
+    def take_times(self, expiry: dict[str, int]) -> None:
+        """Shows the times of expiry after a refresh."""
+        for record in self.answer.records:
+            if record.key in expiry:
+                record.expire_time.FromMicroseconds(expiry[record.key])
+
+
+class _Values:
+    """Reads values in one transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, thread: Thread) -> None:
+        self._txn = txn
+        self._identity = thread.identity
+        self._opened: dict[int, dict[str, Value]] = {}
+
+    def view(self, row: RecordRow, *, without_value: bool) -> Record:
+        """Returns a record as it is shown. Raises Corrupt."""
+        if without_value:
+            return view_record(row.facts)
+        value = self._entry(value_sequence(row)).get(row.facts.key)
+        if value is None:
+            raise Corrupt("the entry of a record has no value for it", self._identity.name)
+        return view_record(row.facts, value)
+
+    def _entry(self, sequence: int) -> dict[str, Value]:
+        found = self._opened.get(sequence)
+        if found is None:
+            entry = replay.read_entry(self._txn, self._identity, sequence)
+            batch = open_batch(self._identity, entry)
+            found = {change.facts.key: change.value for change in batch.changes if change.HasField("value")}
+            self._opened[sequence] = found
+            while len(self._opened) > OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
+        return found
+
+
+class RecordList:
+    """The reading verbs. A thread that does not exist has no records."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    # -- by key ---------------------------------------------------------------------------------------------------
+
+    def get_hot(self, request: GetRecordsRequest) -> Page | None:
+        """Returns the answer if the event loop can make it: few small records of a thread in memory. Else None.
+
+        Raises the errors of ``get``.
+        """
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or not is_checked(thread) or len(request.keys) > HOT_RECORDS_MAX:
+            return None
+        with self._context.engine.read() as txn:
+            return self._get(txn, thread, request, HOT_BYTES_MAX)
+
+    def get(self, request: GetRecordsRequest) -> Page:
+        """Returns records by their keys. Raises Corrupt or HistoryElsewhere."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, request.namespace, request.thread)
+            page = self._get(txn, thread, request) if thread is not None else Page(GetRecordsResponse())
+        assert page is not None
+        return page
+
+    def _get(
+        self, txn: lmdb.Transaction, thread: Thread, request: GetRecordsRequest, most_bytes: float = inf
+    ) -> Page | None:
+        """Returns None if the values have more than ``most_bytes``."""
+        answer, now_us = GetRecordsResponse(), self._context.clock.now_us()
+        page = Page(answer)
+        if not has_records(thread.head):
+            return page
+        values = _Values(txn, thread)
+        for at, key in enumerate(request.keys):
+            if page.size_bytes >= PAGE_BYTES:
+                answer.rest.extend(request.keys[at:])
+                break
+            row = find_record(txn, thread, record_key(thread.identity, key))
+            if row is None or is_expired(row.facts, now_us):
+                continue
+            most_bytes -= row.facts.value_bytes
+            if most_bytes < 0:
+                return None
+            page.add(values.view(row, without_value=request.without_values), row, now_us)
+        return page
+
+    # -- in order -------------------------------------------------------------------------------------------------
+
+    def read(self, request: ListRecordsRequest) -> Page:
+        """Returns a page of records in order. Raises InvalidField for the token, Corrupt or HistoryElsewhere."""
+        answer, now_us = ListRecordsResponse(), self._context.clock.now_us()
+        page = Page(answer)
+        binding = bare(request, "page_size", "refresh_ttl")
+        position = self._context.tokens.unpack(binding, request.page_token) if request.page_token else b""
+        skip, after = request.skip, None
+        if position:
+            skip, revision = _POSITION.unpack_from(position)
+            after = revision, position[_POSITION.size :].decode()
+        most, missed = request.page_size or PAGE_SIZE, 0
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, request.namespace, request.thread)
+            if thread is None or not has_records(thread.head):
+                return page
+            values, last = _Values(txn, thread), after
+            needed = skip + most + 1 if not request.filters else None
+            for key, item in _in_order(self._order(txn, thread), request, after, needed):
+                if len(answer.records) >= most or page.size_bytes >= PAGE_BYTES or missed >= MISSED_MAX:
+                    assert last is not None
+                    position = _POSITION.pack(skip, last[0]) + last[1].encode()
+                    answer.next_page_token = self._context.tokens.pack(binding, position)
+                    break
+                last = item.revision, key
+                if 0 < item.expire_time_us <= now_us:
+                    missed += 1
+                    continue
+                if skip and not request.filters:
+                    skip -= 1
+                    continue
+                row = live_row(txn, thread, item.row_key)
+                if row is None or not matches(row.facts.attributes, request.filters):
+                    missed += 1
+                elif skip:
+                    skip -= 1
+                    missed += 1
+                else:
+                    page.add(values.view(row, without_value=request.without_values), row, now_us)
+        return page
+
+    def prefixes(self, request: ListRecordPrefixesRequest) -> ListRecordPrefixesResponse:
+        """Returns a page of the prefixes that keys share. Raises InvalidField, Corrupt or HistoryElsewhere."""
+        answer, now_us = ListRecordPrefixesResponse(), self._context.clock.now_us()
+        binding, after = bare(request, "page_size"), ""
+        if request.page_token:
+            after = self._context.tokens.unpack(binding, request.page_token).decode()
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, request.namespace, request.thread)
+            if thread is None or not has_records(thread.head):
+                return answer
+            order = self._order(txn, thread)
+        counts = dict[str, int]()
+        for key, item in order.under(request.prefix):
+            if not 0 < item.expire_time_us <= now_us:
+                prefix = _prefix_of(key, request.prefix, request.delimiter, request.max_depth)
+                counts[prefix] = counts.get(prefix, 0) + 1
+        most = request.page_size or PAGE_SIZE
+        behind = (prefix for prefix in counts if not request.page_token or prefix > after)
+        shown = nsmallest(most + 1, behind)
+        for prefix in shown[:most]:
+            answer.prefixes.add(prefix=prefix, records=counts[prefix])
+        if len(shown) > most:
+            answer.next_page_token = self._context.tokens.pack(binding, shown[most - 1].encode())
+        return answer
+
+    def to_delete(self, request: DeleteRecordsRequest) -> tuple[list[str], bool]:
+        """Returns the keys that a DeleteRecords deletes, and whether more have the prefix.
+
+        Records that have expired are among them. Raises ThreadNotFound, Corrupt or HistoryElsewhere.
+        """
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, request.namespace, request.thread)
+            if thread is None:
+                raise not_found(request.namespace, request.thread)
+            if not has_records(thread.head):
+                return [], False
+            order = self._order(txn, thread)
+        keys = [key for key, _ in islice(order.walk(request.prefix), DELETED_MAX + 1)]
+        return keys[:DELETED_MAX], len(keys) > DELETED_MAX
+
+    def needs_check(self, namespace: str, name: str) -> bool:
+        """Returns whether a write should wait for ``check``, so that it does not hold the writer for long."""
+        thread = self._threads.cached(namespace, name)
+        return thread is None or not (is_checked(thread) or thread.head.records <= CHECKED_BY_WRITER_MAX)
+
+    def check(self, namespace: str, name: str) -> None:
+        """Makes the order of a thread with many records, and so compares its rows with the head's sum."""
+        with self._context.engine.read() as txn:
+            thread = self._threads.find(txn, namespace, name)
+            if thread is not None and thread.head.records > CHECKED_BY_WRITER_MAX and not is_checked(thread):
+                self._order(txn, thread)
+
+    def _order(self, txn: lmdb.Transaction, thread: Thread) -> RecordOrder:
+        """Returns the order of a thread's records, from memory or from all rows. Raises Corrupt, HistoryElsewhere."""
+        check_here(thread)
+        found = self._context.cache.record_order(thread.number, thread.head.record_sum)
+        if found is not None:
+            return found
+        identity, floor = thread.identity, record_floor(thread)
+        items, dead, total = dict[str, Item](), list[bytes](), 0
+        for key, record in rows(txn, identity.keys.all_of(b"K")):
+            row = open_record(identity, key, record)
+            if row.sequence > floor:
+                items[row.facts.key] = item_of(key, row)
+                total ^= record_part(identity, key, row)
+            else:
+                dead.append(key)
+        mark_checked(thread, total)
+        order = RecordOrder(items, total.to_bytes(SUM_BYTES, "big"))
+        self._context.cache.put_record_order(thread.number, order)
+        self._drop_dead(thread, dead)
+        return order
+
+    def _drop_dead(self, thread: Thread, dead: list[bytes]) -> None:
+        """Removes rows below the floor, which an old copy of the thread had. They count for nothing."""
+        identity = thread.identity
+
+        def run(txn: lmdb.Transaction, batch: Batch, some: list[bytes]) -> None:
+            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+            if draft is None or draft.identity.number != identity.number:
+                return
+            for key in some:
+                if live_row(txn, draft, key) is None:  # else it was written again since
+                    txn.delete(key)
+
+        for at in range(0, len(dead), DEAD_ROWS_A_WRITE):
+            with suppress(StatewardError):  # the queue is full, or the daemon stops; the next start finds them
+                some = dead[at : at + DEAD_ROWS_A_WRITE]
+                self._context.writer.submit(Write(run=partial(run, some=some), background=True, frees_space=True))
+
+
+def _in_order(
+    order: RecordOrder, request: ListRecordsRequest, after: tuple[int, str] | None, needed: int | None
+) -> Iterator[tuple[str, Item]]:
+    """Yields the records of a list behind a place. ``needed``: how many are looked at, at most, if that is known."""
+    if request.order != RECORD_ORDER_NEWEST:
+        return order.walk(request.prefix, after[1] if after is not None else None)
+    found = order.under(request.prefix)
+    if after is not None:
+        found = [(key, item) for key, item in found if (-item.revision, key) > (-after[0], after[1])]
+    if needed is not None and needed < len(found) // 2:
+        return _newest(found, needed)
+    return iter(sorted(found, key=_by_age))
+
+
+def _newest(found: list[tuple[str, Item]], needed: int) -> Iterator[tuple[str, Item]]:
+    """Yields all records, the newest first. Those beyond ``needed`` are sorted only if somebody asks for them."""
+    yield from nsmallest(needed, found, key=_by_age)
+    yield from sorted(found, key=_by_age)[needed:]
+
+
+def _by_age(each: tuple[str, Item]) -> tuple[int, str]:
+    return -each[1].revision, each[0]
+
+
+def _prefix_of(key: str, prefix: str, delimiter: str, max_depth: int) -> str:
+    """Returns the key up to its last delimiter, or up to the delimiter number ``max_depth`` behind the prefix."""
+    end = at = len(prefix)
+    depth = 0
+    while (found := key.find(delimiter, at)) >= 0 and not 0 < max_depth <= depth:
+        end = at = found + len(delimiter)
+        depth += 1
+    return key[:end]

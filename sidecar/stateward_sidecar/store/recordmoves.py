@@ -1,0 +1,186 @@
+"""Keeps the journal of records small, as a log that is cleaned from its beginning.
+
+When the entries of records have much more bytes than the records that are left, the oldest entries are read. The
+records among them that have no newer entry are appended again, and the floor rises to the last entry that was read.
+Below the floor no entry of records counts. ``clear.py`` clears them as it clears the values of deleted effects.
+
+Each step is one small transaction: entry, rows, floor, and the row that lists what to clear.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_RECORDS,
+    EntryMetadata,
+    RecordChange,
+    RecordFacts,
+    RecordsBody,
+)
+from stateward_sidecar.codec.entry import stored_bytes, unpack
+from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store import records
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.prune import Pruner, is_whole
+from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide
+from stateward_sidecar.store.recordrows import (
+    live_row,
+    open_batch,
+    read_value,
+    record_floor,
+    record_key,
+    value_sequence,
+)
+from stateward_sidecar.store.thread import Draft, Thread, write_row
+from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
+from stateward_sidecar.telemetry import failures, log_damage
+
+# Entries may have this many bytes more than the records that are left have twice.
+SLACK_BYTES = 256 << 10
+# A step ends after this many bytes of values, entries, or seconds, but not before the first entry of records.
+STEP_BYTES, STEP_ENTRIES, STEP_S = 128 << 10, 1000, 0.003
+
+
+def is_due(head: ThreadHead) -> bool:
+    """Returns whether enough of the entries of records counts for nothing. If no record is left, nothing has to."""
+    slack = SLACK_BYTES if head.records else 0
+    return bool(head.record_entry_bytes > 2 * head.record_stored_bytes + slack)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step read: records to append again, the last entry, and the bytes of all entries of records."""
+
+    moved: list[Changed] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    last: int = 0
+    value_bytes: int = 0
+    entry_bytes: int = 0
+
+
+class RecordMover:
+    """Moves records, and raises the floor. ``note`` runs in the writer, all else on background workers."""
+
+    def __init__(self, context: Context, threads: Threads, pruner: Pruner) -> None:
+        self._context = context
+        self._threads = threads
+        self._pruner = pruner
+        self._pending = set[int]()
+
+    def note(self, batch: Batch, draft: Draft) -> None:
+        """Starts a move after the commit if one is due. Call it after a change of records."""
+        if is_due(draft.head):
+            batch.after_commit.append(lambda: self.start(draft.thread))
+
+    def start(self, thread: Thread) -> None:
+        """Starts a move in the background, unless one is under way. The next change or sweep starts what fails."""
+        if thread.number in self._pending:
+            return
+        self._pending.add(thread.number)
+        try:
+            self._context.background.submit(self._run, thread)
+        except RuntimeError:  # the daemon is stopping
+            self._pending.discard(thread.number)
+
+    def _run(self, thread: Thread) -> None:
+        try:
+            self.move(thread)
+        except StatewardError as error:
+            log_damage("records are not moved", error, uid=thread.identity.uid_text)
+        except Exception:  # noqa: BLE001  (nobody waits for this task, so the error is logged and counted)
+            failures.note("records", uid=thread.identity.uid_text)
+        finally:
+            self._pending.discard(thread.number)
+
+    def move(self, thread: Thread) -> None:
+        """Moves records until no move is due, then clears the entries below the floor. Waits for the writer."""
+        namespace, name = thread.identity.namespace, thread.name
+        with self._pruner.alone(namespace, name):
+            has_moved = False
+            while self._submit(self._step(thread)):
+                has_moved = True
+            if has_moved:
+                self._pruner.clear_up(thread.number)
+
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], bool]) -> bool:
+        # Not a background write: under load it might never run, and the journal would grow.
+        write = Write(run=run, is_alone=True, frees_space=True)
+        return bool(self._context.writer.submit(write, wait=True).wait())
+
+    def _step(self, thread: Thread) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Returns the write of one step. The write returns whether it moved anything."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+            if draft is None or draft.identity.number != thread.number or not _may_move(draft):
+                return False
+            step = self._read(txn, draft)
+            if not step.last:
+                return False
+            self._append(txn, batch, draft, step)
+            return True
+
+        return run
+
+    def _read(self, txn: lmdb.Transaction, draft: Draft) -> _Step:
+        """Reads the oldest entries that count. Raises Corrupt."""
+        step, until, count = _Step(), time.perf_counter() + STEP_S, 0
+        for sequence, record in records.entries(txn, draft.identity.keys, record_floor(draft) + 1):
+            is_over = step.value_bytes >= STEP_BYTES or count >= STEP_ENTRIES or time.perf_counter() > until
+            if step.entry_bytes and is_over:
+                break
+            entry, count = unpack(record, sequence), count + 1
+            if entry.header.kind == ENTRY_KIND_RECORDS:
+                found = open_batch(draft.identity, entry)
+                for change in found.changes:
+                    self._take(txn, draft, step, sequence, change)
+                step.entry_bytes += stored_bytes(entry)
+                step.last = sequence
+        return step
+
+    def _take(self, txn: lmdb.Transaction, draft: Draft, step: _Step, sequence: int, change: RecordChange) -> None:
+        """Adds a record to those that are appended again, if the entry is its newest one or has its value."""
+        identity, key = draft.identity, change.facts.key
+        row_key = record_key(identity, key)
+        row = live_row(txn, draft, row_key)
+        if row is None or key in step.keys or sequence not in (row.sequence, value_sequence(row)):
+            return
+        is_here = value_sequence(row) == sequence and change.HasField("value")
+        value = change.value if is_here else read_value(txn, identity, row)
+        facts = RecordFacts()
+        facts.CopyFrom(row.facts)
+        facts.ClearField("value_sequence")
+        facts.ClearField("value_stored_bytes")
+        step.moved.append(Changed(key, row_key, row, RecordChange(facts=facts, value=value)))
+        step.keys.add(key)
+        step.value_bytes += facts.value_bytes
+
+    def _append(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, step: _Step) -> None:
+        number = draft.identity.number
+        new = Ranges([(record_floor(draft) + 1, step.last)])
+        after = draft.pruned.with_records(Ranges([(1, step.last)]))
+
+        def settle(draft: Draft, head: ThreadHead) -> dict[bytes, int]:
+            head.record_entry_bytes = max(head.record_entry_bytes - step.entry_bytes, 0)
+            return dict([write_row(txn, draft, head, draft.identity.keys.pruned(), after.to_message())])
+
+        metadata = EntryMetadata(records=RecordsBody(floor_sequence=step.last))
+        uncleared = read_uncleared(txn, number, draft.pruned)
+        groups = divide(step.moved) or [[]]
+        about = About(metadata, is_moved=True, settle=settle)
+        append_changes(self._context, self._threads, txn, batch, draft, groups, about)
+        write_uncleared(txn, number, uncleared.with_records(new))
+        draft.pruned = after
+
+
+def _may_move(draft: Draft) -> bool:
+    return is_due(draft.head) and is_whole(draft.thread) and draft.floor_sequence <= record_floor(draft)

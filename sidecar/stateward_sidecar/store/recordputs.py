@@ -1,0 +1,254 @@
+"""Writes and deletes records. Each verb returns a function for the writer.
+
+Order of checks: request id → ownership and lease → expected revisions → limits. All changes of a call are put or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import RecordRow
+from stateward.storage.v1.journal_pb2 import EntryMetadata, RecordChange, RecordFacts, RecordsBody
+from stateward.v1.record_pb2 import RecordWrite
+from stateward.v1.record_service_pb2 import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    PutRecordsRequest,
+    PutRecordsResponse,
+)
+from stateward_sidecar.errors import QuotaExceeded, RecordConflict
+from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store import replay
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.leases import check_lease, next_token
+from stateward_sidecar.store.lines import digest_of
+from stateward_sidecar.store.opening import opened
+from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide
+from stateward_sidecar.store.recordmoves import RecordMover
+from stateward_sidecar.store.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
+from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.thread import Draft
+from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.views import reached
+from stateward_sidecar.store.whole import whole
+
+RECORDS_MAX, RECORD_BYTES_MAX = 100_000, 1 << 30
+# A read refreshes a record only if at least this part of its TTL has passed since the last refresh.
+REFRESH_SHARE = 10
+# What a write is allowed to take besides its values: an entry, and the pages of a row.
+ENTRY_BYTES, ROW_BYTES = 16384, 2048
+
+
+def size_of(request: PutRecordsRequest, message_bytes: int) -> int:
+    """Returns about how much space a write takes."""
+    return ENTRY_BYTES + ROW_BYTES * len(request.writes) + message_bytes
+
+
+class RecordPuts:
+    """The verbs that write records."""
+
+    def __init__(self, context: Context, threads: Threads, mover: RecordMover) -> None:
+        self._context = context
+        self._threads = threads
+        self._mover = mover
+
+    # -- put ------------------------------------------------------------------------------------------------------
+
+    def put(self, request: PutRecordsRequest) -> Callable[[lmdb.Transaction, Batch], PutRecordsResponse]:
+        """Returns the write of PutRecords. It raises RecordConflict and QuotaExceeded."""
+        mark, request_hash = fingerprint(request), hash_request(request.request_id)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> PutRecordsResponse:
+            namespace, name = request.namespace, request.thread
+            if not makes_records(request) and self._threads.draft(txn, batch, namespace, name) is None:
+                return put_nothing(request)  # without a value there is nothing to make a thread for
+            with opened(self._context, self._threads, txn, batch, namespace, name) as draft:
+                found = find_request(txn, draft, request.request_id, mark)
+                if found is not None:
+                    body = replay.open_metadata(draft.identity, found).records
+                    return _put_answer(txn, draft, body, found.header.sequence)
+                check_lease(self._context, draft, request.lease_token)
+                changes = self._changes(txn, draft, request.writes)
+                body = RecordsBody(
+                    written=sum(each.change is not None for each in changes),
+                    deleted=sum(each.change is None for each in changes),
+                )
+                if not changes:
+                    return _put_answer(txn, draft, body, draft.head.tip_sequence)
+                _check_limits(draft, changes)
+                groups = divide(changes)
+                body.revision = next_token(draft, len(groups)) if body.written else 0
+                for each in changes:
+                    if each.change is not None:
+                        each.change.facts.revision = body.revision
+                metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
+                with whole(batch, draft):
+                    about = About(metadata, request.create)
+                    append_changes(self._context, self._threads, txn, batch, draft, groups, about)
+                self._mover.note(batch, draft)
+                return _put_answer(txn, draft, body, draft.head.tip_sequence)
+
+        return run
+
+    def _changes(self, txn: lmdb.Transaction, draft: Draft, writes: Sequence[RecordWrite]) -> list[Changed]:
+        """Returns what the writes change. Raises RecordConflict."""
+        now_us, changes = self._context.clock.now_us(), list[Changed]()
+        for index, write in enumerate(writes):
+            row_key = record_key(draft.identity, write.key)
+            row = find_record(txn, draft, row_key)
+            live = row if row is not None and not is_expired(row.facts, now_us) else None
+            if write.HasField("expected_revision"):
+                _check_revision(draft.identity.name, index, write, live)
+            kind = write.WhichOneof("change")
+            if kind == "value":
+                changes.append(Changed(write.key, row_key, row, _written(write, live, now_us)))
+            elif kind == "delete" and row is not None:
+                changes.append(Changed(write.key, row_key, row))
+        return changes
+
+    # -- delete ---------------------------------------------------------------------------------------------------
+
+    def delete(
+        self, request: DeleteRecordsRequest, keys: Sequence[str], *, has_more: bool
+    ) -> Callable[[lmdb.Transaction, Batch], DeleteRecordsResponse]:
+        """Returns the write of DeleteRecords. ``keys``: the records to delete; ``has_more``: there are more."""
+        mark, request_hash = fingerprint(request), hash_request(request.request_id)
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> DeleteRecordsResponse:
+            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
+            if draft is None:
+                raise not_found(request.namespace, request.thread)
+            draft.check_writable()
+            found = find_request(txn, draft, request.request_id, mark)
+            if found is not None:
+                body = replay.open_metadata(draft.identity, found).records
+                return _delete_answer(txn, draft, body, found.header.sequence)
+            check_lease(self._context, draft, request.lease_token)
+            rows = ((key, record_key(draft.identity, key)) for key in keys)
+            found_rows = ((key, row_key, find_record(txn, draft, row_key)) for key, row_key in rows)
+            changes = [Changed(key, row_key, row) for key, row_key, row in found_rows if row is not None]
+            body = RecordsBody(deleted=len(changes), has_more=has_more)
+            if changes:
+                metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
+                with whole(batch, draft):
+                    append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About(metadata))
+                self._mover.note(batch, draft)
+            return _delete_answer(txn, draft, body, draft.head.tip_sequence)
+
+        return run
+
+    # -- refresh --------------------------------------------------------------------------------------------------
+
+    def refresh(
+        self, namespace: str, name: str, keys: Sequence[str]
+    ) -> Callable[[lmdb.Transaction, Batch], dict[str, int]]:
+        """Returns the write that begins the TTL of records anew, if it is due.
+
+        The write returns the new times of expiry by key. It raises ThreadNotFound or NotOwner.
+        """
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> dict[str, int]:
+            draft = self._threads.draft(txn, batch, namespace, name)
+            if draft is None:
+                raise not_found(namespace, name)
+            draft.check_writable()
+            now_us, changes = self._context.clock.now_us(), list[Changed]()
+            for key in keys:
+                row_key = record_key(draft.identity, key)
+                row = find_record(txn, draft, row_key)
+                if row is None or not is_refresh_due(row.facts, now_us):
+                    continue
+                facts = RecordFacts()
+                facts.CopyFrom(row.facts)
+                facts.expire_time_us = now_us + facts.ttl_us
+                facts.value_sequence, facts.value_stored_bytes = value_sequence(row), row.stored_bytes
+                changes.append(Changed(key, row_key, row, RecordChange(facts=facts)))
+            if changes:
+                with whole(batch, draft):
+                    append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About())
+                self._mover.note(batch, draft)
+            return {each.key: each.change.facts.expire_time_us for each in changes if each.change is not None}
+
+        return run
+
+
+def is_refresh_due(facts: RecordFacts, now_us: int) -> bool:
+    """Returns whether enough of a record's TTL has passed for a refresh to be worth a write."""
+    if not facts.ttl_us or is_expired(facts, now_us):
+        return False
+    return (now_us + facts.ttl_us - facts.expire_time_us) * REFRESH_SHARE >= facts.ttl_us
+
+
+def makes_records(request: PutRecordsRequest) -> bool:
+    """Returns whether a call writes a value, so that it may make the thread."""
+    return any(write.HasField("value") for write in request.writes)
+
+
+def put_nothing(request: PutRecordsRequest) -> PutRecordsResponse:
+    """Returns the answer of a call without values on a thread that does not exist. Raises RecordConflict."""
+    for index, write in enumerate(request.writes):
+        if write.HasField("expected_revision"):
+            _check_revision(request.thread, index, write, None)
+    return PutRecordsResponse()
+
+
+def _written(write: RecordWrite, live: RecordRow | None, now_us: int) -> RecordChange:
+    facts = RecordFacts(
+        key=write.key, attributes=write.attributes, create_time_us=now_us, update_time_us=now_us,
+        value_bytes=len(write.value.data),
+    )  # fmt: skip
+    if live is not None:
+        facts.create_time_us = live.facts.create_time_us
+    if write.HasField("ttl"):
+        facts.ttl_us = write.ttl.ToMicroseconds()
+        facts.expire_time_us = now_us + facts.ttl_us
+    return RecordChange(facts=facts, value=write.value)
+
+
+def _check_revision(thread: str, index: int, write: RecordWrite, live: RecordRow | None) -> None:
+    current = live.facts.revision if live is not None else 0
+    if write.expected_revision != current:
+        has = f"has revision {current}" if current else "does not exist"
+        raise RecordConflict(
+            f"record {write.key!r} of thread {thread!r} {has}, and revision {write.expected_revision} was expected; "
+            "nothing was written", thread=thread, key=write.key, write=index,
+            current_revision=current, expected_revision=write.expected_revision,
+        )  # fmt: skip
+
+
+def _check_limits(draft: Draft, changes: Sequence[Changed]) -> None:
+    head, name = draft.head, draft.identity.name
+    count, size_bytes = head.records, head.record_bytes
+    for each in changes:
+        count += (each.change is not None) - (each.old is not None)
+        size_bytes += facts_bytes(each.change.facts) if each.change is not None else 0
+        size_bytes -= facts_bytes(each.old.facts) if each.old is not None else 0
+    if count > max(RECORDS_MAX, head.records):
+        raise QuotaExceeded(
+            f"thread {name!r} would have {count} records, more than {RECORDS_MAX}; nothing was written",
+            thread=name, records=count, limit=RECORDS_MAX,
+        )  # fmt: skip
+    if size_bytes > max(RECORD_BYTES_MAX, head.record_bytes):
+        raise QuotaExceeded(
+            f"the records of thread {name!r} would have {size_bytes} bytes, more than {RECORD_BYTES_MAX}; nothing was "
+            "written", thread=name, size_bytes=size_bytes, limit_bytes=RECORD_BYTES_MAX,
+        )  # fmt: skip
+
+
+def _put_answer(txn: lmdb.Transaction, draft: Draft, body: RecordsBody, sequence: int) -> PutRecordsResponse:
+    return PutRecordsResponse(
+        revision=body.revision, written=body.written, deleted=body.deleted, sequence=sequence,
+        durability=reached(draft.thread, sequence), archived_sequence=draft.thread.archived_sequence,
+        uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
+    )  # fmt: skip
+
+
+def _delete_answer(txn: lmdb.Transaction, draft: Draft, body: RecordsBody, sequence: int) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        deleted=body.deleted, has_more=body.has_more, sequence=sequence, durability=reached(draft.thread, sequence),
+        archived_sequence=draft.thread.archived_sequence,
+        uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
+    )  # fmt: skip
