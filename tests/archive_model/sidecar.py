@@ -68,6 +68,7 @@ from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.service import check
 from stateward_sidecar.service.checkpoints import CheckpointService
 from stateward_sidecar.service.effects import EffectService
+from stateward_sidecar.service.records import RecordService
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
@@ -165,6 +166,7 @@ class Sidecar:
         calls, feed = DrivenCalls(self.store, none, self.holding, none, none), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
+        self.records = RecordService(calls)
 
     def _drive_store(self, turns: Turns, op: Op) -> None:
         context = self.store.context

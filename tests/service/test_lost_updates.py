@@ -218,7 +218,7 @@ def test_a_watch_tells_of_records_if_asked(place: Place) -> None:
             for event in message.events:
                 seen += [f"{each.key} {each.revision}" for each in event.records_changed.written]
                 seen += [f"-{key}" for key in event.records_changed.deleted]
-            if message.events and event.sequence >= 2 or not fields:
+            if (message.events and event.sequence >= 2) or not fields:
                 stream.cancel()
                 break
         return seen

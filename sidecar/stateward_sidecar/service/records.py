@@ -35,6 +35,7 @@ class RecordService:
         self._calls = calls
         self._puts = calls.store.record_puts
         self._list = calls.store.record_list
+        self._mover = calls.store.record_mover
 
     async def put_records(self, request: PutRecordsRequest, context: grpc.aio.ServicerContext) -> PutRecordsResponse:
         check.check_place(request)
@@ -46,7 +47,9 @@ class RecordService:
 
         async def put() -> PutRecordsResponse:
             await self._prepare(request.namespace, request.thread)
-            return await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
+            answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
+            self._mover.consider(request.namespace, request.thread)
+            return answer
 
         must_exist = not makes_records(request)
         try:
@@ -119,9 +122,10 @@ class RecordService:
         async def delete() -> DeleteRecordsResponse:
             keys, has_more = await self._calls.read(self._list.to_delete, request)
             run = self._puts.delete(request, keys, has_more=has_more)
-            return await self._calls.write(
-                run, context, size_bytes=ENTRY_BYTES + ROW_BYTES * len(keys), frees_space=True
-            )
+            size_bytes = ENTRY_BYTES + ROW_BYTES * len(keys)
+            answer = await self._calls.write(run, context, size_bytes=size_bytes, frees_space=True)
+            self._mover.consider(request.namespace, request.thread)
+            return answer
 
         answer = await holding.write(
             request.namespace, request.thread, delete, must_exist=True, is_archived=is_archived
@@ -152,9 +156,10 @@ class RecordService:
 
         async def refresh() -> dict[str, int]:
             size_bytes = ENTRY_BYTES + ROW_BYTES * len(page.due)
-            return await self._calls.write(
-                self._puts.refresh(namespace, thread, page.due), context, size_bytes=size_bytes
-            )
+            run = self._puts.refresh(namespace, thread, page.due)
+            times = await self._calls.write(run, context, size_bytes=size_bytes)
+            self._mover.consider(namespace, thread)
+            return times
 
         with suppress(ThreadNotFound):  # deleted meanwhile: the answer is what was there before
             page.take_times(await holding.write(namespace, thread, refresh, must_exist=True))

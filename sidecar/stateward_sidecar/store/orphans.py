@@ -105,6 +105,9 @@ class Orphans:
         orphan.head = head
         if second := expire_second(head):
             txn.delete(layout.expiry_key(second, identity.number))
+        if second := head.record_expire_second:
+            txn.delete(layout.records_expiry_key(second, identity.number))
+            head.record_expire_second = 0  # nothing of an orphan is swept
         txn.delete(layout.retention_key(identity.number))
         txn.delete(layout.outbox_key(identity.number))
         txn.put(layout.orphan_key(identity.number), layout.PRESENT)

@@ -103,7 +103,8 @@ def _append(
     head, sequence = entry.head, entry.header.sequence
     if sequence == 1:
         settle_options(txn, draft, old_head, head, about.create)
-    head.record_entry_bytes += entry.stored_bytes
+    if group:  # an entry that only raises the floor never goes, and does not count
+        head.record_entry_bytes += entry.stored_bytes
     order = list[OrderChange]()
     for each, row in _rows_of(group, sequence, entry.stored_bytes):
         if row is not None:

@@ -60,7 +60,8 @@ class RecordExpirer:
         for _ in range(STEPS_A_ROUND):
             write = Write(run=self._step(thread), background=True, frees_space=True, is_alone=True)
             if not self._context.writer.submit(write, wait=True).wait():
-                return
+                break
+        self._mover.consider(thread.identity.namespace, thread.name)
 
     def _step(self, thread: Thread) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write of one step. The write returns whether there is more to do."""
@@ -90,7 +91,6 @@ class RecordExpirer:
             if changes:
                 about = About(is_expired=True, settle=lambda _, head: _set_second(head, second))
                 append_changes(self._context, self._threads, txn, batch, draft, [changes], about)
-                self._mover.note(batch, draft)
             elif second != draft.head.record_expire_second:
                 head = draft.next_head()
                 index_expiry(txn, draft.identity.number, head.record_expire_second, second)

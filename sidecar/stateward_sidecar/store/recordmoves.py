@@ -68,7 +68,7 @@ class _Step:
 
 
 class RecordMover:
-    """Moves records, and raises the floor. ``note`` runs in the writer, all else on background workers."""
+    """Moves records, and raises the floor, on background workers."""
 
     def __init__(self, context: Context, threads: Threads, pruner: Pruner) -> None:
         self._context = context
@@ -76,10 +76,11 @@ class RecordMover:
         self._pruner = pruner
         self._pending = set[int]()
 
-    def note(self, batch: Batch, draft: Draft) -> None:
-        """Starts a move after the commit if one is due. Call it after a change of records."""
-        if is_due(draft.head):
-            batch.after_commit.append(lambda: self.start(draft.thread))
+    def consider(self, namespace: str, name: str) -> None:
+        """Starts a move in the background if one is due. Call it after a change of records was committed."""
+        thread = self._threads.cached(namespace, name)
+        if thread is not None and is_due(thread.head):
+            self.start(thread)
 
     def start(self, thread: Thread) -> None:
         """Starts a move in the background, unless one is under way. The next change or sweep starts what fails."""
@@ -136,14 +137,14 @@ class RecordMover:
         step, until, count = _Step(), time.perf_counter() + STEP_S, 0
         for sequence, record in records.entries(txn, draft.identity.keys, record_floor(draft) + 1):
             is_over = step.value_bytes >= STEP_BYTES or count >= STEP_ENTRIES or time.perf_counter() > until
-            if step.entry_bytes and is_over:
+            if step.last and is_over:
                 break
             entry, count = unpack(record, sequence), count + 1
             if entry.header.kind == ENTRY_KIND_RECORDS:
                 found = open_batch(draft.identity, entry)
                 for change in found.changes:
                     self._take(txn, draft, step, sequence, change)
-                step.entry_bytes += stored_bytes(entry)
+                step.entry_bytes += stored_bytes(entry) if entry.header.edit_bytes else 0
                 step.last = sequence
         return step
 

@@ -26,7 +26,6 @@ from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import opened
 from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide
-from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
@@ -50,10 +49,9 @@ def size_of(request: PutRecordsRequest, message_bytes: int) -> int:
 class RecordPuts:
     """The verbs that write records."""
 
-    def __init__(self, context: Context, threads: Threads, mover: RecordMover) -> None:
+    def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
-        self._mover = mover
 
     # -- put ------------------------------------------------------------------------------------------------------
 
@@ -88,7 +86,6 @@ class RecordPuts:
                 with whole(batch, draft):
                     about = About(metadata, request.create)
                     append_changes(self._context, self._threads, txn, batch, draft, groups, about)
-                self._mover.note(batch, draft)
                 return _put_answer(txn, draft, body, draft.head.tip_sequence)
 
         return run
@@ -135,7 +132,6 @@ class RecordPuts:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with whole(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About(metadata))
-                self._mover.note(batch, draft)
             return _delete_answer(txn, draft, body, draft.head.tip_sequence)
 
         return run
@@ -169,7 +165,6 @@ class RecordPuts:
             if changes:
                 with whole(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About())
-                self._mover.note(batch, draft)
             return {each.key: each.change.facts.expire_time_us for each in changes if each.change is not None}
 
         return run

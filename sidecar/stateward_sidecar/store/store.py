@@ -126,8 +126,8 @@ class Store:
         self.snapshots = Snapshots(context, self.threads)
         self.pruner = Pruner(context, self.threads, self.snapshots)
         self.effect_deleter = EffectDeleter(context, self.threads, self.pruner)
-        mover = RecordMover(context, self.threads, self.pruner)
-        self.record_puts = RecordPuts(context, self.threads, mover)
+        self.record_mover = RecordMover(context, self.threads, self.pruner)
+        self.record_puts = RecordPuts(context, self.threads)
         self.record_list = RecordList(context, self.threads)
         self.deleter = Deleter(context, self.threads)
         names = Alone()
@@ -138,7 +138,7 @@ class Store:
         self.importer = Importer(context, self.threads, self.deleter, names)
         self.watcher = Watcher(context, self.threads)
         self.verifier = Verifier(context)
-        expirer = RecordExpirer(context, self.threads, mover)
+        expirer = RecordExpirer(context, self.threads, self.record_mover)
         self.sweeper = Sweeper(context, self.threads, self.deleter, self.pruner, expirer)
 
     @staticmethod

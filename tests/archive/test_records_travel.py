@@ -1,0 +1,149 @@
+"""The danger: another machine has other records than the one that wrote them, or calls a thread damaged that has some."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_whole_copies import findings
+from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.service.wire import text
+
+from stateward.v1.record_pb2 import RecordWrite
+from stateward.v1.record_service_pb2 import (
+    GetRecordsRequest,
+    ListRecordsRequest,
+    PutRecordsRequest,
+    PutRecordsResponse,
+)
+from stateward_sidecar.archive import heads
+from stateward_sidecar.errors import Corrupt, RecordConflict
+from stateward_sidecar.store import clear, recordmoves, requests, verify
+
+KEYS = [f"k/{number:02}" for number in range(40)]
+
+
+def put(machine: Driven, *writes: RecordWrite, request_id: str = "") -> PutRecordsResponse:
+    name = request_id or f"{machine.number} {random.random()}"
+    request = PutRecordsRequest(namespace=NAMESPACE, thread="job", writes=writes, request_id=name)
+    answer: PutRecordsResponse = run(machine.records.put_records(request, CALLER))
+    return answer
+
+
+def value(key: str, content: str, **fields: object) -> RecordWrite:
+    return RecordWrite(key=key, value=text(content), **fields)
+
+
+def left(machine: Driven) -> dict[str, str]:
+    """All records of the thread, as the machine shows them."""
+    request = ListRecordsRequest(namespace=NAMESPACE, thread="job", page_size=1000)
+    found = run(machine.records.list_records(request, CALLER)).records
+    return {record.key: record.value.data.decode() for record in found}
+
+
+def shuffle(machine: Driven, model: dict[str, str], seed: int, rounds: int = 30, *, is_shipped: bool = True) -> None:
+    """Writes, replaces and deletes records, several in a call."""
+    dice = random.Random(seed)
+    put(machine, value("first", f"{seed}"))
+    model["first"] = f"{seed}"
+    for number in range(rounds):
+        writes = []
+        for key in dice.sample(KEYS, dice.randint(1, 6)):
+            if dice.random() < 0.3:
+                writes.append(RecordWrite(key=key, delete=True))
+                model.pop(key, None)
+            else:
+                model[key] = f"{seed} {number} {key} " + "x" * dice.randint(0, 900)
+                writes.append(value(key, model[key]))
+        put(machine, *writes)
+        if is_shipped and number % 5 == 0:
+            machine.ship_now()
+    machine.ship_now()
+
+
+@pytest.fixture(params=["whole", "moved", "moved, entries dropped"])
+def moving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How much of the journal still counts."""
+    if request.param != "whole":
+        monkeypatch.setattr(recordmoves, "SLACK_BYTES", 2000)
+        monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    if request.param == "moved, entries dropped":
+        for module in (clear, requests, verify):
+            monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+            monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_machine_has_the_same_records(driven: Town, moving: str, seed: int) -> None:
+    """On an empty disk, on a copy that was there before, and when it goes on; Verify finds nothing anywhere."""
+    first, reader = driven.machine("first"), driven.machine("reader")
+    model: dict[str, str] = {}
+    shuffle(first, model, seed)
+    assert left(first) == left(reader) == model
+    shuffle(first, model, seed + 100)
+    assert (first.thread().pruned.records.last > 0) == (moving != "whole")
+    assert findings(first) == [] and left(first) == model
+    revision = put(first, value("last", "1")).revision
+    model["last"] = "1"
+    first.ship_now()
+    driven.end(first)
+    empty = driven.machine("empty")
+    for machine in (reader, empty):
+        assert left(machine) == model
+        assert findings(machine) == []
+    reader.archive.own(NAMESPACE, "job", take_over=True)
+    assert put(reader, value("last", "2", expected_revision=revision)).revision > revision
+    with pytest.raises(RecordConflict):
+        put(reader, value("last", "3", expected_revision=revision))
+    model["last"] = "2"
+    shuffle(reader, model, seed + 200)
+    reader = driven.restart(reader)
+    assert left(reader) == model and findings(reader) == []
+    assert left(empty) == model and findings(empty) == []
+
+
+def test_a_lost_write_cannot_be_expected(driven: Town) -> None:
+    """The successor gives its revision to nobody else, so a caller that saw it is refused."""
+    first, second = driven.machine("first"), driven.machine("second")
+    put(first, value("a", "1"))
+    first.ship_now()
+    lost = put(first, value("a", "lost")).revision
+    driven.end(first)
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    for content in ("2", "3"):
+        assert put(second, value("a", content)).revision > lost
+    with pytest.raises(RecordConflict):
+        put(second, value("a", "4", expected_revision=lost))
+
+
+def test_a_retry_elsewhere_gets_the_first_answer(driven: Town, moving: str) -> None:
+    """Although the machine has not fetched the records yet."""
+    del moving
+    first, second = driven.machine("first"), driven.machine("second")
+    shuffle(first, {}, 7)
+    answer = put(first, value("a", "1"), request_id="again")
+    first.ship_now()
+    driven.end(first)
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    assert put(second, value("a", "1"), request_id="again").revision == answer.revision
+
+
+def test_an_older_daemon_refuses_only_threads_with_records(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would show what was replaced. A thread without records stays readable for it."""
+    first, older = driven.machine("first"), driven.machine("older")
+    first.put(append())
+    first.ship_now()
+    with monkeypatch.context() as of_format_2:
+        of_format_2.setattr(heads, "FORMAT", 2)
+        older.state()
+    put(first, value("a", "1"))
+    first.ship_now()
+    with monkeypatch.context() as of_format_2:
+        of_format_2.setattr(heads, "FORMAT", 2)
+        with pytest.raises(Corrupt, match="HEAD has format 3"):
+            older.state()
+    get = GetRecordsRequest(namespace=NAMESPACE, thread="job", keys=["a"])
+    assert run(older.records.get_records(get, CALLER)).records[0].value.data == b"1"
