@@ -5,6 +5,7 @@ from stateward._async.boards import AsyncBoard as AsyncBoard
 from stateward._async.client import AsyncClient as AsyncClient
 from stateward._async.leases import AsyncHeldLease as AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog as AsyncThreadLog
+from stateward._async.records import AsyncRecords as AsyncRecords
 from stateward._async.thread import AsyncTakenThread as AsyncTakenThread
 from stateward._async.thread import AsyncThread as AsyncThread
 from stateward._async.writer import AsyncSaveHandle as AsyncSaveHandle
@@ -21,6 +22,7 @@ from stateward._sync.boards import Board as Board
 from stateward._sync.client import Client as Client
 from stateward._sync.leases import HeldLease as HeldLease
 from stateward._sync.logs import ThreadLog as ThreadLog
+from stateward._sync.records import Records as Records
 from stateward._sync.thread import TakenThread as TakenThread
 from stateward._sync.thread import Thread as Thread
 from stateward._sync.writer import SaveHandle as SaveHandle
@@ -46,6 +48,7 @@ from stateward.errors import LeaseHeld as LeaseHeld
 from stateward.errors import NoHandoff as NoHandoff
 from stateward.errors import NotArchivedYet as NotArchivedYet
 from stateward.errors import NotOwner as NotOwner
+from stateward.errors import RecordConflict as RecordConflict
 from stateward.errors import SchemaMismatch as SchemaMismatch
 from stateward.errors import ServerUnavailable as ServerUnavailable
 from stateward.errors import StaleAnswer as StaleAnswer
@@ -71,6 +74,12 @@ from stateward.models import Tag as Tag
 from stateward.models import ThreadInfo as ThreadInfo
 from stateward.options import Retention as Retention
 from stateward.options import ThreadOptions as ThreadOptions
+from stateward.records import Check as Check
+from stateward.records import Delete as Delete
+from stateward.records import Put as Put
+from stateward.records import Record as Record
+from stateward.records import RecordPrefix as RecordPrefix
+from stateward.records import RecordsWritten as RecordsWritten
 from stateward.signals import AnswerRefused as AnswerRefused
 from stateward.signals import Question as Question
 from stateward.signals import SchemaNotChecked as SchemaNotChecked

@@ -13,7 +13,7 @@ from stateward.models import Checkpoint, Tag
 from stateward.options import ThreadOptions
 from stateward.signals import Signal
 from stateward.state import State
-from stateward.v1 import effect_pb2, thread_service_pb2
+from stateward.v1 import effect_pb2, record_pb2, thread_service_pb2
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.thread_service_pb2 import HeadsMoved
 
@@ -57,8 +57,8 @@ class Event:
     """One entry of a thread's journal.
 
     `kind` is "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect",
-    "lease", "heads_moved" or "effects_deleted"; "" = a kind that is newer than this client. `what` holds the details of
-    that kind.
+    "lease", "heads_moved", "effects_deleted" or "records_changed"; "" = a kind that is newer than this client. `what`
+    holds the details of that kind.
     """
 
     kind: str
@@ -69,10 +69,10 @@ class Event:
     time: datetime
     what: (
         Checkpoint | Tag | ThreadOptions | Pruned | Signal | effect_pb2.RecordedEffect | Lease | HeadsMoved
-        | effect_pb2.EffectsDeleted | str | None
+        | effect_pb2.EffectsDeleted | record_pb2.RecordsChange | str | None
     )  # fmt: skip
     """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
-    given back; both are messages of `stateward.v1`, and so are moved heads and deleted effects."""
+    given back; both are messages of `stateward.v1`, and so are moved heads, deleted effects and changed records."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 

@@ -199,6 +199,10 @@ class ThreadFilters(TypedDict, total=False):
     """Only threads at this step or a later one."""
     max_step: int | None
     """Only threads at this step or an earlier one."""
+    has_versions: bool | None
+    """True = only threads that have a version. False = only threads without one, such as those used for records."""
+    has_records: bool | None
+    """True = only threads with records. False = only threads without records."""
     page_size: int
     """How many threads the daemon sends at a time; 0 = its default. The list is read to its end in any case."""
 
@@ -244,6 +248,10 @@ class ThreadInfo:
     """Who has the right to write the thread; None = nobody."""
     pending_signals: int = 0
     """How many signals wait for the agent."""
+    records: int = 0
+    """How many records it has."""
+    record_bytes: int = 0
+    """Bytes of their keys and values."""
 
     @property
     def labels(self) -> Mapping[str, str]:

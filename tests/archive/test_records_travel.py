@@ -1,4 +1,4 @@
-"""The danger: another machine has other records than the one that wrote them, or calls a thread damaged that has some."""
+"""The danger: another machine has other records than the one that wrote them, or calls a thread with some damaged."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_another_machine_has_the_same_records(driven: Town, moving: str, seed: i
     assert left(first) == left(reader) == model
     shuffle(first, model, seed + 100)
     assert (first.thread().pruned.records.last > 0) == (moving != "whole")
-    assert findings(first) == [] and left(first) == model
+    assert findings(first) == []
+    assert left(first) == model
     revision = put(first, value("last", "1")).revision
     model["last"] = "1"
     first.ship_now()
@@ -101,8 +102,10 @@ def test_another_machine_has_the_same_records(driven: Town, moving: str, seed: i
     model["last"] = "2"
     shuffle(reader, model, seed + 200)
     reader = driven.restart(reader)
-    assert left(reader) == model and findings(reader) == []
-    assert left(empty) == model and findings(empty) == []
+    assert left(reader) == model
+    assert findings(reader) == []
+    assert left(empty) == model
+    assert findings(empty) == []
 
 
 def test_a_lost_write_cannot_be_expected(driven: Town) -> None:

@@ -30,13 +30,14 @@ from stateward_sidecar.service.gate import GOES_ON
 
 WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "CompleteEffect", "DeleteBranch",
-    "DeleteEffects", "DeleteRecords", "DeleteTag", "DeleteThread", "ForkThread", "ImportThread", "MoveBranch", "PruneThread",
-    "PutEffects", "PutRecords", "ReleaseLease", "RenewLease", "RestoreArchive", "Save", "SendSignal", "SetTag", "UpdateThread",
-    "Write", "WriteBlob",
+    "DeleteEffects", "DeleteRecords", "DeleteTag", "DeleteThread", "ForkThread", "ImportThread", "MoveBranch",
+    "PruneThread", "PutEffects", "PutRecords", "ReleaseLease", "RenewLease", "RestoreArchive", "Save", "SendSignal",
+    "SetTag", "UpdateThread", "Write", "WriteBlob",
 }  # fmt: skip
 SERVICES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
-    effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2, writer_service_pb2,
+    effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
+    writer_service_pb2,
 )  # fmt: skip
 
 

@@ -118,7 +118,8 @@ def test_a_lease_guards_records(place: Place) -> None:
 
 def test_what_is_not_there_makes_no_thread(place: Place) -> None:
     """Reads, deletes and checks of an unknown scope find nothing; only a value makes it, with its settings."""
-    assert get(place, "a") == {} and listed(place) == []
+    assert get(place, "a") == {}
+    assert listed(place) == []
     assert put(place, RecordWrite(key="a", delete=True)) == PutRecordsResponse()
     assert put(place, RecordWrite(key="a", check=True, expected_revision=0)) == PutRecordsResponse()
     wrong = asked(place, RecordWrite(key="a", check=True, expected_revision=3))
@@ -144,7 +145,9 @@ def test_records_live_beside_versions(place: Place) -> None:
     before = place.state()
     put_here = PutRecordsRequest(namespace=place.namespace, thread="booking-42", writes=[value("k")], request_id="r")
     place.wire.records.PutRecords(put_here)
-    assert place.state() == before and place.thread().version == 2 and place.thread().records == 1
+    assert place.state() == before
+    assert place.thread().version == 2
+    assert place.thread().records == 1
     assert place.wire.findings(place.namespace) == []
 
 

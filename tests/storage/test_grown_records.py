@@ -89,7 +89,8 @@ def test_rewriting_does_not_grow(tmp_path: Path, tight: None) -> None:
                 model["k0"] = b"tick"
                 rest(store)
                 sizes.append(used_bytes(store))
-        assert left(store) == model and findings(store) == []
+        assert left(store) == model
+        assert findings(store) == []
         assert len(get(store).pruned.records.pairs()) == 1
         assert sum(entries(store)) < 120
         assert sizes[-1] < 1.7 * sizes[0] + 400 * 250  # husks of the last 1,024 entries stay for retries
@@ -97,7 +98,8 @@ def test_rewriting_does_not_grow(tmp_path: Path, tight: None) -> None:
         assert head.record_bytes == sum(len(key) + len(data) for key, data in model.items())
         assert 0 < head.record_stored_bytes <= head.record_entry_bytes < 2 * head.record_stored_bytes + 30_000
     with opened(tmp_path, clock) as store:
-        assert left(store) == model and findings(store) == []
+        assert left(store) == model
+        assert findings(store) == []
 
 
 def test_what_is_deleted_leaves_no_values(tmp_path: Path) -> None:
@@ -109,12 +111,14 @@ def test_what_is_deleted_leaves_no_values(tmp_path: Path) -> None:
         assert write(store, store.record_puts.delete(request, keys, has_more=has_more)).deleted == 40
         store.record_mover.consider("default", "t")
         settle(store)
-        assert left(store) == {} and findings(store) == []
+        assert left(store) == {}
+        assert findings(store) == []
         assert not any(entries(store))
         head = get(store).head
         assert (head.records, head.record_bytes, head.record_stored_bytes) == (0, 0, 0)
         put(store, value("again", b"x"))
-        assert left(store) == {"again": b"x"} and findings(store) == []
+        assert left(store) == {"again": b"x"}
+        assert findings(store) == []
 
 
 @pytest.mark.parametrize("survives", range(4))
@@ -134,9 +138,11 @@ def test_a_kill_between_steps_loses_nothing(tmp_path: Path, tight: None, survive
     settle(store)
     store.close()
     with opened(tmp_path) as store:
-        assert left(store) == model and findings(store) == []
+        assert left(store) == model
+        assert findings(store) == []
         store.record_mover.move(get(store))
-        assert left(store) == model and findings(store) == []
+        assert left(store) == model
+        assert findings(store) == []
         with store.context.engine.read() as txn:
             assert txn.get(layout.uncleared_key(get(store).number)) is None
 
@@ -153,7 +159,8 @@ def test_expired_records_go(tmp_path: Path) -> None:
         assert get(store).head.records == 452
         store.sweeper.sweep()
         assert get(store).head.records == 4
-        assert sorted(left(store)) == ["0001", "0002", "kept", "long"] and findings(store) == []
+        assert sorted(left(store)) == ["0001", "0002", "kept", "long"]
+        assert findings(store) == []
         put(store, value("long", b"x"))
         store.sweeper.sweep()
         clock.ahead_s = 200
@@ -189,14 +196,16 @@ def test_a_refresh_is_a_write_only_if_it_is_due(tmp_path: Path, tight: None) -> 
                 assert page.due == ["a"]
                 write(store, store.record_puts.refresh("default", "t", page.due))
         assert 25 <= get(store).head.tip_sequence - before <= 31
-        assert left(store) == content and findings(store) == []
+        assert left(store) == content
+        assert findings(store) == []
         found = store.record_list.get(GetRecordsRequest(**PLACE, keys=["a"])).answer.records[0]
         assert (found.revision, found.ttl.seconds) == (first.revision, 100)
         for number in range(200):  # moves carry a refreshed record, whose value is in an older entry
             put(store, value("c", os.urandom(600) + bytes((number,))))
         rest(store)
         assert get(store).pruned.records.last > first.sequence
-        assert left(store)["a"] == content["a"] and findings(store) == []
+        assert left(store)["a"] == content["a"]
+        assert findings(store) == []
         clock.ahead_s += 101
         assert "a" not in left(store)
 
@@ -254,4 +263,5 @@ def test_first_put_is_text(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, RecordWrite(key="a", value=text("é")))
         record = store.record_list.get(GetRecordsRequest(**PLACE, keys=["a"])).answer.records[0]
-        assert record.value == text("é") and record.value_bytes == len(record.value.data)
+        assert record.value == text("é")
+        assert record.value_bytes == len(record.value.data)

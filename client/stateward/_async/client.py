@@ -10,6 +10,7 @@ from typing import Literal, Self, Unpack, overload
 from stateward._async.archive import AsyncArchive
 from stateward._async.boards import AsyncBoard
 from stateward._async.leases import AsyncHeldLease
+from stateward._async.records import AsyncRecords
 from stateward._async.thread import AsyncTakenThread, AsyncThread
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
@@ -30,6 +31,7 @@ from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
+from stateward.options import ThreadOptions
 from stateward.signals import Wake
 
 
@@ -126,6 +128,14 @@ class AsyncClient:
         """
         return AsyncThread(self._session, self._session.refer(name, branch, migrations))
 
+    def records(self, scope: str, *, create: ThreadOptions | None = None) -> AsyncRecords:
+        """Returns the records of a scope: small values with keys. Sends nothing.
+
+        The scope is the thread of this name, which need not exist and needs no version. `create` are its settings if a
+        write makes it. Its TTL, if it has one, counts from its first write, because a record is not a save.
+        """
+        return AsyncRecords(self._session, self._session.refer(scope, "main", False), create)
+
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
         """Lists the threads of the namespace, most recently changed first, page by page.
 
@@ -153,16 +163,22 @@ class AsyncClient:
         return await self._session.run(saving.save_all(list(saves)))
 
     def watch(
-        self, *, after_cursor: str = "", include_diff: bool = False, labels: Mapping[str, str] | None = None
+        self,
+        *,
+        after_cursor: str = "",
+        include_diff: bool = False,
+        labels: Mapping[str, str] | None = None,
+        records: bool = False,
     ) -> AsyncStream[Event]:
         """Streams the events of all threads of the namespace, from now on or after a cursor.
 
-        `include_diff` adds the changes of each version. `labels` selects the threads that have them. A blocking watch
+        `include_diff` adds the changes of each version. `labels` selects the threads that have them. `records`
+        adds events of records. A blocking watch
         begins when this method returns, an asyncio watch when the stream is entered or first read. It continues after a
         restart of the daemon without gap or duplicate. Close the stream, or use it as a context manager.
         """
         ref = ThreadRef(self.namespace, "-", "")
-        reader = WatchReader(ref, after_cursor=after_cursor, include_diff=include_diff, labels=labels)
+        reader = WatchReader(ref, after_cursor=after_cursor, include_diff=include_diff, labels=labels, records=records)
         return self._session.watch(reader)
 
     async def server_info(self) -> ServerInfo:

@@ -12,6 +12,7 @@ from stateward import values
 from stateward._async.autosave import AsyncAutosave, AsyncBeforeStep
 from stateward._async.leases import AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog
+from stateward._async.records import AsyncRecords
 from stateward._async.writer import AsyncWriter
 from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
@@ -379,12 +380,13 @@ class AsyncThread:
         include_diff: bool = False,
         slots: Iterable[str] = (),
         logs: Iterable[str] = (),
+        records: bool = False,
     ) -> AsyncStream[Event]:
         """Streams the events of the thread: from now on, after a sequence (0 = from the beginning), or after a cursor.
 
         `slots` and `logs` select the versions that change one of them; `include_diff` then gives only those changes.
-        Events of other kinds are always included. The deletion of the thread is the last event. Raises ThreadNotFound
-        if the thread does not exist.
+        Events of other kinds are always included, except those of records: `records` asks for them. The deletion of the
+        thread is the last event. Raises ThreadNotFound if the thread does not exist.
 
         A blocking watch begins when this method returns, an asyncio watch when the stream is entered or first read. It
         continues after a restart of the daemon without gap or duplicate. Close the stream, or use it as a context
@@ -397,6 +399,7 @@ class AsyncThread:
             include_diff=include_diff,
             slots=slots,
             logs=logs,
+            records=records,
         )
         return self._session.watch(reader)
 
@@ -523,6 +526,14 @@ class AsyncThread:
             return self._cached(CachePlan(tool or fn.__name__, bound, call, options), tools)
 
         return Decorator(self._session, start)
+
+    @property
+    def records(self) -> AsyncRecords:
+        """The records of this thread: small values with keys, beside its versions.
+
+        Writes are guarded by the leases of this handle.
+        """
+        return AsyncRecords(self._session, self._ref)
 
     def effects(
         self, anchor: str | None = None, *, names: Iterable[str] = (), key: str = "", values: bool = True

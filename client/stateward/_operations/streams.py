@@ -81,6 +81,7 @@ class WatchReader(Reader[Event]):
         labels: Mapping[str, str] | None = None,
         slots: Iterable[str] = (),
         logs: Iterable[str] = (),
+        records: bool = False,
     ) -> None:
         if isinstance(slots, str) or isinstance(logs, str):
             raise TypeError("slots and logs take a list of names, not one name")
@@ -92,6 +93,7 @@ class WatchReader(Reader[Event]):
             labels=dict(labels or {}),
             slots=slots,
             logs=logs,
+            include_records=records,
         )
         super().__init__("Watch", request)
 

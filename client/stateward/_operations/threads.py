@@ -35,7 +35,7 @@ from stateward.models import (
 )
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
-from stateward.v1 import checkpoint_pb2, effect_service_pb2
+from stateward.v1 import checkpoint_pb2, effect_service_pb2, record_service_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
 GRACE_MAX_S = 3600.0
@@ -65,6 +65,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("step", "min_step", "max_step", "page_size"), (SupportsIndex, "a whole number")),
     "updated_before": (datetime, "a datetime"),
     "name_prefix": (str, "a text"),
+    **dict.fromkeys(("has_versions", "has_records"), (bool, "True or False")),
     "labels": (Mapping, "a dict of texts"),
 }
 
@@ -297,6 +298,8 @@ Written = (
     | effect_service_pb2.BeginEffectResponse
     | effect_service_pb2.PutEffectsResponse
     | effect_service_pb2.DeleteEffectsResponse
+    | record_service_pb2.PutRecordsResponse
+    | record_service_pb2.DeleteRecordsResponse
 )
 
 

@@ -23,6 +23,7 @@ from stateward._operations.streams import WatchReader, verify
 from stateward._sync.archive import Archive
 from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
+from stateward._sync.records import Records
 from stateward._sync.thread import TakenThread, Thread
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
@@ -31,6 +32,7 @@ from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
+from stateward.options import ThreadOptions
 from stateward.signals import Wake
 
 
@@ -127,6 +129,14 @@ class Client:
         """
         return Thread(self._session, self._session.refer(name, branch, migrations))
 
+    def records(self, scope: str, *, create: ThreadOptions | None = None) -> Records:
+        """Returns the records of a scope: small values with keys. Sends nothing.
+
+        The scope is the thread of this name, which need not exist and needs no version. `create` are its settings if a
+        write makes it. Its TTL, if it has one, counts from its first write, because a record is not a save.
+        """
+        return Records(self._session, self._session.refer(scope, "main", False), create)
+
     def threads(self, **filters: Unpack[ThreadFilters]) -> Iterator[ThreadInfo]:
         """Lists the threads of the namespace, most recently changed first, page by page.
 
@@ -154,16 +164,22 @@ class Client:
         return self._session.run(saving.save_all(list(saves)))
 
     def watch(
-        self, *, after_cursor: str = "", include_diff: bool = False, labels: Mapping[str, str] | None = None
+        self,
+        *,
+        after_cursor: str = "",
+        include_diff: bool = False,
+        labels: Mapping[str, str] | None = None,
+        records: bool = False,
     ) -> Stream[Event]:
         """Streams the events of all threads of the namespace, from now on or after a cursor.
 
-        `include_diff` adds the changes of each version. `labels` selects the threads that have them. A blocking watch
+        `include_diff` adds the changes of each version. `labels` selects the threads that have them. `records`
+        adds events of records. A blocking watch
         begins when this method returns, an asyncio watch when the stream is entered or first read. It continues after a
         restart of the daemon without gap or duplicate. Close the stream, or use it as a context manager.
         """
         ref = ThreadRef(self.namespace, "-", "")
-        reader = WatchReader(ref, after_cursor=after_cursor, include_diff=include_diff, labels=labels)
+        reader = WatchReader(ref, after_cursor=after_cursor, include_diff=include_diff, labels=labels, records=records)
         return self._session.watch(reader)
 
     def server_info(self) -> ServerInfo:

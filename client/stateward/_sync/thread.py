@@ -48,6 +48,7 @@ from stateward._operations.tools import Tools, bind_arguments, keyed, spread
 from stateward._sync.autosave import Autosave, BeforeStep
 from stateward._sync.leases import HeldLease
 from stateward._sync.logs import ThreadLog
+from stateward._sync.records import Records
 from stateward._sync.writer import Writer
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
@@ -376,12 +377,13 @@ class Thread:
         include_diff: bool = False,
         slots: Iterable[str] = (),
         logs: Iterable[str] = (),
+        records: bool = False,
     ) -> Stream[Event]:
         """Streams the events of the thread: from now on, after a sequence (0 = from the beginning), or after a cursor.
 
         `slots` and `logs` select the versions that change one of them; `include_diff` then gives only those changes.
-        Events of other kinds are always included. The deletion of the thread is the last event. Raises ThreadNotFound
-        if the thread does not exist.
+        Events of other kinds are always included, except those of records: `records` asks for them. The deletion of the
+        thread is the last event. Raises ThreadNotFound if the thread does not exist.
 
         A blocking watch begins when this method returns, an asyncio watch when the stream is entered or first read. It
         continues after a restart of the daemon without gap or duplicate. Close the stream, or use it as a context
@@ -394,6 +396,7 @@ class Thread:
             include_diff=include_diff,
             slots=slots,
             logs=logs,
+            records=records,
         )
         return self._session.watch(reader)
 
@@ -508,6 +511,14 @@ class Thread:
             return self._cached(CachePlan(tool or fn.__name__, bound, call, options), tools)
 
         return Decorator(self._session, start)
+
+    @property
+    def records(self) -> Records:
+        """The records of this thread: small values with keys, beside its versions.
+
+        Writes are guarded by the leases of this handle.
+        """
+        return Records(self._session, self._ref)
 
     def effects(
         self, anchor: str | None = None, *, names: Iterable[str] = (), key: str = "", values: bool = True

@@ -1,0 +1,120 @@
+"""Operations on records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stateward._operations import threads
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward.models import Durability, choice_number
+from stateward.options import ThreadOptions
+from stateward.records import Record, RecordPrefix, RecordsWritten, RecordWrite, Where, write_filters
+from stateward.v1 import record_service_pb2 as service
+
+
+def write(
+    ref: ThreadRef,
+    writes: Iterable[RecordWrite],
+    durability: Durability | str | None,
+    create: ThreadOptions | None,
+) -> Operation[RecordsWritten]:
+    """Writes and deletes records, all or none."""
+    request = ref.about(
+        service.PutRecordsRequest,
+        writes=[each.to_proto() for each in writes],
+        request_id=new_request_id(),
+        lease_token=ref.held.for_call(),
+        durability=choice_number(Durability, durability),
+        create=None if create is None else create.to_proto(),
+    )
+    response: service.PutRecordsResponse = yield Call("PutRecords", request)
+    if response.uid and response.durability < request.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    return RecordsWritten.from_proto(response)
+
+
+def get(ref: ThreadRef, keys: Iterable[str], refresh: bool, with_values: bool) -> Operation[dict[str, Record]]:
+    """Returns the records with these keys that exist, however many answers they take."""
+    if isinstance(keys, str):
+        raise TypeError("keys takes a list of keys, not one key")
+    found, left = dict[str, Record](), list(dict.fromkeys(keys))
+    while left:
+        request = ref.about(
+            service.GetRecordsRequest,
+            keys=left[:1000],
+            refresh_ttl=refresh,
+            without_values=not with_values,
+        )
+        response: service.GetRecordsResponse = yield Call("GetRecords", request)
+        found |= {record.key: Record.from_proto(record) for record in response.records}
+        left = [*response.rest, *left[1000:]]
+    return found
+
+
+def list_records(
+    ref: ThreadRef,
+    prefix: str,
+    where: Where | None,
+    newest_first: bool,
+    skip: int,
+    page_size: int,
+    refresh: bool,
+    with_values: bool,
+) -> service.ListRecordsRequest:
+    """Returns the request for the first page."""
+    return ref.about(
+        service.ListRecordsRequest,
+        prefix=prefix,
+        filters=write_filters(where),
+        order=service.RECORD_ORDER_NEWEST if newest_first else service.RECORD_ORDER_KEY,
+        skip=skip,
+        page_size=page_size,
+        refresh_ttl=refresh,
+        without_values=not with_values,
+    )
+
+
+def read_records(request: service.ListRecordsRequest) -> Operation[list[Record]]:
+    """Returns a page, and sets the request's page token for the next one; an empty token = there is none."""
+    page: service.ListRecordsResponse = yield Call("ListRecords", request)
+    request.page_token = page.next_page_token
+    return list(map(Record.from_proto, page.records))
+
+
+def list_prefixes(
+    ref: ThreadRef, delimiter: str, prefix: str, max_depth: int
+) -> service.ListRecordPrefixesRequest:
+    """Returns the request for the first page."""
+    return ref.about(
+        service.ListRecordPrefixesRequest,
+        prefix=prefix,
+        delimiter=delimiter,
+        max_depth=max_depth,
+        page_size=1000,
+    )
+
+
+def read_prefixes(request: service.ListRecordPrefixesRequest) -> Operation[list[RecordPrefix]]:
+    """Returns a page, and sets the request's page token for the next one; an empty token = there is none."""
+    page: service.ListRecordPrefixesResponse = yield Call("ListRecordPrefixes", request)
+    request.page_token = page.next_page_token
+    return list(map(RecordPrefix.from_proto, page.prefixes))
+
+
+def delete_prefix(ref: ThreadRef, prefix: str, durability: Durability | str | None) -> Operation[int]:
+    """Deletes records, a thousand with each call. Returns how many there were."""
+    deleted, has_more = 0, True
+    while has_more:
+        request = ref.about(
+            service.DeleteRecordsRequest,
+            prefix=prefix,
+            all=not prefix,
+            request_id=new_request_id(),
+            lease_token=ref.held.for_call(),
+            durability=choice_number(Durability, durability),
+        )
+        response: service.DeleteRecordsResponse = yield Call("DeleteRecords", request)
+        if response.durability < request.durability:
+            yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+        deleted, has_more = deleted + response.deleted, response.has_more
+    return deleted
