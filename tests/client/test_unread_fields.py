@@ -6,13 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.message import Message
 
-from stateward import admin, archive, events, models, options, signals
+from stateward import admin, archive, events, models, options, records, signals
 from stateward.fromproto import FromProto
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
     checkpoint_pb2,
     lease_pb2,
+    record_pb2,
+    record_service_pb2,
     signal_pb2,
     thread_pb2,
     thread_service_pb2,
@@ -41,6 +43,8 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
     (options.ThreadOptions, thread_pb2.ThreadOptions),
+    (records.RecordPrefix, record_pb2.RecordPrefix),
+    (records.RecordsWritten, record_service_pb2.PutRecordsResponse),
     (signals.Signal, signal_pb2.Signal),
 ]
 
@@ -48,6 +52,7 @@ LEFT_OUT = {
     admin.ServerInfo: {"max_request_items"},
     models.Branch: {"moved_version", "first_version"},
     models.MovedHead: {"sequence", "archived_sequence"},
+    records.RecordsWritten: {"durability", "archived_sequence", "uid", "digest"},
 }
 
 
