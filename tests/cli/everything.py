@@ -12,6 +12,7 @@ from stateward.v1 import blob_service_pb2 as b
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import lease_service_pb2 as l
+from stateward.v1 import record_service_pb2 as r
 from stateward.v1 import signal_service_pb2 as s
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
@@ -25,6 +26,7 @@ from stateward.v1.effect_pb2 import (
     Effect,
 )
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
 
@@ -58,6 +60,10 @@ def fill(wire: Wire, namespace: str) -> None:
     wire.effects.BeginEffect(e.BeginEffectRequest(**at, key="pay", holder=HOLDER, request_id="1"))
     at["thread"] = "lock"
     wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="1"))
+    at["thread"] = "store"
+    wire.records.PutRecords(
+        r.PutRecordsRequest(**at, writes=[RecordWrite(key="k", value=text("v"))], request_id="1")
+    )
     wire.save(c.SaveRequest(namespace=namespace, thread="empty", expected_version=0, diff=Diff()))
     for whole, name in ((True, "copy"), (False, "one")):
         wire.threads.ForkThread(
@@ -108,6 +114,7 @@ def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
         wire.threads.SetTag(t.SetTagRequest(**at, tag=tag, version=VersionRef(version=version)))
     wire.threads.DeleteTag(t.DeleteTagRequest(**at, tag="best"))
     _do_effects(wire, at)
+    _put_records(wire, at)
     wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="lease"))
     # What rewrote logs and deleted one goes, and so do parents of what stays.
     wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [3, 7]}))
@@ -126,6 +133,17 @@ def _write_blobs(wire: Wire, at: dict[str, str]) -> None:
         begin = b.BlobBegin(**at, media_type="x/blob")
         pieces = [b.WriteBlobRequest(data=data[i : i + 700_000]) for i in range(0, len(data), 700_000)]
         wire.blobs.WriteBlob(iter([b.WriteBlobRequest(begin=begin), *pieces]))
+
+
+def _put_records(wire: Wire, at: dict[str, str]) -> None:
+    writes = [RecordWrite(key=f"a/{number}", value=Value(media_type="x/y", data=b"\xff" * number * 40))
+              for number in range(150)]  # fmt: skip
+    writes[0].attributes["n"].int_value = 1 << 60
+    writes[1].attributes["x"].double_value = 1.0
+    writes[2].ttl.seconds = 10**6
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=writes, request_id="records"))
+    again = [RecordWrite(key="a/3", delete=True), RecordWrite(key="é\x1f", value=text("last"))]
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=again, request_id="more records"))
 
 
 def _do_effects(wire: Wire, at: dict[str, str]) -> None:
@@ -179,6 +197,9 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
             if each.state == EFFECT_STATE_IN_PROGRESS and not is_restored:
                 each.state = EFFECT_STATE_UNCERTAIN
         found["effects", anchor] = effects
+    for order in (r.RECORD_ORDER_KEY, r.RECORD_ORDER_NEWEST):
+        request = r.ListRecordsRequest(**at, page_size=1000, order=order)
+        found["records", order] = list(wire.records.ListRecords(request).records)
     found["signals"] = list(wire.signals.ListSignals(s.ListSignalsRequest(**at)).signals)
     for data in (LARGE, b"", b"named by nothing"):
         digest = hashlib.sha256(data).digest()

@@ -17,7 +17,7 @@ from stateward.v1 import signal_service_pb2 as s
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_UNCERTAIN
 
-THREADS = ("rich", "no version", "lock", "empty", "copy", "one")
+THREADS = ("rich", "no version", "lock", "store", "empty", "copy", "one")
 
 
 @pytest.fixture(scope="module")

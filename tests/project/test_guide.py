@@ -14,7 +14,7 @@ import pytest
 from stateward.cli.catalog import LONGER
 from stateward.testing import Daemon, run_daemon
 
-GROUPS = ("archive", "keys")
+GROUPS = ("archive", "keys", "records")
 PAGES = ("README.md", "docs/guide.md", "docs/frameworks.md")
 # Pages for operators, without code.
 OTHERS = ("docs/monitoring.md",)

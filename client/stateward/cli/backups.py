@@ -15,10 +15,12 @@ A record is one line with a JSON object. All records of a thread are together, i
                "retired_logs": {name: index}}}
     {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "stays", "value", "holder",
      "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
+    {…, "kind": "record", "key": …, "revision": n, "create_time", "update_time", "value", "attributes", "ttl_s",
+     "expire_time"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
-     "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not checked if it
-     is missing}
+     "records", "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not
+     checked if it is missing}
 
 and the file ends with {"stateward_version": 2, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
 times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
@@ -45,6 +47,7 @@ from stateward.transfer import read_parts
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.effect_pb2 import EffectState
+from stateward.v1.record_pb2 import Record
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import State
 
@@ -89,6 +92,8 @@ def _record(part: backup.ThreadPart) -> dict[str, Any]:
             return _version_record(part.version)
         case "effect":
             return _effect_record(part.effect)
+        case "record":
+            return _kept_record(part.record.record)
         case "signal":
             return _signal_record(part.signal)
         case "end":
@@ -200,6 +205,22 @@ def _effect_record(part: backup.BackupEffect) -> dict[str, Any]:
     return record | ({"value": value_to_json(effect.value)} if effect.HasField("value") else {})
 
 
+def _kept_record(each: Record) -> dict[str, Any]:
+    return {
+        KIND: "record",
+        "key": each.key,
+        "revision": each.revision,
+        "create_time": _time(each.create_time),
+        "update_time": _time(each.update_time),
+        "value": value_to_json(each.value),
+        **_given(
+            attributes=read_attributes(each.attributes),
+            ttl_s=each.ttl.ToMicroseconds() / 1e6,
+            expire_time=_time(each.expire_time) if each.HasField("expire_time") else None,
+        ),
+    }
+
+
 def _signal_record(part: backup.BackupSignal) -> dict[str, Any]:
     each = part.signal
     record = {
@@ -228,6 +249,7 @@ def _end_record(end: backup.BackupEnd) -> dict[str, Any]:
         "blobs": end.blobs,
         "effects": end.effects,
         "signals": end.signals,
+        **_given(records=end.records),
         **_given(deleted_branches=list(end.deleted_branches)),
     }
 

@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "replay": Entry("replay:replay", "Walk a run step by step."),
         "watch": Entry("watch:watch", "Print changes as they happen."),
         "effects": Entry("effects:effects", "List the recorded tool calls of a thread."),
+        "records": Entry("records:records", "List, show, write and delete records."),
         "tools": Entry("tools:tools", "Count which tools agents called, and which failed."),
         "failures": Entry("tools:failures", "Show the last failure of each run."),
     },

@@ -45,6 +45,8 @@ def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[b
             yield from _version(record)
         case "effect":
             yield backup.ThreadPart(effect=_effect(record))
+        case "record":
+            yield backup.ThreadPart(record=_kept(record))
         case "signal":
             yield backup.ThreadPart(signal=_signal(record))
         case "end":
@@ -163,6 +165,21 @@ def _effect(record: Mapping[str, Any]) -> backup.BackupEffect:
     return part
 
 
+def _kept(record: Mapping[str, Any]) -> backup.BackupRecord:
+    part = backup.BackupRecord()
+    each = part.record
+    each.key, each.revision = record["key"], record["revision"]
+    _read_time(each.create_time, record["create_time"])
+    _read_time(each.update_time, record["update_time"])
+    each.value.CopyFrom(value_from_json(record["value"]))
+    for key, value in write_attributes(record.get("attributes", {})).items():
+        each.attributes[key].CopyFrom(value)
+    if "ttl_s" in record:
+        each.ttl.FromMicroseconds(round(record["ttl_s"] * 1e6))
+        _read_time(each.expire_time, record["expire_time"])
+    return part
+
+
 def _signal(record: Mapping[str, Any]) -> backup.BackupSignal:
     part = backup.BackupSignal()
     each = part.signal
@@ -184,6 +201,7 @@ def _end(record: Mapping[str, Any]) -> backup.BackupEnd:
         blobs=record["blobs"],
         effects=record["effects"],
         signals=record["signals"],
+        records=record.get("records", 0),
         deleted_branches=record.get("deleted_branches", ()),
     )
 

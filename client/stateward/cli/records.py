@@ -1,0 +1,203 @@
+"""`stateward records`: the group of commands that look at records and change them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateward.cli.catalog import CONTEXT
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.describe import plain, summarize
+from stateward.cli.output import CommandError, confirm, counted, filled, is_terminal, print_json, print_table, say, size
+from stateward.cli.times import time_ago
+from stateward.cli.typed import read_json
+from stateward.values import RawValue
+
+if TYPE_CHECKING:
+    from stateward.records import Record
+
+VALUE_WIDTH = 80
+COLUMNS = ("KEY", "REVISION", "WRITTEN", "EXPIRES", "SIZE", "VALUE")
+
+records = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=CONTEXT,
+)
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Key of the record.")]
+
+
+@records.callback(invoke_without_command=True)
+def about(context: typer.Context) -> None:
+    """Look at the records of a thread: small values with keys, which are replaced and not versioned.
+
+    \b
+    Examples:
+      stateward records list store/users --prefix ana/
+      stateward records get store/users ana/food
+      stateward records put store/users ana/food '{"likes": "pizza"}' --ttl 3600
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@records.command("list", short_help="List records by key, or the prefixes of keys.")
+def list_(
+    context: typer.Context,
+    thread: ThreadArgument,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="P", help="Only keys that begin with this text.")] = "",
+    newest: Annotated[bool, typer.Option("--newest", help="The last written ones first.")] = False,
+    last: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")] = 1000,
+    prefixes: Annotated[
+        str | None, typer.Option("--by", metavar="DELIMITER", help="Count the records by prefix, up to this delimiter.")
+    ] = None,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """List the records of a thread by key, or count them by prefix.
+
+    \b
+    Examples:
+      stateward records list store/users
+      stateward records list store/users --newest --limit 10 --json
+      stateward records list store/users --by /
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        scope = client.records(thread)
+        if prefixes is not None:
+            found = list(scope.prefixes(prefixes, prefix=prefix))
+            if as_json:
+                print_json([{"prefix": each.prefix, "records": each.records} for each in found])
+            else:
+                print_table(("PREFIX", "RECORDS"), [(each.prefix, str(each.records)) for each in found])
+            return
+        listed = scope.list(prefix, newest_first=newest, page_size=min(last, 1000))
+        shown = [record for _, record in zip(range(last), listed, strict=False)]
+    if as_json:
+        print_json([_as_json(each) for each in shown])
+    elif shown:
+        columns, rows = filled(COLUMNS, [_row(each) for each in shown], ("EXPIRES",))
+        print_table(columns, rows, right=("REVISION", "SIZE"), below=("VALUE",))
+    elif is_terminal():
+        say(f"thread {thread} has no such records" if prefix else f"thread {thread} has no records")
+
+
+@records.command(short_help="Show a record.")
+def get(
+    context: typer.Context,
+    thread: ThreadArgument,
+    key: KeyArgument,
+    as_json: JsonOption = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Show the value of a record, or with --json all that is known of it.
+
+    \b
+    Examples:
+      stateward records get store/users ana/food
+      stateward records get store/users ana/food --json | jq .revision
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client:
+        found = client.records(thread).get(key)
+    if found is None:
+        raise CommandError(f"thread {thread} has no record {key!r}")
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        value = _value(found)
+        say(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, indent=2))
+
+
+@records.command(short_help="Write a record.")
+def put(
+    context: typer.Context,
+    thread: ThreadArgument,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.")],
+    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="It expires after this time.")] = None,
+    expected: Annotated[
+        int | None,
+        typer.Option("--expected", min=0, metavar="REVISION", help="Its present revision; 0 = it must not exist."),
+    ] = None,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Write a record, in place of the one with this key, and print its revision.
+
+    \b
+    Examples:
+      stateward records put store/users ana/food '{"likes": "pizza"}'
+      stateward records put cache token '"abc"' --ttl 600 --expected 0
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    try:
+        content = read_json(value, "JSON")
+    except ValueError as error:
+        raise CommandError(f"JSON: this is not JSON: {error}") from None
+    with connect(context, target, namespace) as client:
+        say(str(client.records(thread).put(key, content, ttl=ttl, expected=expected)))
+
+
+@records.command(short_help="Delete records.")
+def rm(
+    context: typer.Context,
+    thread: ThreadArgument,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Keys of the records.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="P", help='All whose key begins with this text; "" = all.')
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    target: TargetOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Delete records: those that are named, or all with a prefix.
+
+    \b
+    Examples:
+      stateward records rm store/users ana/food
+      stateward records rm store/users --prefix ana/ --yes
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if (prefix is None) == (not keys):
+        raise typer.BadParameter("give keys, or --prefix", param_hint="KEY")
+    with connect(context, target, namespace) as client:
+        scope = client.records(thread)
+        if prefix is not None:
+            what = f"whose key begins with {prefix!r}" if prefix else "of the thread"
+            confirm(f"delete all records {what}?", yes=yes)
+            deleted = scope.delete_prefix(prefix)
+        else:
+            deleted = sum(scope.delete(key) for key in keys or ())
+    say(f"{counted(deleted, 'record')} deleted")
+
+
+def _row(each: Record) -> tuple[str, ...]:
+    expires = each.expire_time.isoformat(timespec="seconds") if each.expire_time is not None else ""
+    value = summarize(_value(each), VALUE_WIDTH)
+    return each.key, str(each.revision), time_ago(each.update_time), expires, size(each.value_bytes), value
+
+
+def _as_json(each: Record) -> dict[str, Any]:
+    return {
+        "key": each.key,
+        "revision": each.revision,
+        "create_time": each.create_time.isoformat(),
+        "update_time": each.update_time.isoformat(),
+        "expire_time": each.expire_time.isoformat() if each.expire_time is not None else None,
+        "ttl_s": each.ttl.total_seconds() if each.ttl is not None else None,
+        "attributes": dict(each.attributes),
+        "value_bytes": each.value_bytes,
+        "value": plain(_value(each)),
+    }
+
+
+def _value(each: Record) -> Any:
+    """Returns the value. If it cannot be decoded here, returns it raw."""
+    stored = each.stored_value
+    try:
+        return each.value
+    except (TypeError, ValueError):
+        return RawValue(stored.media_type, stored.data) if stored is not None else None

@@ -1,0 +1,31 @@
+"""The danger: an operator who cannot see what a store holds, or deletes more than was meant."""
+
+
+def test_records_are_seen_and_changed(stateward, client):
+    """Listed, counted, shown, written under a condition, and deleted by key or prefix."""
+    store = client.records("store")
+    first = store.put("ana/food", {"likes": "pizza"}, attributes={"kind": "taste"})
+    store.put("ana/raw", b"\xff", ttl=1000)
+    store.put("ben/food", "soup")
+    lines = stateward("records", "list", "store").out.splitlines()
+    assert any("ana/food" in line and str(first) in line for line in lines)
+    found = stateward("records", "list", "store", "--prefix", "ana/", "--newest", "--json").json
+    assert [each["key"] for each in found] == ["ana/raw", "ana/food"]
+    assert (found[1]["value"], found[1]["attributes"]) == ({"likes": "pizza"}, {"kind": "taste"})
+    assert found[0]["ttl_s"] == 1000
+    assert len(stateward("records", "list", "store", "--limit", "2", "--json").json) == 2
+    assert stateward("records", "list", "store", "--by", "/", "--json").json == [
+        {"prefix": "ana/", "records": 2}, {"prefix": "ben/", "records": 1},
+    ]  # fmt: skip
+    assert stateward("records", "get", "store", "ben/food").out.strip() == "soup"
+    refused = stateward("records", "put", "store", "ana/food", '"x"', "--expected", "0")
+    assert refused.code == 1
+    assert "revision" in refused.err
+    written = stateward("records", "put", "store", "ana/food", "[1, 2]", "--expected", str(first))
+    assert int(written.out) > first
+    assert store.get("ana/food").value == [1, 2]
+    assert stateward("records", "put", "store", "k", "{no").code == 1
+    assert "1 record deleted" in stateward("records", "rm", "store", "ben/food", "nobody").out
+    assert stateward("records", "rm", "store").code == 2
+    assert "2 records deleted" in stateward("records", "rm", "store", "--prefix", "", "--yes").out
+    assert stateward("records", "get", "store", "ana/food").code == 1
