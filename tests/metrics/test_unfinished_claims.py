@@ -83,7 +83,7 @@ def test_a_claim_from_before_a_restart(tmp_path: Path) -> None:
 def test_many_threads_and_effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A census goes on after each row where it stopped, and counts each once."""
     monkeypatch.setattr("stateward_sidecar.store.census.ROWS", 3)
-    monkeypatch.setattr("stateward_sidecar.store.census.PAUSE_S", 0)
+    monkeypatch.setattr("stateward_sidecar.store.census.REST_S", 0)
     with opened(tmp_path / "data") as store:
         for number in range(10):
             begin(store, f"key-{number}")

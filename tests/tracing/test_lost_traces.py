@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.archive.rig import Fleet, eventually, write_steps
@@ -68,6 +69,23 @@ def test_a_ship_is_linked_with_its_saves(collector: Collector, tmp_path: Path) -
         assert waiting.parent_span_id in saves
     finally:
         fleet.close()
+
+
+def test_a_read_that_needs_the_bucket(collector: Collector, tmp_path: Path) -> None:
+    """The requests that a machine without the thread makes for a hydrate lie under the call."""
+    fleet = Fleet(tmp_path, traces=collector.url)
+    try:
+        write_steps(fleet.client(fleet.machine("first")), "job", 1, archived=True)
+        assert fleet.client(fleet.machine("second")).thread("job").hydrate().version == 1
+        hydrate = "stateward.v1.CheckpointService/Hydrate"
+        collector.wait_for(hydrate, lambda span: _bucket_of(collector, span) > 0)
+    finally:
+        fleet.close()
+
+
+def _bucket_of(collector: Collector, call: Any) -> int:
+    inside = [span for span in collector.spans if span.trace_id == call.trace_id]
+    return sum(span.name == "bucket get" and span.parent_span_id == call.span_id for span in inside)
 
 
 def test_errors_and_sampling(collector: Collector) -> None:

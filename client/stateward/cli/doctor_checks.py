@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stateward.admin import Diagnoses, ServerInfo
 
 DIAL_S, CHECK_S = 1.0, 150.0
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Between two processes of one machine; more means that one of them has another clock.
 SKEW_S = 2.0
 _VERDICTS = {
@@ -60,7 +61,7 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str]) -> list[It
     except StatewardError as error:
         said = _one_line(error.message.partition("; start one with")[0])
         items.append(Item("daemon", "failed", said, _how_to_start(client.target)))
-        return [*items, check_package(), *run_check(flags)]
+        return [*items, check_package(), *(run_check(flags) if _is_here(client.target) else ())]
     took_s = time.monotonic() - began
     items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms", facts={"answer_ms": took_s * 1e3}))
     items += [check_version(server), check_package()]
@@ -224,6 +225,11 @@ def _parse(found: Mapping[str, Any]) -> Item:
         str(found["check"]), verdict if verdict in _VERDICTS.values() else "warning", str(found.get("summary", "")),
         str(found.get("advice", "")), found.get("facts", {}),
     )  # fmt: skip
+
+
+def _is_here(target: str) -> bool:
+    """Whether a daemon at this target would run on this machine."""
+    return target.startswith("unix:") or target.rpartition(":")[0] in LOOPBACK
 
 
 def _how_to_start(target: str) -> str:

@@ -61,8 +61,8 @@ class LatestCensus:
     def _run(self) -> None:
         while not self._over.is_set():
             guarded("census", self._take)
-            took_s = self.counted.duration_s if self.counted is not None else 0.0
-            self._over.wait(max(CENSUS_PAUSE_S, took_s / CENSUS_SHARE))
+            worked_s = self.counted.worked_s if self.counted is not None else 0.0
+            self._over.wait(max(CENSUS_PAUSE_S, worked_s / CENSUS_SHARE))
 
     def _take(self) -> None:
         counted = self._census.take(self._over.is_set)

@@ -1,7 +1,7 @@
 """Counts what no counter knows: threads, questions that are open, and claims on effects.
 
-A census reads the head of each thread and the rows of its effects, some rows in each transaction. It may take long with
-many threads, so the caller lets most of the time pass between two of them.
+A census reads the head of each thread and the rows of its effects, some rows in each transaction. It rests four times
+as long as it works, so that calls and the writer hardly notice it, and may take minutes with very many threads.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads
 
 # Rows that one transaction reads, because LMDB reuses no freed page meanwhile.
-ROWS = 200
-# The writer and the calls get the interpreter between two transactions.
-PAUSE_S = 0.005
+ROWS = 100
+# How long it rests after each transaction: at least, and as a multiple of the time that it worked.
+REST_S, REST_SHARE = 0.002, 4.0
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class Counted:
     # Claims of threads of this sidecar: on calls that may be under way, and on calls whose outcome nobody knows.
     in_progress: int = 0
     uncertain: int = 0
-    duration_s: float = 0.0
+    # Without its rests.
+    worked_s: float = 0.0
 
 
 class Census:
@@ -59,9 +60,10 @@ class Census:
 
     def take(self, is_over: Callable[[], bool] = lambda: False) -> Counted | None:
         """Counts all threads. Returns None if ``is_over`` says that the daemon stops."""
-        began, counted, at = time.monotonic(), Counted(), b"N"
+        counted, at = Counted(), b"N"
         self._before, self._seen = self._seen, {}
         while at:
+            began = time.monotonic()
             numbers, at = self._names(at)
             counted.threads += len(numbers)
             with_effects: list[Thread] = []
@@ -70,13 +72,17 @@ class Census:
                     thread = self._count(txn, number, counted)
                     if thread is not None and thread.head.effects:
                         with_effects.append(thread)
+            self._rest(began, counted)
             for thread in with_effects:
-                self._count_effects(thread, counted)
+                self._count_effects(thread, counted, is_over)
             if is_over():
                 return None
-            self._sleep(PAUSE_S)
-        counted.duration_s = time.monotonic() - began
         return counted
+
+    def _rest(self, began: float, counted: Counted) -> None:
+        worked_s = time.monotonic() - began
+        counted.worked_s += worked_s
+        self._sleep(max(REST_S, REST_SHARE * worked_s))
 
     def _names(self, at: bytes) -> tuple[list[int], bytes]:
         """Returns the numbers of the next threads, and the key of the name after them; empty = there are no more."""
@@ -108,12 +114,14 @@ class Census:
             counted.oldest_question_us = min(counted.oldest_question_us or since, since)
         return thread
 
-    def _count_effects(self, thread: Thread, counted: Counted) -> None:
+    def _count_effects(self, thread: Thread, counted: Counted, is_over: Callable[[], bool]) -> None:
         prefix = thread.identity.keys.all_of(b"E")
         at: bytes = prefix
-        while at:
+        while at and not is_over():
+            began = time.monotonic()
             with self._context.engine.read() as txn:
                 at = self._count_some(txn, thread, prefix, at, counted)
+            self._rest(began, counted)
 
     def _count_some(self, txn: lmdb.Transaction, thread: Thread, prefix: bytes, at: bytes, counted: Counted) -> bytes:
         cursor, rows = txn.cursor(), 0
