@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.metrics.scraped import ANY_PORT, find_url, scrape
+from tests.metrics.scraped import ANY_PORT, find_url, scrape, scrape_until
 
 from stateward import errors
 from stateward.testing import run_daemon
@@ -34,7 +34,7 @@ def test_threads_make_no_series() -> None:
 
     with run_daemon(metrics=ANY_PORT) as daemon:
         work(0)
-        before = scrape(daemon)
+        before = scrape_until(daemon, lambda now: "stateward_threads" in now.names)  # the first census is over
         for number in range(1, 50):
             work(number)
         after = scrape(daemon)
