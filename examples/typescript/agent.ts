@@ -102,4 +102,7 @@ const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answe
 const phase = process.argv[2] ?? "";
 if (phases[phase]) await phases[phase](new Thread(STATEWARD_TARGET, STATEWARD_THREAD));
 else if (phase.includes("/")) process.exitCode = await conform(STATEWARD_TARGET, phase); // of `stateward conformance`
-else throw new Error("usage: agent begin|answer|resume|count");
+else {
+  console.error("usage: agent begin|answer|resume|count");
+  process.exitCode = 1;
+}

@@ -20,7 +20,8 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result {
-    let (target, phase) = (env::var("STATEWARD_TARGET")?, env::args().nth(1).unwrap_or_default());
+    let target = env::var("STATEWARD_TARGET").map_err(|_| "STATEWARD_TARGET is not set")?;
+    let phase = env::args().nth(1).unwrap_or_default();
     if phase.contains('/') {
         std::process::exit(conformance::conform(&target, &phase).await?); // a scenario of `stateward conformance`
     }
@@ -30,7 +31,10 @@ async fn main() -> Result {
         "answer" => answer(&thread).await,
         "resume" => resume(&mut thread).await,
         "count" => count(&mut thread).await,
-        _ => Err("usage: agent begin|answer|resume|count".into()),
+        _ => {
+            eprintln!("usage: agent begin|answer|resume|count");
+            std::process::exit(1);
+        }
     }
 }
 
@@ -40,8 +44,8 @@ async fn begin(thread: &mut Thread) -> Result {
     let second = thread.next(vec![add("messages", vec![text("hello")])]);
     println!("saved version {}", thread.save(&second).await?.version);
 
-    let late = thread.next(vec![add("messages", vec![text("too late")])]);
-    let late = v1::SaveRequest { expected_version: Some(1), expected_digest: vec![], ..late };
+    let mut late = thread.next(vec![add("messages", vec![text("too late")])]);
+    (late.expected_version, late.expected_digest) = (Some(1), vec![]);
     if let Err(status) = thread.save(&late).await {
         let (reason, facts) = explain(&status);
         println!("conflict {reason} at version {}", facts["current_version"]);
@@ -49,8 +53,8 @@ async fn begin(thread: &mut Thread) -> Result {
 
     // A conflict is resolved on the newest state: read it, make the change again, save again.
     let state = thread.hydrate().await?;
-    let words = format!("message {}", state.logs["messages"].entries.len());
-    let again = thread.next(vec![add("messages", vec![text(&words)])]);
+    let words = text(&format!("message {}", state.logs["messages"].entries.len()));
+    let again = thread.next(vec![add("messages", vec![words])]);
     println!("resolved as version {}", thread.save(&again).await?.version);
     let replay = thread.save(&again).await?;
     if replay.replayed {
