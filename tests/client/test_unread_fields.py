@@ -22,6 +22,8 @@ from stateward.v1 import (
 
 PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (admin.ArchiveStats, admin_service_pb2.ArchiveStats),
+    (admin.Diagnoses, admin_service_pb2.DiagnoseResponse),
+    (admin.Diagnosis, admin_service_pb2.Diagnosis),
     (admin.DrainResult, admin_service_pb2.DrainResponse),
     (admin.Finding, admin_service_pb2.Finding),
     (admin.ServerInfo, admin_service_pb2.GetServerInfoResponse),

@@ -60,6 +60,8 @@ class EffectOrder:
 
 # The kind of the item, its thread, and what tells it from others of its kind.
 Key = tuple[str, int, Hashable]
+# Changes of records, and the sum of the records before and after them.
+MissedChange = tuple[Sequence[OrderChange], bytes, bytes]
 Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrder
 
 
@@ -72,6 +74,8 @@ class Cache:
         # Set if metrics are on.
         self.measures: StoreMeasures | None = None
         self._items: OrderedDict[Hashable, tuple[Item, int]] = OrderedDict()
+        # By thread: what commits changed since somebody began to make the order of its records.
+        self._awaited: dict[int, list[list[MissedChange]]] = {}
         self._lock = threading.Lock()
 
     def state(self, thread: int, version: int) -> StateTree | None:
@@ -117,13 +121,33 @@ class Cache:
         found = self._get(("records", thread, 0))
         return found if isinstance(found, RecordOrder) and found.record_sum == record_sum else None
 
-    def put_record_order(self, thread: int, order: RecordOrder) -> None:
-        """Keeps an order in place of the one before."""
-        self._put(("records", thread, 0), order, order.size_bytes)
+    def await_record_order(self, thread: int) -> list[MissedChange]:
+        """Notes what commits change from now on, until ``put_record_order``. Returns the notes."""
+        missed = list[MissedChange]()
+        with self._lock:
+            self._awaited.setdefault(thread, []).append(missed)
+        return missed
+
+    def put_record_order(self, thread: int, order: RecordOrder | None, missed: list[MissedChange]) -> None:
+        """Keeps an order that was made of the rows of one moment, with what commits changed since. None = it failed."""
+        with self._lock:
+            awaited = self._awaited[thread]
+            awaited[:] = [each for each in awaited if each is not missed]
+            if not awaited:
+                del self._awaited[thread]
+        if order is not None:
+            for changes, before, after in missed:
+                if order.record_sum == before:  # else the commit was in the rows already
+                    order.change(changes, after)
+            self._put(("records", thread, 0), order, order.size_bytes)
 
     def change_record_order(self, thread: int, changes: Sequence[OrderChange], before: bytes, after: bytes) -> None:
         """Takes over what a commit changed in an order that is cached. Drops it if it is not the one before."""
         key: Key = ("records", thread, 0)
+        if self._awaited:
+            with self._lock:
+                for missed in self._awaited.get(thread, ()):
+                    missed.append((changes, before, after))
         found = self._items.get(key)
         if found is None:
             return

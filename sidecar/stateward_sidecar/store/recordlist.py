@@ -50,7 +50,7 @@ from stateward_sidecar.store.recordrows import (
     value_sequence,
     view_record,
 )
-from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.thread import Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 
@@ -144,6 +144,8 @@ class RecordList:
         """Returns records by their keys. Raises Corrupt or HistoryElsewhere."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, request.namespace, request.thread)
+            if thread is not None and not is_checked(thread):
+                self._order(thread)
             page = self._get(txn, thread, request) if thread is not None else Page(GetRecordsResponse())
         assert page is not None
         return page
@@ -189,7 +191,7 @@ class RecordList:
                 return page
             values, last = _Values(txn, thread), after
             needed = skip + most + 1 if not request.filters else None
-            for key, item in _in_order(self._order(txn, thread), request, after, needed):
+            for key, item in _in_order(self._order(thread), request, after, needed):
                 if len(answer.records) >= most or page.size_bytes >= PAGE_BYTES or missed >= MISSED_MAX:
                     assert last is not None
                     position = _POSITION.pack(skip, last[0]) + last[1].encode()
@@ -222,7 +224,7 @@ class RecordList:
             thread = self._threads.find(txn, request.namespace, request.thread)
             if thread is None or not has_records(thread.head):
                 return answer
-            order = self._order(txn, thread)
+            order = self._order(thread)
         counts = dict[str, int]()
         for key, item in order.under(request.prefix):
             if not 0 < item.expire_time_us <= now_us:
@@ -248,7 +250,7 @@ class RecordList:
                 raise not_found(request.namespace, request.thread)
             if not has_records(thread.head):
                 return [], False
-            order = self._order(txn, thread)
+            order = self._order(thread)
         keys = [key for key, _ in islice(order.walk(request.prefix), DELETED_MAX + 1)]
         return keys[:DELETED_MAX], len(keys) > DELETED_MAX
 
@@ -262,28 +264,43 @@ class RecordList:
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, namespace, name)
             if thread is not None and thread.head.records > CHECKED_BY_WRITER_MAX and not is_checked(thread):
-                self._order(txn, thread)
+                self._order(thread)
 
-    def _order(self, txn: lmdb.Transaction, thread: Thread) -> RecordOrder:
+    def _order(self, thread: Thread) -> RecordOrder:
         """Returns the order of a thread's records, from memory or from all rows. Raises Corrupt, HistoryElsewhere."""
         check_here(thread)
         found = self._context.cache.record_order(thread.number, thread.head.record_sum)
         if found is not None:
             return found
-        identity, floor = thread.identity, record_floor(thread)
-        items, dead, total = dict[str, Item](), list[bytes](), 0
-        for key, record in rows(txn, identity.keys.all_of(b"K")):
-            row = open_record(identity, key, record)
-            if row.sequence > floor:
-                items[row.facts.key] = item_of(key, row)
-                total ^= record_part(identity, key, row)
-            else:
-                dead.append(key)
-        mark_checked(thread, total)
-        order = RecordOrder(items, total.to_bytes(SUM_BYTES, "big"))
-        self._context.cache.put_record_order(thread.number, order)
-        self._drop_dead(thread, dead)
+        cache, order = self._context.cache, None
+        missed = cache.await_record_order(thread.number)
+        try:
+            order = self._make_order(thread)
+        finally:
+            cache.put_record_order(thread.number, order, missed)
         return order
+
+    def _make_order(self, thread: Thread) -> RecordOrder:
+        """Reads all rows as they are in one transaction, and compares them with the head in the same transaction.
+
+        Commits go on meanwhile, so the thread in memory may be newer.
+        """
+        context, identity = self._context, thread.identity
+        with context.engine.read() as txn:
+            stored = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
+            check_here(stored)
+            items, dead, total, floor = dict[str, Item](), list[bytes](), 0, record_floor(stored)
+            for key, record in rows(txn, identity.keys.all_of(b"K")):
+                row = open_record(identity, key, record)
+                if row.sequence > floor:
+                    items[row.facts.key] = item_of(key, row)
+                    total ^= record_part(identity, key, row)
+                else:
+                    dead.append(key)
+        mark_checked(stored, total)
+        thread.records_checked = True
+        self._drop_dead(thread, dead)
+        return RecordOrder(items, total.to_bytes(SUM_BYTES, "big"))
 
     def _drop_dead(self, thread: Thread, dead: list[bytes]) -> None:
         """Removes rows below the floor, which an old copy of the thread had. They count for nothing."""

@@ -38,7 +38,7 @@ RECORDS_MAX, RECORD_BYTES_MAX = 100_000, 1 << 30
 # A read refreshes a record only if at least this part of its TTL has passed since the last refresh.
 REFRESH_SHARE = 10
 # What a write is allowed to take besides its values: an entry, and the pages of a row.
-ENTRY_BYTES, ROW_BYTES = 16384, 2048
+ENTRY_BYTES, ROW_BYTES = 16384, 8192
 
 
 def size_of(request: PutRecordsRequest, message_bytes: int) -> int:
