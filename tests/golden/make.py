@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
 import tarfile
@@ -10,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stateward import Client, Status
+from stateward import Client, Delete, Put, Status
 from stateward.testing import run_daemon
 
 
@@ -54,7 +55,18 @@ def fill(client: Client) -> dict[str, dict[str, Any]]:
     state.slots["page"] = "".join(f"{number:07}" for number in range(300_000))
     large.save(state)
     thread.prune(keep_latest_per_branch=5)
-    return {name: read_all(client, name) for name in ("agent-1", "copy-of-60", "whole-copy", "large")}
+    fill_records(client)
+    return {name: read_all(client, name) for name in ("agent-1", "copy-of-60", "whole-copy", "large", "store")}
+
+
+def fill_records(client: Client) -> None:
+    """Makes records beside versions, and a scope of its own that was rewritten until records were moved."""
+    client.thread("agent-1").records.put("beside", {"n": 1}, attributes={"n": 1, "text": "é", "yes": True, "half": 0.5})
+    store = client.records("store")
+    store.write([Put(f"a/{number}", number, ttl=90 * 365 * 86400) for number in range(40)])
+    dice = random.Random(1)
+    for number in range(110):
+        store.write([Put(f"b/{number % 5}", dice.randbytes(3000)), Delete(f"a/{number % 10}")])
 
 
 def read_all(client: Client, name: str) -> dict[str, Any]:
@@ -65,7 +77,16 @@ def read_all(client: Client, name: str) -> dict[str, Any]:
         slots = {slot: summary(value) for slot, value in state.slots.items()}
         logs = {log: summary(list(entries)) for log, entries in state.logs.items()}
         found[str(checkpoint.version)] = {"digest": checkpoint.digest.hex(), "slots": slots, "logs": logs}
-    return found
+    records = {
+        each.key: [each.revision, summary(plain(each.value)), dict(each.attributes), each.expire_time is not None]
+        for each in client.thread(name).records.list()
+    }
+    return found | ({"records": records} if records else {})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it."""
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def summary(value: Any) -> Any:
