@@ -38,6 +38,7 @@ from tests.bench.sections import (
     start,
     steps,
     storage,
+    watched,
     writer,
 )
 
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Measure] = {
     "archive": archive.measure,
     "writer": writer.measure,
     "load": load.measure,
+    "watched": watched.measure,
     "neighbour": neighbour.measure,
     "saver": saver.measure,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, lists, saver, writer
+from tests.bench.sections import archive, lists, saver, watched, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -56,6 +56,7 @@ def _save_path(report: Report) -> list[Aim]:
         Aim(f"writer's save at {writer.CASE}, x save", 0.75, unary),
         Aim("64 in flight, of the echo's rate", 0.65, flight.find(STUB, "", "x_echo"), "%", True),
         Aim("64 in flight, the daemon's CPU by save", 350, flight.find(STUB, "", "server_cpu_us"), "µs"),
+        Aim("CPU by save with metrics, x without", 1.03, report.section("watched").find(watched.WITH, "", "x_off")),
         Aim("hydrate of 10 KB, x echo", 1.15, hydrate.find(STUB, "10 KB", "x_echo")),
         Aim("hydrate of 1 MB, Python client, x raw stub", 1.6, _ratio(decoded, raw)),
         Aim("on disk, all recorded runs, x message bytes", 0.95, disk.find(STUB, disks.ALL, "x_messages")),
