@@ -1,7 +1,11 @@
-"""LangGraph on Stateward: `StatewardSaver` keeps the checkpoints of graphs. Needs the extra `langgraph`."""
+"""LangGraph on Stateward. Needs the extra `langgraph`.
+
+`StatewardSaver` keeps the checkpoints of graphs, `StatewardStore` their long-term memory.
+"""
 
 from __future__ import annotations
 
 from stateward.langgraph.saver import StatewardSaver
+from stateward.langgraph.store import StatewardStore
 
-__all__ = ["StatewardSaver"]
+__all__ = ["StatewardSaver", "StatewardStore"]

@@ -1,0 +1,219 @@
+"""How the items of a LangGraph store lie in records: their keys, the attributes that filters use, and their vectors.
+
+The key of an item's record is `i/`, each label of its namespace with a dot behind it, and the item's key, in which
+dots and `%` are escaped. Labels have no dots, so the last dot ends the namespace. The vectors of an item are in a
+record with `v/` in place of `i/`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import ge, gt, le, lt, mul
+from typing import Any
+from urllib.parse import unquote
+
+from langgraph.store.base import InvalidNamespaceError, Item, MatchCondition, SearchItem
+
+from stateward.attributes import INT_MAX, INT_MIN, Attribute
+from stateward.records import Record
+
+ITEM, VECTORS = "i/", "v/"
+# Fields of a value that become attributes: so many, with keys and texts of so many bytes. An item with other fields has
+# the attribute REST, so that a filter on attributes looks at it in any case.
+FIELDS_MAX, KEY_BYTES_MAX, TEXT_BYTES_MAX = 32, 63, 256
+REST = "…"
+_OPERATORS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_ORDERS: dict[str, Callable[[Any, Any], Any]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
+_PUSHED = ("$eq", "$gt", "$gte", "$lt", "$lte")
+
+Condition = tuple[str, str, Attribute]
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def prefix_of(labels: Sequence[Any], kind: str = ITEM) -> str:
+    """Returns what the keys of all items in and below a namespace begin with. Raises InvalidNamespaceError."""
+    for label in labels:
+        if not label or not isinstance(label, str) or "." in label:
+            names = tuple(labels)
+            raise InvalidNamespaceError(f"a label of a namespace is a text without dots, not {label!r}: {names!r}")
+    return kind + "".join(f"{label}." for label in labels)
+
+
+def key_of(labels: Sequence[Any], key: str, kind: str = ITEM) -> str:
+    """Returns the key of an item's record."""
+    return prefix_of(labels, kind) + str(key).replace("%", "%25").replace(".", "%2E")
+
+
+def vectors_key(item_key: str) -> str:
+    """Returns the key of the vectors beside the record of an item."""
+    return VECTORS + item_key.removeprefix(ITEM)
+
+
+def namespace_of(prefix: str) -> tuple[str, ...]:
+    """Returns the namespace that a key or a prefix of keys names."""
+    path, _, _ = prefix.removeprefix(ITEM).rpartition(".")
+    return tuple(path.split(".")) if path else ()
+
+
+def item_of(record: Record) -> Item:
+    """Returns a record as an item."""
+    return Item(**_parts(record))
+
+
+def search_item_of(record: Record, score: float | None = None) -> SearchItem:
+    """Returns a record as a search result."""
+    return SearchItem(**_parts(record), score=score)
+
+
+def _parts(record: Record) -> dict[str, Any]:
+    return {
+        "value": record.value,
+        "key": unquote(record.key.removeprefix(ITEM).rpartition(".")[2]),
+        "namespace": namespace_of(record.key),
+        "created_at": record.create_time,
+        "updated_at": record.update_time,
+    }
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------------
+
+
+def known_begin(conditions: Iterable[MatchCondition]) -> tuple[str, ...]:
+    """Returns labels that the namespaces of all conditions begin with."""
+    found: tuple[str, ...] = ()
+    for condition in conditions:
+        if condition.match_type == "prefix":
+            path = list(condition.path)
+            fixed = tuple(path[: path.index("*")] if "*" in path else path)
+            found = max(found, fixed, key=len)
+    return found
+
+
+def does_match(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
+    """Returns whether a namespace meets a condition. Raises ValueError for an unknown kind of match."""
+    path, kind = condition.path, condition.match_type
+    if kind not in ("prefix", "suffix"):
+        raise ValueError(f"match_type is prefix or suffix, not {kind!r}")
+    if len(namespace) < len(path):
+        return False
+    part = namespace[: len(path)] if kind == "prefix" else namespace[len(namespace) - len(path) :]
+    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def attributes_of(value: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Returns the fields of a value that filters in the daemon can use."""
+    found: dict[str, Attribute] = {}
+    for key, field in value.items():
+        if _is_scalar(field):
+            if len(found) < FIELDS_MAX and _is_name(key) and _is_attribute(field):
+                found[key] = field
+            else:
+                found[REST] = True
+    return found
+
+
+def pushed(wanted: Mapping[str, Any] | None) -> list[Condition]:
+    """Returns conditions for the daemon that every match meets, if it has all its fields as attributes."""
+    made: list[Condition] = []
+    for key, condition in (wanted or {}).items():
+        if not _is_name(key):
+            continue
+        for name, value in _operators(condition).items():
+            if name in _PUSHED and _is_attribute(value) and (name == "$eq" or not isinstance(value, bool)):
+                made.append((key, _OPERATORS[name], value))
+    return made
+
+
+def check_filter(wanted: Mapping[str, Any] | None) -> None:
+    """Raises ValueError if a filter has an operator that does not exist."""
+    for condition in (wanted or {}).values():
+        for name in _operators(condition):
+            if name not in _OPERATORS:
+                raise ValueError(f"unknown operator {name!r}; use one of {', '.join(_OPERATORS)}")
+
+
+def matches(value: Any, wanted: Mapping[str, Any] | None) -> bool:
+    """Returns whether a value meets a filter, as JSON is compared: numbers as numbers, texts as texts; a boolean is no
+    number, and values of different kinds have no order."""
+    return all(_meets(value.get(key), condition) for key, condition in (wanted or {}).items())
+
+
+def _operators(condition: Any) -> Mapping[str, Any]:
+    if isinstance(condition, Mapping) and any(str(key).startswith("$") for key in condition):
+        return condition
+    return {"$eq": condition}
+
+
+def _meets(found: Any, condition: Any) -> bool:
+    return all(_compare(found, name, value) for name, value in _operators(condition).items())
+
+
+def _compare(found: Any, name: str, value: Any) -> bool:
+    if name in ("$eq", "$ne"):
+        return _is_equal(found, value) == (name == "$eq")
+    both_numbers = _is_number(found) and _is_number(value)
+    if not both_numbers and not (isinstance(found, str) and isinstance(value, str)):
+        return False
+    return bool(_ORDERS[name](found, value))
+
+
+def _is_equal(found: Any, value: Any) -> bool:
+    if isinstance(value, Mapping):  # a nested filter names some of the fields
+        return isinstance(found, Mapping) and all(_meets(found.get(key), each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        is_list = isinstance(found, list | tuple) and len(found) == len(value)
+        return is_list and all(_is_equal(a, b) for a, b in zip(found, value, strict=True))
+    if isinstance(found, bool) or isinstance(value, bool):
+        return found is value
+    return bool(found == value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _is_name(key: Any) -> bool:
+    return isinstance(key, str) and key.isprintable() and 0 < len(key.encode()) <= KEY_BYTES_MAX and key != REST
+
+
+def _is_attribute(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value.encode(errors="replace")) <= TEXT_BYTES_MAX and value.isprintable()
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and INT_MIN <= value <= INT_MAX
+
+
+# -- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def pack_vectors(vectors: Iterable[Sequence[float]], dims: int) -> bytes:
+    """Returns unit vectors as bytes: 32-bit floats, one vector after the other. Raises ValueError for another size."""
+    packed = array("f")
+    for vector in vectors:
+        if len(vector) != dims:
+            raise ValueError(f"the embedding has {len(vector)} numbers; the index has {dims} dims")
+        length = math.sqrt(sum(map(mul, vector, vector)))
+        packed.extend(number / length if length else 0.0 for number in vector)
+    return packed.tobytes()
+
+
+def best_score(query: bytes, stored: bytes) -> float | None:
+    """Returns the highest cosine similarity of a query to stored vectors; None if there are none of its size."""
+    wanted, found = array("f", query), array("f", stored)
+    dims = len(wanted)
+    if not found or len(found) % dims:
+        return None
+    scores = (sum(map(mul, wanted, found[at : at + dims])) for at in range(0, len(found), dims))
+    return float(max(scores))
