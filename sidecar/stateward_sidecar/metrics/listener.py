@@ -16,6 +16,8 @@ from stateward_sidecar.errors import StartError
 
 # A client that connects and sends nothing holds the listener for so long.
 TIMEOUT_S = 2.0
+# How soon it notices that it is to end.
+POLL_S = 0.1
 PATHS = ("/", "/metrics")
 _NOT_FOUND = b"metrics are at /metrics\n"
 Answer = Iterable[bytes]
@@ -58,7 +60,7 @@ class Listener:
             raise StartError(f"--metrics {host}:{port}: cannot listen there: {error.strerror}") from None
         self._server.set_app(_only_metrics(make_wsgi_app(registry)))
         self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="metrics", daemon=True)
 
     def start(self) -> None:
         """Answers scrapes."""
