@@ -31,10 +31,7 @@ async fn main() -> Result {
         "answer" => answer(&thread).await,
         "resume" => resume(&mut thread).await,
         "count" => count(&mut thread).await,
-        _ => {
-            eprintln!("usage: agent begin|answer|resume|count");
-            std::process::exit(1);
-        }
+        _ => Err("usage: agent begin|answer|resume|count".into()),
     }
 }
 
