@@ -19,7 +19,7 @@ from stateward.v1.record_service_pb2 import (
 )
 from stateward_sidecar.archive import heads
 from stateward_sidecar.errors import Corrupt, RecordConflict
-from stateward_sidecar.store import clear, recordmoves, requests, verify
+from stateward_sidecar.store import clear, journal, recordmoves, requests, verify
 
 KEYS = [f"k/{number:02}" for number in range(40)]
 
@@ -39,7 +39,7 @@ def left(machine: Driven) -> dict[str, str]:
     """All records of the thread, as the machine shows them."""
     request = ListRecordsRequest(namespace=NAMESPACE, thread="job", page_size=1000)
     found = run(machine.records.list_records(request, CALLER)).records
-    return {record.key: record.value.data.decode() for record in found}
+    return {record.key: record.value.data.decode(errors="replace") for record in found}
 
 
 def shuffle(machine: Driven, model: dict[str, str], seed: int, rounds: int = 30, *, is_shipped: bool = True) -> None:
@@ -154,3 +154,26 @@ def test_an_older_daemon_refuses_only_threads_with_records(driven: Town, monkeyp
             older.state()
     get = GetRecordsRequest(namespace=NAMESPACE, thread="job", keys=["a"])
     assert run(older.records.get_records(get, CALLER)).records[0].value.data == b"1"
+
+
+def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD names packs of what is left, and not of what was replaced since the beginning."""
+    monkeypatch.setattr(journal, "INLINE_EDITS_MAX", 1 << 20)  # entries of records are never in pieces
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 2000)
+    monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    for module in (clear, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+        monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
+    first, dice, sizes, written = driven.machine("first"), random.Random(5), list[int](), 0
+    for number in range(120):
+        data = dice.randbytes(500)
+        written += len(data)
+        put(first, RecordWrite(key=f"k{number % 6}", value={"media_type": "a/b", "data": data}))
+        if number % 4 == 3:
+            first.ship_now()
+            head = first.archive.desk.holds[first.thread().number].head
+            sizes.append(sum(ref.size_bytes for ref in head.objects) + sum(map(len, head.tail)))
+    assert written > 50_000
+    assert max(sizes) < 25_000
+    assert len(left(first)) == 6
+    assert findings(first) == []

@@ -220,6 +220,14 @@ class PlainEffect:
     stays: bool
 
 
+@dataclass(frozen=True)
+class PlainRecord:
+    """A record."""
+
+    data: bytes
+    revision: int
+
+
 @dataclass
 class PlainThread:
     """One creation of a thread."""
@@ -236,6 +244,7 @@ class PlainThread:
     readers: dict[tuple[str, str], PlainReader] = field(default_factory=dict)  # by branch and log
     labels: dict[str, str] = field(default_factory=dict)
     effects: dict[tuple[str, str], PlainEffect] = field(default_factory=dict)  # by anchor and key
+    records: dict[str, PlainRecord] = field(default_factory=dict)
 
     def prune(self, doomed: Iterable[int]) -> None:
         """Versions go, and the effects of ids that no version has any more."""

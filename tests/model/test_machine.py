@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
-from tests.model.acting import Acting
 from tests.model.guarding import LOCK
+from tests.model.keeping import Keeping
 from tests.model.plain import PlainThread, PlainVersion
 from tests.model.strategies import (
     BRANCHES,
@@ -39,7 +39,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Acting):
+class Machine(Keeping):
     """The rules."""
 
     # -- retries ------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Machine(Acting):
             with pytest.raises(ThreadExists):
                 self.client.thread(name).fork(new, whole=True)
             return
-        if not self.model[name].retained:
+        if not self.model[name].retained and not self.model[name].records:
             with pytest.raises(VersionNotFound):
                 self.client.thread(name).fork(new, whole=True)
             return
@@ -118,6 +118,7 @@ class Machine(Acting):
             info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
             [], dict(source.firsts), labels=source.labels,
             effects=source.effects_of(source.versions[version].checkpoint_id for version in source.retained),
+            records=dict(source.records),
         )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
         for number, old in source.versions.items():

@@ -22,7 +22,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
-from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, ListThreadsRequest, WatchRequest
 
 SCOPE = "store/users"
 
@@ -261,3 +261,27 @@ def test_wrong_requests_are_refused(untouched: Place) -> None:
     ):  # fmt: skip
         refusal = refused(getattr(place.wire.records, verb), request)
         assert (refusal.reason, refusal.field) == ("INVALID_FIELD", field)
+
+
+def test_a_whole_copy_has_the_records(place: Place) -> None:
+    """Also of a scope without versions. They keep revisions, and later writes of the copy are above them."""
+    first = put(place, *(value(f"{number:03}", "x" * 300, attributes={"n": AttributeValue(int_value=number)})
+                         for number in range(200)))  # fmt: skip
+    put(place, RecordWrite(key="000", delete=True), value("001", "new", ttl={"seconds": 600}))
+    copy = ForkThreadRequest(**at(place, new_thread="copy", whole=True, request_id="f"))
+    made = place.wire.threads.ForkThread(copy).thread
+    assert (made.records, made.last_version) == (199, 0)
+    assert place.wire.threads.ForkThread(copy).thread.uid == made.uid
+
+    def all_of(thread: str) -> list[Record]:
+        asked_for = ListRecordsRequest(namespace=place.namespace, thread=thread, page_size=1000)
+        found: list[Record] = list(place.wire.records.ListRecords(asked_for).records)
+        return found
+
+    assert all_of("copy") == all_of(SCOPE)
+    assert all_of("copy")[1].revision == first.revision
+    later = PutRecordsRequest(namespace=place.namespace, thread="copy", writes=[value("002", "z")], request_id="l")
+    assert place.wire.records.PutRecords(later).revision > max(each.revision for each in all_of(SCOPE))
+    one = refused(place.wire.threads.ForkThread, ForkThreadRequest(**at(place, new_thread="one", request_id="o")))
+    assert one.reason == "VERSION_NOT_FOUND"
+    assert place.wire.findings(place.namespace) == []

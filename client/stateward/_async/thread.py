@@ -297,7 +297,8 @@ class AsyncThread:
     ) -> AsyncThread:
         """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it.
 
-        Results of effects are copied if their anchor is the checkpoint id of a copied version.
+        Results of effects are copied if their anchor is the checkpoint id of a copied version. Records are copied with
+        `whole`; they keep their revisions.
         """
         info = await self._run(threads.fork(self._ref, new_thread, version, whole, create))
         return AsyncThread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))

@@ -32,6 +32,7 @@ def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
         "update_time": info.update_time.isoformat(),
         "retained_versions": info.retained_versions,
         "stored_bytes": info.stored_bytes,
+        "records": info.records,
         "sequence": info.sequence,
         "archived_sequence": info.archived_sequence,
         "access": status_word(info.access),

@@ -1,0 +1,96 @@
+"""The rules of the machine that write records, compare and swap them, and delete them."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from tests.model.acting import Acting
+from tests.model.plain import PlainRecord
+from tests.model.strategies import PICK, SHORT, value
+
+from stateward.errors import RecordConflict, ThreadNotFound
+from stateward.v1 import record_pb2
+from stateward.v1 import record_service_pb2 as records
+
+KEPT = "kept"  # never deleted: if no record is left, the daemon notes that in an entry of its own
+KEYS = st.sets(st.sampled_from(("a", "a/b", "a/c", "b", "é")), min_size=1)
+
+
+class Keeping(Acting):
+    """Records beside versions, which belong to no version."""
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, puts=KEYS, deletes=KEYS, data=SHORT, is_expected=st.booleans(), is_wrong=st.booleans())
+    def put_records(
+        self, pick: int, puts: set[str], deletes: set[str], data: bytes, is_expected: bool, is_wrong: bool
+    ) -> None:
+        """All of them or none: with the revisions that the model has, with wrong ones, or with any."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        request = records.PutRecordsRequest(namespace=self.namespace, thread=name, request_id=str(uuid.uuid4()))
+        for key in sorted(puts | {KEPT}):
+            write = request.writes.add(key=key, value=value(data))
+            if is_expected:
+                write.expected_revision = thread.records[key].revision if key in thread.records else 0
+        if is_wrong:
+            request.writes.add(key="none", check=True, expected_revision=1)
+        request.writes.extend(record_pb2.RecordWrite(key=key, delete=True) for key in sorted(deletes - puts))
+        if is_wrong:
+            with pytest.raises(RecordConflict):
+                self.call("PutRecords", request)
+            self.compare_records(name)
+            return
+        gone = (deletes - puts) & thread.records.keys()
+        newest = max((each.revision for each in thread.records.values()), default=0)
+        answer = self.call("PutRecords", request)
+        thread.sequence += 1
+        for key in gone:
+            del thread.records[key]
+        thread.records.update(dict.fromkeys(puts | {KEPT}, PlainRecord(data, answer.revision)))
+        assert answer.revision > newest
+        assert (answer.written, answer.deleted) == (len(puts) + 1, len(gone))
+        assert (answer.sequence, answer.uid) == (thread.sequence, thread.uid)
+        again = self.call("PutRecords", request)
+        assert (again.revision, again.written, again.digest) == (answer.revision, answer.written, answer.digest)
+        self.compare_records(name)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK, prefix=st.sampled_from(("a", "a/", "b", "x")))
+    def delete_records(self, pick: int, prefix: str) -> None:
+        """Those whose key begins with a text."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        gone = [key for key in thread.records if key.startswith(prefix)]
+        request = records.DeleteRecordsRequest(
+            namespace=self.namespace, thread=name, prefix=prefix, request_id=str(uuid.uuid4())
+        )
+        answer = self.call("DeleteRecords", request)
+        thread.sequence += bool(gone)
+        for key in gone:
+            del thread.records[key]
+        assert (answer.deleted, answer.has_more, answer.sequence) == (len(gone), False, thread.sequence)
+        if gone:
+            assert self.call("DeleteRecords", request).digest == answer.digest
+        self.compare_records(name)
+        request.thread = "none"
+        with pytest.raises(ThreadNotFound):
+            self.call("DeleteRecords", request)
+
+    @precondition(lambda self: self.model)
+    @rule(pick=PICK)
+    def list_records(self, pick: int) -> None:
+        """Whatever became of versions, and wherever the thread was copied from."""
+        self.compare_records(self.pick(self.model, pick))
+
+    def compare_records(self, name: str) -> None:
+        """The daemon lists the records of the model in their order, and the thread counts them."""
+        expected = sorted(self.model[name].records.items())
+        request = records.ListRecordsRequest(namespace=self.namespace, thread=name, page_size=1000)
+        found = self.call("ListRecords", request).records
+        assert [(each.key, PlainRecord(each.value.data, each.revision)) for each in found] == expected
+        get = records.GetRecordsRequest(namespace=self.namespace, thread=name, keys=["none", KEPT])
+        kept = [each.key for each in self.call("GetRecords", get).records]
+        assert kept == [KEPT] * (KEPT in self.model[name].records)
