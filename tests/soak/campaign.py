@@ -22,7 +22,7 @@ AGENT_ENDS_S = 60.0
 WATCH_QUIET_S, WATCH_ENDS_S = 2.0, 30.0
 LOG_CHARACTERS = 1500
 # Lines of the daemon's log that are errors for whoever runs it, and here no finding: a full disk is meant.
-HARMLESS = (('"DISK_FULL"',),)
+HARMLESS = (('"DISK_FULL"',), ('"not ready"', '"cause": "disk"'))
 
 
 class Campaign:
