@@ -1,5 +1,7 @@
 """Builds the agents of `examples/`, and runs each of them against one daemon, which is killed many times.
 
+Each then proves itself against the scripted daemon of `stateward conformance`.
+
     python -m tests.languages [LANGUAGE ...]
 
 Exits 0 if no agent fails. A language is skipped, with the reason, if its tools are missing.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import traceback
 
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.languages import building, script
@@ -34,18 +37,21 @@ def show(language: str, daemon: FaultyDaemon) -> str:
     print(f"examples/{language}: building …", flush=True)
     start = time.monotonic()
     try:
-        agent = script.Agent(building.build(language), f"example-{language}", daemon)
+        program = building.build(language)
+        agent = script.Agent(program, f"example-{language}", daemon)
         built_s = time.monotonic() - start
         script.play(agent)
         script.count(agent)
+        passed = script.conform(program)
     except building.ToolMissing as reason:
         print(f"examples/{language}: skipped: {reason}")
         return "skipped"
     except (building.BuildFailed, AssertionError) as fault:
-        print(f"examples/{language}: FAILED: {fault}")
+        print(f"examples/{language}: FAILED: {fault or traceback.format_exc()}")
         return "failed"
     ran_s = time.monotonic() - start - built_s
-    print(f"examples/{language}: passed; built in {built_s:.0f} s, ran in {ran_s:.0f} s", flush=True)
+    times = f"built in {built_s:.0f} s, ran in {ran_s:.0f} s"
+    print(f"examples/{language}: passed, with {passed} scenarios of stateward conformance; {times}", flush=True)
     return "passed"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from tests.processes import running
 from stateward import EffectState, Status
 
 PHASE_LIMIT_S = 60
+CONFORMANCE_LIMIT_S = 400
 COUNT = 400
 KILLED_AFTER = ("saved 100", "saved 200", "saved 300")
 LOST_ANSWER = "<storage.writer:Writer._finish"
@@ -170,6 +173,24 @@ def count(agent: Agent) -> None:
     with daemon.client() as client:
         state = client.thread(f"{agent.thread}-count").hydrate()
         assert (state.slots["count"], state.version) == (COUNT, COUNT)
+
+
+def conform(program: Path, *patterns: str) -> int:
+    """Plays the scenarios of `stateward conformance` that the patterns name; none = all. Returns how many passed.
+
+    A scenario may be left out if the agent does not have its procedure, but none may fail.
+    """
+    chosen = [word for pattern in patterns for word in ("--scenario", pattern)]
+    command = [sys.executable, "-m", "stateward.cli", "conformance", "--json", *chosen, "--", str(program)]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=CONFORMANCE_LIMIT_S, check=False
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    found = json.loads(done.stdout)
+    failed = [f"{each['scenario']}: {each['problem']}" for each in found["scenarios"] if each["outcome"] == "failed"]
+    assert failed == [], "\n".join(failed)
+    passed: int = found["passed"]
+    return passed
 
 
 def lines_until(lines: Iterator[str], last: str) -> list[str]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -39,3 +45,26 @@ def test_a_save_is_applied_once_while_the_daemon_is_killed(program: Path, langua
     """Every addition over TCP counts once, although answers are lost and the daemon is killed in between."""
     with script.run_daemon(script.TcpDaemon) as daemon:
         script.count(script.Agent(program, f"example-{language}", daemon))
+
+
+def test_it_conforms_where_a_fault_would_be_silent(program: Path) -> None:
+    """It joins pages and pieces as they were, and repeats a save as it was. `make examples` plays all scenarios."""
+    scenarios = ["advance/conflict-after-loss", "advance/lost-answer", "advance/split-logs", "advance/split-values"]
+    assert script.conform(program, *scenarios) == len(scenarios)
+
+
+def test_the_page_runs_it_by_hand() -> None:
+    """The commands of examples/README.md resume an agent that `timeout` has killed."""
+    if not building.was_built("go"):
+        pytest.skip("the agent in go was not built here: make examples builds it, or says what is missing")
+    page = (building.REPOSITORY / "examples/README.md").read_text().partition("To run one of them by hand:")[2]
+    said = textwrap.dedent("".join(re.findall(r"^    .*\n", page, re.MULTILINE)))
+    assert said.startswith("stateward-sidecar")
+    with tempfile.TemporaryDirectory(prefix="sw-", dir="/tmp") as short:
+        done = subprocess.run(
+            ["sh", "-c", said.replace("/tmp/example", f"{short}/example").replace("KILL 10", "KILL 4")],
+            cwd=building.REPOSITORY, env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert "completed version 17\n" in done.stdout, done.stderr
+    assert "counted 400, replayed 0\n" in done.stdout, done.stderr
