@@ -40,8 +40,9 @@ func open(target, name string) *thread {
 	channel := must(grpc.NewClient(target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(string(policy)),
-		// By default, gRPC retries no request above 256 KiB, and waits up to two minutes before it connects again.
-		grpc.WithDefaultCallOptions(grpc.MaxRetryRPCBufferSize(64<<20)),
+		// By default, gRPC retries no request above 256 KiB, takes no answer above 4 MiB, and waits for up to two minutes
+		// before it connects again.
+		grpc.WithDefaultCallOptions(grpc.MaxRetryRPCBufferSize(64<<20), grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect})))
 	return &thread{
 		pb.NewCheckpointServiceClient(channel), pb.NewEffectServiceClient(channel), pb.NewLeaseServiceClient(channel),
@@ -80,7 +81,6 @@ func explain(err error) (string, map[string]string) {
 	return "", nil
 }
 
-// A state that was read, and the signals that wait for the agent.
 type head struct {
 	*pb.State
 	signals []*pb.Signal

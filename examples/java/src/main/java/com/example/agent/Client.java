@@ -13,11 +13,7 @@ import io.grpc.protobuf.StatusProto;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
-import java.util.UUID;
+import java.util.*;
 
 /**
  * What every client needs beside the generated stubs: a channel, request ids, the reasons of errors, and pages. It also
@@ -42,7 +38,15 @@ final class Client {
         .defaultServiceConfig(policy)
         .perRpcBufferLimit(64 << 20) // by default, gRPC retries no request above 1 MiB
         .retryBufferSize(256 << 20)
+        .maxInboundMessageSize(64 << 20) // by default 4 MiB
         .build();
+    // When the daemon is away, gRPC's pauses between attempts to connect grow to two minutes.
+    new Timer(true).schedule(new TimerTask() {
+      @Override
+      public void run() {
+        channel.resetConnectBackoff();
+      }
+    }, 1000, 1000);
     checkpoints = CheckpointServiceGrpc.newBlockingStub(channel);
     effects = EffectServiceGrpc.newBlockingStub(channel);
     leases = LeaseServiceGrpc.newBlockingStub(channel);
