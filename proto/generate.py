@@ -23,6 +23,7 @@ TOOL_VERSION = "1.76.0"
 PACKAGES = {
     "stateward/v1": "Generated messages and stubs of the contract, `proto/stateward/v1`.",
     "stateward/agent/v1": "Generated messages of what an agent knows, `proto/stateward/agent/v1`.",
+    "stateward/conformance/v1": "Generated messages of the golden exchanges, `proto/stateward/conformance/v1`.",
     "stateward/storage": "Messages at rest: for the daemon only, and no part of the client's interface.",
     "stateward/storage/v1": "Generated messages at rest, `proto/stateward/storage/v1`. For the daemon only.",
 }

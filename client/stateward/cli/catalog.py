@@ -68,6 +68,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "verify": Entry("verify:verify", "Read stored records back and report damage."),
         "keys": Entry("keys:keys", "Make key files for the daemon."),
     },
+    "Develop": {
+        "conformance": Entry("conformance:conformance", "Test a client of any language against a scripted daemon."),
+    },
     "Begin": {
         "demo": Entry("demo:demo", "Watch an agent continue after it is killed."),
         "completion": Entry("completion:completion", "Print the completion script for your shell."),

@@ -1,0 +1,140 @@
+"""The streams of the scripted daemon: watches, writers, and blobs in both directions."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from stateward.conformance.failing import fail
+from stateward.conformance.play import Play
+from stateward.conformance.v1.scenario_pb2 import Turn, WriterStream
+from stateward.v1.blob_service_pb2 import ReadBlobRequest, ReadBlobResponse, WriteBlobRequest
+from stateward.v1.error_reason_pb2 import ERROR_REASON_WRITER_ABORTED
+from stateward.v1.state_pb2 import BlobRef
+from stateward.v1.thread_service_pb2 import WatchRequest
+from stateward.v1.writer_service_pb2 import WriteRequest, WriteResponse, WriterRefused
+
+PIECE_BYTES = 4
+ABORTED = 10
+"""The code of gRPC's ABORTED."""
+POLL_S = 0.05
+OPEN_MAX_S = 60.0
+
+
+def watch(play: Play, request: WatchRequest, _: object, context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Sends the events of a watch. A stream that does not fail stays open until the client ends it."""
+    turn = play.take("Watch", request)
+    for at, message in enumerate(turn.events, 1):
+        if at == len(turn.events):  # the client may end the stream as soon as it has this message
+            play.end_stream()
+        yield message.SerializeToString() + turn.unknown_fields
+    if turn.HasField("failure"):
+        fail(context, turn.failure)
+    _stay_open(play, context)
+
+
+def _stay_open(play: Play, context: grpc.ServicerContext) -> None:
+    ended = threading.Event()
+    if not context.add_callback(ended.set):
+        return
+    for _ in range(int(OPEN_MAX_S / POLL_S)):
+        if ended.wait(POLL_S) or play.is_done or play.failure:
+            return
+
+
+def write(
+    play: Play, first: WriteRequest, messages: Iterator[WriteRequest], context: grpc.ServicerContext
+) -> Iterator[bytes]:
+    """Plays a writer's stream."""
+    if not first.HasField("open"):
+        raise play.fail("the first message of a writer's stream is not `open`")
+    turn = play.take("Write", first.open)
+    yield WriteResponse(opened=turn.write.opened).SerializeToString()
+    yield from _answer_frames(play, turn.write, messages)
+    if turn.HasField("failure"):
+        play.end_stream()
+        fail(context, turn.failure)
+    for message in messages:
+        raise play.fail(f"a further frame came: {message.WhichOneof('frame')}")
+    if not context.is_active():
+        raise play.fail("the client cancelled the writer's stream instead of ending it")
+    play.end_stream()
+
+
+def _answer_frames(play: Play, stream: WriterStream, messages: Iterator[WriteRequest]) -> Iterator[bytes]:
+    is_refusing, last = False, 0
+    for frame in stream.frames:
+        message = next(messages, None)
+        while is_refusing and message is not None and message.HasField("save"):
+            yield _aborted(message.save.frame).SerializeToString()
+            last, message = message.save.frame, next(messages, None)
+        if message is None:
+            raise play.fail(f"the client ended the stream before its frame {frame.request.WhichOneof('frame')}")
+        play.take_frame(frame, message, last)
+        last = message.save.frame or last
+        if not frame.HasField("answer"):
+            continue
+        answer = WriteResponse()
+        answer.CopyFrom(frame.answer)
+        kind = answer.WhichOneof("frame")
+        if kind in ("saved", "refused"):
+            getattr(answer, kind).frame = message.save.frame
+        is_refusing = kind == "refused"
+        yield answer.SerializeToString()
+
+
+def _aborted(number: int) -> WriteResponse:
+    return WriteResponse(
+        refused=WriterRefused(
+            frame=number,
+            reason=ERROR_REASON_WRITER_ABORTED,
+            reason_name="WRITER_ABORTED",
+            code=ABORTED,
+            message="an earlier frame was refused; reset the writer",
+        )
+    )
+
+
+def read_blob(play: Play, request: ReadBlobRequest, _: object, context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Sends a blob from the asked offset on, in small messages."""
+    turn = play.take("ReadBlob", request)
+    blob = turn.read_blob
+    content, at = blob.content, request.offset
+    if not 0 <= at <= len(content) or (request.HasField("length") and request.length < 0):
+        raise play.fail(f"offset is {at}, outside the blob's {len(content)} bytes")
+    end = min(at + request.length, len(content)) if request.HasField("length") else len(content)
+    ref = BlobRef(sha256=hashlib.sha256(content).digest(), size_bytes=len(content))
+    yield ReadBlobResponse(blob=ref, media_type=blob.media_type, offset=at).SerializeToString()
+    stop = blob.broken_at or end
+    for start in range(at, stop, PIECE_BYTES):
+        data = content[start : min(start + PIECE_BYTES, stop)]
+        yield ReadBlobResponse(offset=start, data=data).SerializeToString()
+    play.end_stream()
+    if turn.HasField("failure"):
+        fail(context, turn.failure)
+
+
+def take_blob(play: Play, first: WriteBlobRequest, messages: Iterator[WriteBlobRequest]) -> Turn:
+    """Takes a blob, up to the place where the stream breaks. Returns the turn."""
+    turn = play.take("WriteBlob", first)
+    upload = turn.write_blob
+    begin, hasher, size_bytes = first.begin, hashlib.sha256(), 0
+    if begin.sha256 and begin.sha256 != upload.sha256:
+        raise play.fail("begin.sha256 is not that of the bytes")
+    if begin.HasField("size_bytes") and begin.size_bytes != upload.size_bytes:
+        raise play.fail(f"begin.size_bytes is {begin.size_bytes}, not {upload.size_bytes}")
+    for message in messages:
+        if not message.HasField("data"):
+            raise play.fail("a message after the first one has no data")
+        hasher.update(message.data)
+        size_bytes += len(message.data)
+        if 0 < upload.broken_after_bytes <= size_bytes:
+            break
+    else:
+        if (hasher.digest(), size_bytes) != (upload.sha256, upload.size_bytes):
+            raise play.fail(f"the client sent {size_bytes} bytes that are not those of the blob")
+    play.end_stream()
+    return turn

@@ -1,0 +1,1 @@
+"""Generated messages of the golden exchanges, `proto/stateward/conformance/v1`."""
