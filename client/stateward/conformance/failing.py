@@ -13,6 +13,7 @@ from stateward.conformance.v1.scenario_pb2 import Failure
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+NO_RETRY = "-1"
 
 
 def refuse(context: grpc.ServicerContext, message: str) -> NoReturn:
@@ -42,6 +43,8 @@ def _trailers(failure: Failure, code: grpc.StatusCode, message: str) -> tuple[tu
     if failure.HasField("retry_delay"):
         details.append(error_details_pb2.RetryInfo(retry_delay=failure.retry_delay))
         trailers.append((PUSHBACK_KEY, str(failure.retry_delay.ToMilliseconds())))
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:  # as the daemon does
+        trailers.append((PUSHBACK_KEY, NO_RETRY))
     for detail in details:
         packed = AnyMessage()
         packed.Pack(detail)
