@@ -45,8 +45,8 @@ def test_it_retries_what_the_python_client_retries(config: dict[str, Any]) -> No
     for reason, code in CODES.items():
         sent = dict(trailers(make(reason), b""))
         assert (code.name in retried and sent.get(PUSHBACK_KEY) != NO_RETRY) == BY_REASON[reason].retryable, reason
-    # A client cannot tell whether gRPC refused a message for its size, or for lack of room. grpc-java says UNKNOWN when a
-    # connection closes under a call that begins; the daemon never says it.
+    # A client cannot tell whether gRPC refused a message for its size or for lack of room. grpc-java says UNKNOWN when
+    # a connection closes under a call that begins; the daemon never says it.
     own = {"RESOURCE_EXHAUSTED", "UNKNOWN"}
     assert {code for code, kind in BY_CODE.items() if kind.retryable} == retried - own
     assert not {code.name for code in CODES.values()} & {"UNKNOWN", "CANCELLED"}

@@ -160,8 +160,9 @@ def answer_of(turn: Turn, thread: str) -> bytes:
             answer = getattr(turn, name)
             if name == "page":
                 _describe(answer.checkpoint, thread)
-            data: bytes = answer.SerializeToString()
-            return data + turn.unknown_fields
+            # Parsed once more, so that a message in it is there once: not every library joins its parts.
+            data: bytes = type(answer).FromString(answer.SerializeToString() + turn.unknown_fields).SerializeToString()
+            return data
     return turn.unknown_fields
 
 
