@@ -21,6 +21,7 @@ PIECE_BYTES = 4
 ABORTED = 10
 """The code of gRPC's ABORTED."""
 POLL_S = 0.05
+CANCELLED_S = 0.3
 OPEN_MAX_S = 60.0
 
 
@@ -59,7 +60,8 @@ def write(
         fail(context, turn.failure)
     for message in messages:
         raise play.fail(f"a further frame came: {message.WhichOneof('frame')}")
-    if not context.is_active():
+    ended = threading.Event()  # a cancelled stream looks like an ended one for a moment
+    if not context.add_callback(ended.set) or ended.wait(CANCELLED_S):
         raise play.fail("the client cancelled the writer's stream instead of ending it")
     play.end_stream()
 
