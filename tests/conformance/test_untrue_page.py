@@ -1,0 +1,80 @@
+"""The danger: a specification that says something else than the daemon does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import symbol_database, text_format
+from tests.service.test_error_table import make
+
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import (
+    checkpoint_service_pb2_grpc,
+    effect_service_pb2_grpc,
+    error_reason_pb2,
+    lease_service_pb2_grpc,
+    record_service_pb2_grpc,
+    signal_service_pb2_grpc,
+    writer_service_pb2_grpc,
+)
+from stateward_sidecar.service.status import CODES, to_status
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/protocol.md"
+EXAMPLE = re.compile(r"```textproto\n# proto-message: (\S+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with run_daemon() as running:
+        yield running
+
+
+def stubs(channel: grpc.Channel) -> dict[str, grpc.UnaryUnaryMultiCallable]:
+    """The methods of a daemon by their names."""
+    services = (
+        checkpoint_service_pb2_grpc.CheckpointServiceStub, effect_service_pb2_grpc.EffectServiceStub,
+        lease_service_pb2_grpc.LeaseServiceStub, record_service_pb2_grpc.RecordServiceStub,
+        signal_service_pb2_grpc.SignalServiceStub, writer_service_pb2_grpc.WriterServiceStub,
+    )  # fmt: skip
+    return {name: method for service in services for name, method in vars(service(channel)).items()}
+
+
+def test_its_requests_are_answered(daemon: Daemon) -> None:
+    """Every example of the page parses, and a daemon answers all of them, in their order."""
+    text = PAGE.read_text()
+    examples = EXAMPLE.findall(text)
+    assert len(examples) == text.count("```textproto") > 8
+    with grpc.insecure_channel(daemon.target) as channel:
+        methods = stubs(channel)
+        for kind, example in examples:
+            request = text_format.Parse(example, symbol_database.Default().GetSymbol(kind)())
+            method = methods[kind.rpartition(".")[2].removesuffix("Request")]
+            if kind.endswith(".WriteRequest"):
+                assert next(iter(method(iter([request]), timeout=10))).HasField("opened")
+            else:
+                method(request, timeout=10)
+
+
+def test_its_table_has_every_reason() -> None:
+    """Reasons and codes of the page are those of the contract and of the daemon."""
+    rows = dict(re.findall(r"^\| ([A-Z_]+) \| ([A-Z_]+) \|", PAGE.read_text(), re.MULTILINE))
+    assert rows == {reason: code.name for reason, code in CODES.items()}
+    assert {f"ERROR_REASON_{reason}" for reason in rows} == set(error_reason_pb2.ErrorReason.keys()[1:])
+
+
+def test_its_details_are_those_that_are_sent() -> None:
+    """For each kind of detail, the page names the reasons with which the daemon sends it."""
+    sent: dict[str, set[str]] = {}
+    for reason in CODES:
+        status = symbol_database.Default().GetSymbol("google.rpc.Status").FromString(to_status(make(reason))[2])
+        for detail in status.details:
+            sent.setdefault(detail.type_url.rpartition(".")[2], set()).add(reason)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", PAGE.read_text().partition("### Retry rules")[0], re.MULTILINE))
+    told = {kind: set(reasons.split(", ")) for kind, reasons in rows.items() if kind in sent}
+    assert sent.pop("ErrorInfo") == set(CODES)
+    assert told.pop("ErrorInfo") == {"every reason"}
+    assert told == sent
