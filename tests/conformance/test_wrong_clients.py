@@ -531,7 +531,7 @@ class NeverResets(WithWriter):
             out.put(None)
 
 
-@wrong("writer/refused", "end of a stream", "instead of ending it")
+@wrong("writer/refused", "end of a stream", "instead of ending it", "the client called Write", "a further call came")
 class CancelsInTheEnd(WithWriter):
     class kind(Writer):  # noqa: N801
         def end(self, out: Any, answers: Any) -> None:
