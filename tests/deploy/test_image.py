@@ -1,0 +1,173 @@
+"""The danger: an image that does not build from what is pinned, that needs root, or that loses what it was given.
+
+`make image-test` builds it without a container engine: buildah runs each step in a chroot, on a base of Debian's
+packages in place of python:slim. deploy/README.md lists what a container engine alone can show.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from stateward import Client
+
+EXTRAS = ("", "cli", "metrics", "sidecar")
+PACKAGES = "ca-certificates,python3,python3-venv"
+# Of everything above the base: packages, daemon and compiled modules.
+ADDED_BYTES_MAX = 130 << 20
+# The root becomes read-only; the volumes are directories of the test. $1 root, $2 data, $3 sockets, then the command.
+RUN = """
+set -e
+mount --bind "$1" "$1"
+mount --bind "$2" "$1/var/lib/stateward"
+mount --bind "$3" "$1/run/stateward"
+mount -t tmpfs tmpfs "$1/tmp"
+mount -t proc proc "$1/proc"
+mount -o remount,ro,bind "$1"
+root=$1; shift 3
+exec chroot --userspec=65532:65532 "$root" "$@"
+"""
+
+
+def pinned(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)", text, re.MULTILINE))
+
+
+def test_everything_is_pinned_and_current(repository: Path) -> None:
+    """The lists name each package that the image needs, in a version that pyproject.toml allows, with its hashes."""
+    lists = {path.stem: path.read_text() for path in (repository / "deploy/image").glob("*.txt")}
+    for text in lists.values():
+        for entry in re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]:
+            assert "--hash=sha256:" in entry, entry
+    found = pinned(lists["requirements"])
+    for line in importlib.metadata.requires("stateward") or []:
+        requirement = Requirement(line)
+        if any(requirement.marker is None or requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS):
+            assert found[requirement.name] in requirement.specifier, requirement
+    assert "hatchling" in pinned(lists["build-requirements"])
+
+
+def test_the_dockerfile_keeps_the_rules(repository: Path) -> None:
+    """A base with a version, two stages, a number for the user, signals that arrive, a health check; and hadolint."""
+    text = (repository / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=python:3\.\d+-slim$", text, re.MULTILINE)
+    assert len(re.findall(r"^FROM \$\{BASE\}", text, re.MULTILINE)) == 2
+    final = text[text.rindex("\nFROM ") :]
+    assert re.search(r"^USER \d+:\d+$", final, re.MULTILINE)
+    assert re.search(r'^HEALTHCHECK .* CMD \["stateward-sidecar", "--health"\]$', final, re.MULTILINE)
+    assert re.search(r'^ENTRYPOINT \["stateward-sidecar"\]$', final, re.MULTILINE)
+    assert "pip" not in final
+    assert "--require-hashes" in text
+    if program := shutil.which("hadolint"):
+        done = subprocess.run([program, repository / "Dockerfile"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+class Engine:
+    """buildah with a store of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self._options = ["--root", str(place / "root"), "--runroot", str(place / "run"), "--storage-driver", "vfs"]
+
+    def __call__(self, command: str, *arguments: str | Path, cwd: Path | None = None) -> str:
+        line = ["buildah", *self._options, command, *map(str, arguments)]
+        environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+        done = subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def root(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, dict[str, object]]]:
+    """The root of the built image, that of its base, and the image's configuration."""
+    for tool in ("buildah", "mmdebstrap", "unshare"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    if os.geteuid() != 0:
+        pytest.skip("mounts need root")
+    place = tmp_path_factory.mktemp("image")
+    base = place / "base.tar"
+    made = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", "trixie", str(base)]
+    done = subprocess.run(made, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"Debian's packages cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+    engine = Engine(place)
+    container = engine("from", "scratch")
+    engine("add", container, base, "/")
+    engine("commit", "--rm", container, "localhost/base")
+    certificates = "/etc/ssl/certs:/etc/ssl/certs:ro"
+    engine("bud", "--format", "docker", "--build-arg", "BASE=localhost/base", "--volume", certificates, "--tag",
+           "localhost/stateward", ".", cwd=repository)  # fmt: skip
+    config = json.loads(engine("inspect", "--type", "image", "localhost/stateward"))["Docker"]["config"]
+    containers = [engine("from", name) for name in ("localhost/base", "localhost/stateward")]
+    below, whole = (Path(engine("mount", name)) for name in containers)
+    yield whole, below, config
+    for name in containers:
+        engine("rm", name)
+
+
+def size_of(path: Path) -> int:
+    return int(subprocess.run(["du", "-sb", path], capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_what_is_in_it(root: tuple[Path, Path, dict[str, object]]) -> None:
+    """Small, with the daemon and its packages alone: no source, no pip, no tests."""
+    whole, below, config = root
+    added = size_of(whole) - size_of(below)
+    packages = sorted((size_of(path), path.name) for path in whole.glob("opt/stateward/lib/python3*/site-packages/*"))
+    print(f"\nabove the base {added / 1e6:.0f} MB, the base of Debian's packages {size_of(below) / 1e6:.0f} MB")
+    print("\n".join(f"{size / 1e6:6.1f} MB  {name}" for size, name in packages[::-1][:10]))
+    assert added < ADDED_BYTES_MAX
+    assert not (whole / "source").exists()
+    assert not list(whole.glob("opt/stateward/lib/python3*/site-packages/pip"))
+    assert config["User"] == "65532:65532"
+    assert config["Healthcheck"]["Test"] == ["CMD", "stateward-sidecar", "--health"]  # type: ignore[index]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_it_runs_without_rights(root: tuple[Path, Path, dict[str, object]], tmp_path: Path) -> None:
+    """As user 65532 on a read-only root: the health check succeeds, a save outlives SIGKILL, SIGTERM ends it well."""
+    whole, _, config = root
+    # Not below tmp_path, whose parents are closed to other users; and the path of a socket is short.
+    volumes = [Path(f"/tmp/sw-image-{os.getpid()}-{name}") for name in ("data", "run")]
+    environment = ["env", "-i", *map(str, config["Env"])]  # type: ignore[call-overload]
+    shell = ["unshare", "--mount", "--propagation", "private", "sh", "-c", RUN, "sh", whole, *volumes, *environment]
+    try:
+        for volume in volumes:
+            volume.mkdir()
+            os.chown(volume, 65532, 65532)
+        for ending in (signal.SIGKILL, signal.SIGTERM):
+            with (tmp_path / "log").open("ab") as log:
+                daemon = subprocess.Popen([*map(str, shell), "stateward-sidecar"], stdout=log, stderr=log)
+                try:
+                    check = [*map(str, shell), *config["Healthcheck"]["Test"][1:]]  # type: ignore[index]
+                    end = time.monotonic() + 60
+                    while subprocess.run(check, capture_output=True, check=False).returncode:
+                        assert daemon.poll() is None, (tmp_path / "log").read_text()
+                        assert time.monotonic() < end, (tmp_path / "log").read_text()
+                    with Client(f"unix://{volumes[1]}/stateward.sock") as client:
+                        client.thread("t").append("kept", ending.name)
+                        kept = list(client.thread("t").hydrate().logs["kept"])
+                finally:
+                    daemon.send_signal(ending)
+                assert daemon.wait(30) == (0 if ending is signal.SIGTERM else -9)
+        assert kept == ["SIGKILL", "SIGTERM"]
+        refused = subprocess.run([*map(str, shell), "touch", "/opt/x"], capture_output=True, text=True, check=False)
+        assert "Read-only file system" in refused.stderr
+    finally:
+        for volume in volumes:
+            shutil.rmtree(volume, ignore_errors=True)
