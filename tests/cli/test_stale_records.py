@@ -29,3 +29,12 @@ def test_records_are_seen_and_changed(stateward, client):
     assert stateward("records", "rm", "store").code == 2
     assert "2 records deleted" in stateward("records", "rm", "store", "--prefix", "", "--yes").out
     assert stateward("records", "get", "store", "ana/food").code == 1
+
+
+def test_numbers_that_no_record_can_have_are_wrong_use(stateward):
+    """A TTL or revision that cannot be is one line that names the option, and the exit code of wrong use."""
+    wrong = [("--ttl", "-1"), ("--ttl", "0"), ("--ttl", "nan"), ("--ttl", "inf"), ("--expected", "9" * 20)]
+    for option, number in wrong:
+        refused = stateward("records", "put", "store", "k", "1", option, number)
+        assert (refused.code, len(refused.err.splitlines())) == (2, 1), (option, number, refused.err)
+        assert option in refused.err

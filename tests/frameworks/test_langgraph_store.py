@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -160,7 +161,18 @@ def test_bad_operations_are_refused_before_anything_is_written(store: StatewardS
     wrong: list[tuple[Op | Any, type[Exception], str]] = [
         (PutOp(("a.b",), "k", {"x": 1}), InvalidNamespaceError, "a.b"),
         (SearchOp(("a",), {"x": {"$like": "y"}}), ValueError, "like"),
-        (SearchOp(("a",), None, -1), ValueError, "negative"),
+        (SearchOp(("a",), None, -1), ValueError, "limit"),
+        (SearchOp(("a",), [("x", 1)]), TypeError, "filter"),
+        (SearchOp("users"), InvalidNamespaceError, "users"),
+        (GetOp("users", "k"), InvalidNamespaceError, "users"),
+        (GetOp(("a",), "\ud800"), ValueError, "UTF-8"),
+        (ListNamespacesOp(None, None, -1), ValueError, "limit"),
+        (ListNamespacesOp(None, None, 1, -1), ValueError, "offset"),
+        (ListNamespacesOp(None, "2"), TypeError, "max_depth"),
+        (ListNamespacesOp((MatchCondition("infix", ("a",)),)), ValueError, "infix"),
+        (PutOp(("a",), "text", "x"), TypeError, "str: key 'text'"),
+        *((PutOp(("a",), "k", {}, None, t), ValueError, "minutes") for t in (0, -1, 1e20, math.inf, math.nan)),
+        (PutOp(("a",), "k", {}, None, "5"), TypeError, "ttl"),
         (PutOp(("a",), "big", {"x": "y" * 2_000_000}), InvalidField, "value"),
         (PutOp(("a",), "odd", {"x": object()}), TypeError, "records"),
         ("get", TypeError, "str"),
@@ -169,6 +181,35 @@ def test_bad_operations_are_refused_before_anything_is_written(store: StatewardS
         with pytest.raises(kind, match=text):
             store.batch([good, op])
     assert store.get(("a",), "k") is None
+
+
+def test_a_batch_larger_than_a_message_is_written(store: StatewardStore) -> None:
+    """A batch takes as many calls as it needs; if its last value is wrong, no call is made."""
+    large: list[Op] = [PutOp(("large",), str(number), {"x": "y" * 900_000}) for number in range(80)]
+    store.batch(large)
+    assert len(store.search(("large",), limit=100)) == len(large)
+    many: list[Op] = [PutOp(("many",), str(number), {"x": number}) for number in range(501)]
+    with pytest.raises(TypeError, match="set"):
+        store.batch([*many, PutOp(("many",), "odd", {"x": {1}})])
+    assert store.search(("many",)) == []
+    store.batch(many)
+    assert len(store.search(("many",), limit=600)) == len(many)
+    assert store.search(("many",), offset=2**40) == []
+
+
+def test_wrong_settings_are_refused_at_once() -> None:
+    """A store is not made with an index or a TTL that its first put would fail on."""
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"index": {"dims": 2}}, TypeError),
+        ({"index": {"embed": embed}}, TypeError),
+        ({"index": {"embed": embed, "dims": "2"}}, ValueError),
+        ({"ttl": 60}, TypeError),
+        ({"ttl": {"default_ttl": "x"}}, TypeError),
+        ({"ttl": {"default_ttl": 0}}, ValueError),
+    ]
+    for settings, kind in wrong:
+        with pytest.raises(kind, match=r"index|ttl"):
+            StatewardStore(**settings)
 
 
 def test_an_expired_item_is_gone_and_a_read_one_stays(daemon: Daemon) -> None:

@@ -9,6 +9,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, new_request_
 from stateward.models import Durability, choice_number
 from stateward.options import ThreadOptions
 from stateward.records import Record, RecordPrefix, RecordsWritten, RecordWrite, Where, write_filters
+from stateward.v1 import record_pb2
 from stateward.v1 import record_service_pb2 as service
 
 
@@ -19,9 +20,19 @@ def write(
     create: ThreadOptions | None,
 ) -> Operation[RecordsWritten]:
     """Writes and deletes records, all or none."""
+    return (yield from write_encoded(ref, [each.to_proto() for each in writes], durability, create))
+
+
+def write_encoded(
+    ref: ThreadRef,
+    writes: Iterable[record_pb2.RecordWrite],
+    durability: Durability | str | None,
+    create: ThreadOptions | None,
+) -> Operation[RecordsWritten]:
+    """As `write`, for writes that are messages already."""
     request = ref.about(
         service.PutRecordsRequest,
-        writes=[each.to_proto() for each in writes],
+        writes=writes,
         request_id=new_request_id(),
         lease_token=ref.held.for_call(),
         durability=choice_number(Durability, durability),

@@ -13,6 +13,7 @@ from stateward.cli.describe import plain, summarize
 from stateward.cli.output import CommandError, confirm, counted, filled, is_terminal, print_json, print_table, say, size
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
+from stateward.durations import SECONDS_MAX
 from stateward.values import RawValue
 
 if TYPE_CHECKING:
@@ -119,10 +120,15 @@ def put(
     thread: ThreadArgument,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON.")],
-    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="It expires after this time.")] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option("--ttl", min=1, max=SECONDS_MAX, metavar="SECONDS", help="It expires after this time."),
+    ] = None,
     expected: Annotated[
         int | None,
-        typer.Option("--expected", min=0, metavar="REVISION", help="Its present revision; 0 = it must not exist."),
+        typer.Option(
+            "--expected", min=0, max=2**63 - 1, metavar="REVISION", help="Its present revision; 0 = it must not exist."
+        ),
     ] = None,
     target: TargetOption = None,
     namespace: NamespaceOption = None,

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchItem, SearchOp
 
 from stateward._operations import records
 from stateward._operations.steps import Operation, ThreadRef
+from stateward.langgraph import _checks as checks
 from stateward.langgraph import _items as items
 from stateward.options import ThreadOptions
 from stateward.records import Delete, Put, Record, RecordWrite, Where
+from stateward.v1 import record_pb2
 
-# A call writes at most 1,000 records, and an item may have two.
+# A call writes at most 1,000 records, and an item may have two. The daemon takes 64 MiB by default.
 ITEMS_A_CALL = 500
+CALL_BYTES_MAX = 16 * 1024 * 1024
 PAGE_MAX = 1000
+# A scope has no more records, so this skips all of them.
+SKIP_MAX = 100_000
 
 
 @dataclass
@@ -38,17 +42,21 @@ class Batch:
         for place, op in enumerate(ops):
             made.size = place + 1
             if isinstance(op, GetOp):
-                items.key_of(op.namespace, op.key)
+                checks.check_key(op.namespace, op.key)
                 made.gets[place] = op
             elif isinstance(op, SearchOp):
-                items.prefix_of(op.namespace_prefix)
-                items.check_filter(op.filter)
-                if op.limit < 0 or op.offset < 0:
-                    raise ValueError(f"limit and offset are not negative: {op.limit}, {op.offset}")
+                checks.check_namespace(op.namespace_prefix)
+                checks.check_filter(op.filter)
+                checks.check_page(op.limit, op.offset)
                 made.searches[place] = op
             elif isinstance(op, ListNamespacesOp):
+                checks.check_page(op.limit, op.offset)
+                checks.check_depth(op.max_depth)
+                for condition in op.match_conditions or ():
+                    checks.check_condition(condition)
                 made.lists[place] = op
             elif isinstance(op, PutOp):
+                checks.check_put(op)
                 made.puts[items.key_of(op.namespace, op.key)] = op
             else:
                 raise TypeError(f"unknown operation {type(op).__name__}")
@@ -72,17 +80,34 @@ def run(ref: ThreadRef, batch: Batch, vectors: Vectors, create: ThreadOptions | 
         results[place] = yield from _search(ref, search, vectors.of_queries.get(search.query or ""))
     for place, listing in batch.lists.items():
         results[place] = yield from _list_namespaces(ref, listing)
-    made = [_writes(key, op, vectors.of_items.get(key)) for key, op in batch.puts.items()]
-    for at in range(0, len(made), ITEMS_A_CALL):
-        writes = [write for each in made[at : at + ITEMS_A_CALL] for write in each]
-        yield from records.write(ref, writes, None, create)
+    made = [_encode(key, op, vectors.of_items.get(key)) for key, op in batch.puts.items()]
+    for writes in _calls(made):
+        yield from records.write_encoded(ref, writes, None, create)
     return results
+
+
+def _calls(made: Iterable[Sequence[record_pb2.RecordWrite]]) -> Iterator[list[record_pb2.RecordWrite]]:
+    """Divides writes into calls; those of one item stay together."""
+    writes, count, size = list[record_pb2.RecordWrite](), 0, 0
+    for each in made:
+        more = sum(write.ByteSize() for write in each)
+        if writes and (count == ITEMS_A_CALL or size + more > CALL_BYTES_MAX):
+            yield writes
+            writes, count, size = [], 0, 0
+        writes += each
+        count, size = count + 1, size + more
+    if writes:
+        yield writes
+
+
+def _encode(key: str, op: PutOp, vectors: bytes | None) -> list[record_pb2.RecordWrite]:
+    return [write.to_proto() for write in _writes(key, op, vectors)]
 
 
 def _writes(key: str, op: PutOp, vectors: bytes | None) -> list[RecordWrite]:
     if op.value is None:
         return [Delete(key), Delete(items.vectors_key(key))]
-    ttl = None if op.ttl is None else timedelta(minutes=op.ttl)
+    ttl = checks.ttl_of(op.ttl)
     value = dict(op.value)
     item = Put(key, value, None, ttl, items.attributes_of(value))
     beside = items.vectors_key(key)
@@ -115,7 +140,8 @@ def _search(ref: ThreadRef, op: SearchOp, query: bytes | None) -> Operation[list
         matching = yield from _matching(ref, op, end)
         chosen = [(record, None) for record in matching[op.offset :]]
     else:
-        page = yield from _read(ref, items.prefix_of(op.namespace_prefix), None, op.limit, skip=op.offset)
+        prefix, skip = items.prefix_of(op.namespace_prefix), min(op.offset, SKIP_MAX)
+        page = yield from _read(ref, prefix, None, op.limit, skip=skip)
         chosen = [(record, None) for record in page]
     if op.refresh_ttl:
         yield from _refresh(ref, [record for record, _ in chosen])

@@ -13,6 +13,7 @@ from stateward._async.client import AsyncClient
 from stateward._operations.steps import ThreadRef
 from stateward._sync.client import Client
 from stateward.langgraph import _store as operations
+from stateward.langgraph._checks import check_settings
 from stateward.langgraph._items import pack_vectors
 from stateward.langgraph._store import Batch, Vectors
 from stateward.options import ThreadOptions
@@ -24,7 +25,10 @@ class StatewardStore(BaseStore):
     """Keeps the items of a LangGraph store as records of one thread, `scope`.
 
     Both kinds of methods work, from any number of threads and event loops. Use it as `with` or `async with`, or call
-    `close` or `aclose` at the end. The puts of one `batch` are written together, all or none, up to 500 of them.
+    `close` or `aclose` at the end. The puts of one `batch` are written together, all or none, up to 500 of them and
+    16 MiB; more of them take several calls.
+
+    A wrong argument raises TypeError or ValueError before anything is sent.
 
     `target` and the further options are those of `stateward.Client`. `ttl` sets the default TTL and if reads begin
     it anew, as LangGraph defines it; an expired item is never returned. `index` makes `search(query=…)` work. The
@@ -47,6 +51,7 @@ class StatewardStore(BaseStore):
         create: ThreadOptions | None = None,
         **options: Any,
     ) -> None:
+        check_settings(index, ttl)
         # Both connect at their first call.
         self._blocking = Client(target, namespace=namespace, **options)
         self._aio = AsyncClient(target, namespace=namespace, **options)

@@ -126,7 +126,7 @@ def check_span(span: Duration, field: str, min_us: int, max_us: int) -> None:
     """Checks that a duration is between two limits in microseconds."""
     in_range = abs(span.seconds) <= max_us and abs(span.nanos) < 1_000_000_000
     if not in_range or not min_us <= span.ToMicroseconds() <= max_us:
-        raise InvalidField(field, f"is not between {min_us / SECOND_US:g} s and {max_us / SECOND_US:g} s")
+        raise InvalidField(field, f"is not between {min_us / SECOND_US:.10g} s and {max_us / SECOND_US:.10g} s")
 
 
 def check_effects(effects: Sequence[Effect]) -> None:
