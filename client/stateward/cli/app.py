@@ -75,8 +75,8 @@ def globals_(
       stateward diff booking-42 11 12       what that version changed
       stateward export --all --versions -o all.jsonl.gz
 
-    The daemon (`stateward-sidecar`) must run; only demo, keys and completion work without it. Without --target the
-    command looks for the daemon as agents do: at $STATEWARD_TARGET, else at
+    The daemon (`stateward-sidecar`) must run; only conformance, demo, keys and completion work without it. Without
+    --target the command looks for the daemon as agents do: at $STATEWARD_TARGET, else at
     $XDG_RUNTIME_DIR/stateward/stateward.sock, else at /run/stateward/stateward.sock (on macOS $TMPDIR instead of
     /run). `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
