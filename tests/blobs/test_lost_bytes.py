@@ -160,7 +160,7 @@ def test_readers_and_writers_do_not_hinder_each_other(desk: Desk) -> None:
 
 def test_the_feature_is_announced(desk: Desk) -> None:
     """GetServerInfo lists blobs."""
-    assert "blobs" in desk.admin.GetServerInfo(GetServerInfoRequest()).features
+    assert {"blobs", "records"} <= {*desk.admin.GetServerInfo(GetServerInfoRequest()).features}
 
 
 def test_what_was_never_written_is_not_found(desk: Desk) -> None:
