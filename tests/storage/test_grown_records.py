@@ -20,7 +20,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.state_pb2 import Value
-from stateward_sidecar.errors import Corrupt, QuotaExceeded
+from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import recordmoves, recordputs, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_S
@@ -265,3 +265,28 @@ def test_first_put_is_text(tmp_path: Path) -> None:
         record = store.record_list.get(GetRecordsRequest(**PLACE, keys=["a"])).answer.records[0]
         assert record.value == text("é")
         assert record.value_bytes == len(record.value.data)
+
+
+def test_a_stop_during_a_move_is_no_damage(tmp_path: Path, tight: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the daemon's stop ends is not logged as damage, and the next start continues it."""
+    del tight
+    logged = list[str]()
+    monkeypatch.setattr(recordmoves, "log_damage", lambda event, *_, **__: logged.append(event))
+    store = make_store(tmp_path)
+    store.start()
+    store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
+    for _ in range(60):
+        put(store, value("k", data := os.urandom(700)))
+    thread = get(store)
+    assert recordmoves.is_due(thread.head)
+    store.context.writer.stop()
+    with pytest.raises(ShuttingDown):
+        store.record_mover.move(thread)
+    store.record_mover._run(thread)
+    assert logged == []
+    store.close()
+    with opened(tmp_path) as store:
+        store.record_mover.move(get(store))
+        assert left(store) == {"k": data}
+        assert not recordmoves.is_due(get(store).head)
+        assert findings(store) == []

@@ -24,7 +24,7 @@ from stateward.storage.v1.journal_pb2 import (
     RecordsBody,
 )
 from stateward_sidecar.codec.entry import stored_bytes, unpack
-from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
@@ -95,6 +95,8 @@ class RecordMover:
     def _run(self, thread: Thread) -> None:
         try:
             self.move(thread)
+        except ShuttingDown:
+            pass  # the next change or sweep after the start continues
         except StatewardError as error:
             log_damage("records are not moved", error, uid=thread.identity.uid_text)
         except Exception:  # noqa: BLE001  (nobody waits for this task, so the error is logged and counted)
