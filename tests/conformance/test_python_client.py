@@ -42,4 +42,4 @@ def test_the_example_of_the_page_is_canonical(repository) -> None:
         """,
         state_pb2.State(),
     )
-    assert f"\n    {canonical_form(state).decode()}\n" in (repository / "docs/protocol.md").read_text()
+    assert f"\n{canonical_form(state).decode()}\n" in (repository / "docs/protocol.md").read_text()

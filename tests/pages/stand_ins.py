@@ -1,0 +1,157 @@
+"""Programs that a test cannot run: each looks at its arguments, and at the files that they name, and ends well or not.
+
+    python -m tests.pages.stand_ins docker build -t stateward .
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Wrong(Exception):
+    """The real program would refuse this."""
+
+
+def run(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a program in the repository."""
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+
+
+def make(arguments: Sequence[str]) -> None:
+    """Every task is there, and so is what it depends on. Nothing is made."""
+    command = ["make", "--dry-run", "--no-print-directory", *arguments]
+    path = os.environ["PATH"].partition(os.pathsep)[2]  # without this stand-in
+    done = run(command, {**os.environ, "PATH": path})
+    if done.returncode != 0 or "Nothing to be done" in done.stdout:
+        raise Wrong(done.stdout + done.stderr)
+
+
+def pip(arguments: Sequence[str]) -> None:
+    """The requirements are Stateward with extras that it has, or tools of the release."""
+    parser = Parser()
+    parser.add_argument("command", choices=["install"])
+    parser.add_argument("requirements", nargs="+")
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for text in parser.parse_args(arguments).requirements:
+        if text.startswith("."):
+            text = text.replace(".", "stateward", 1)
+            if not Path("pyproject.toml").exists():
+                raise Wrong("there is no package in this folder")
+        wanted = Requirement(text)
+        if wanted.name not in ("stateward", "build") or wanted.extras - set(extras):
+            raise Wrong(f"{wanted}: not a package or an extra of it")
+
+
+def python(arguments: Sequence[str]) -> None:
+    """Modules of the tests run for hours: their options exist. pip and build are stood in for. All else runs."""
+    match arguments:
+        case ["-m", "pip", *rest]:
+            pip(rest)
+        case ["-m", "build"]:
+            if not tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]:
+                raise Wrong("nothing says how to build")
+        case ["-m", module, *rest] if module.startswith("tests."):
+            options = [word for word in rest if word.startswith("-")]
+            if find_spec(module) is None:
+                raise Wrong(f"there is no {module}")
+            told = run([sys.executable, "-m", module, "--help"], dict(os.environ)).stdout if options else ""
+            if missing := [option for option in options if not re.search(rf"{option}\b", told)]:
+                raise Wrong(f"{module} has no {missing}")
+        case _:
+            kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            os.execve(sys.executable, [sys.executable, *arguments], kept)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises Wrong."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(add_help=False, allow_abbrev=False, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise Wrong(message)
+
+
+def docker(arguments: Sequence[str]) -> None:
+    """Contexts have a Dockerfile, volumes are those of the image, and images those that the page builds."""
+    parser = Parser()
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    further = commands.add_parser("buildx").add_subparsers(required=True, parser_class=Parser)
+    for each in (commands.add_parser("build"), further.add_parser("build")):
+        each.add_argument("-t")
+        each.add_argument("--build-arg")
+        each.add_argument("--platform", choices=["linux/amd64", "linux/arm64"])
+        each.add_argument("context")
+    run = commands.add_parser("run")
+    run.add_argument("-d", action="store_true")
+    run.add_argument("--read-only", action="store_true")
+    run.add_argument("--name")
+    run.add_argument("-v", action="append", default=[])
+    run.add_argument("image", choices=["stateward"])
+    run.add_argument("flags", nargs="*")
+    commands.add_parser("image").add_argument("words", nargs=2)
+    commands.add_parser("inspect").add_argument("-f")
+    commands.choices["inspect"].add_argument("container")
+    commands.add_parser("scout").add_argument("words", nargs=2)
+    given = parser.parse_args(arguments)
+    text = (REPOSITORY / "Dockerfile").read_text()
+    if "context" in given and not (Path(given.context) / "Dockerfile").exists():
+        raise Wrong(f"{given.context} has no Dockerfile")
+    volumes = set(re.findall(r'"(/[\w/]+)"', text.partition("\nVOLUME ")[2].partition("\n")[0]))
+    for mounted in getattr(given, "v", ()):
+        if mounted.partition(":")[2] not in volumes:
+            raise Wrong(f"{mounted} is no volume of the image: {volumes}")
+
+
+def kubectl(arguments: Sequence[str]) -> None:
+    """A Secret is made of a key, under the name that the manifests use; a folder renders."""
+    match arguments:
+        case ["create", "secret", "generic", name, source] if source.startswith("--from-file="):
+            key = Path(source.partition("=")[2])
+            mounted = (REPOSITORY / "deploy/kubernetes/sidecar/sidecar.yaml").read_text()
+            if not re.fullmatch("[0-9a-f]{64}\n", key.read_text()) or f"secretName: {name}\n" not in mounted:
+                raise Wrong("no key, or no Secret that the manifests use")
+            if f"value: /etc/stateward/{key.name} " not in mounted:
+                raise Wrong("the manifests look for the key under another name")
+        case ["apply", "-k", folder]:
+            if not (Path(folder) / "kustomization.yaml").exists():
+                raise Wrong(f"{folder} has no kustomization.yaml")
+            path = os.environ["PATH"].partition(os.pathsep)[2]
+            if program := shutil.which("kubectl", path=path):
+                subprocess.run([program, "kustomize", folder], check=True, stdout=subprocess.DEVNULL)
+        case _:
+            raise Wrong("not a command that the pages may have")
+
+
+STAND_INS: dict[str, Callable[[Sequence[str]], None]] = {
+    "docker": docker, "kubectl": kubectl, "make": make, "pip": pip, "python": python, "python3": python,
+    "sleep": lambda arguments: None,
+}  # fmt: skip
+
+
+def install(folder: Path) -> None:
+    """Puts the stand-ins into a folder of the PATH."""
+    for name in STAND_INS:
+        command = f'PYTHONPATH="{REPOSITORY}" exec "{sys.executable}" -m {__name__} {name} "$@"'
+        (folder / name).write_text(f"#!/bin/sh\n{command}\n")
+        (folder / name).chmod(0o755)
+
+
+if __name__ == "__main__":
+    try:
+        STAND_INS[sys.argv[1]](sys.argv[2:])
+    except Wrong as error:
+        sys.exit(f"{' '.join(sys.argv[1:])}: {error}")
