@@ -21,7 +21,8 @@ def test_the_validation_suite_and_graphs(repository: Path) -> None:
         pytest.skip("Node is not installed")
     if not (package / "node_modules/.package-lock.json").exists():
         pytest.skip("the npm packages are not installed: make test-langgraph-js installs them")
-    for command in (["generate.mjs"], ["node_modules/vitest/vitest.mjs", "run", "--reporter=dot", *TESTS]):
+    build = ["node_modules/typescript/bin/tsc", "--project", "tsconfig.build.json"]
+    for command in (["generate.mjs"], build, ["node_modules/vitest/vitest.mjs", "run", "--reporter=dot", *TESTS]):
         done = subprocess.run(
             ["node", *command], cwd=package, env={**os.environ, "STATEWARD_PYTHON": sys.executable},
             capture_output=True, text=True, timeout=100, check=False,
