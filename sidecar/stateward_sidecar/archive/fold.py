@@ -20,7 +20,7 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.store.outbox import Moment
+from stateward_sidecar.store.outbox import Cleared, Moment
 from stateward_sidecar.telemetry import log
 
 # HEAD is folded above the first number of references. If more than the second number are left, that is only logged.
@@ -92,9 +92,12 @@ def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
             log.debug("HEAD has many references", uid=thread.identity.uid_text, objects=len(head.objects))
         return
     rows, headers = list[PackedRow](), []
-    for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
-        rows += shipment.rows
-        headers += shipment.headers
+    try:
+        for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
+            rows += shipment.rows
+            headers += shipment.headers
+    except Cleared:  # a later ship merges them
+        return
     if not headers:
         return
     ref, data = pack_entries(desk.names, head.epoch, rows, headers)

@@ -40,7 +40,7 @@ from stateward_sidecar.archive.judge import Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place, namespace_key
 from stateward_sidecar.archive.settle import Settler
-from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.ship import MOMENTS_MAX, Shipper
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.base import Object
@@ -48,7 +48,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.codec.seal import Cipher, open_record
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
-from stateward_sidecar.store.outbox import Moment
+from stateward_sidecar.store.outbox import Cleared, Moment
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.store.views import view_thread
@@ -271,10 +271,14 @@ class _Rewriter(Shipper):
 
     def rewrite(self, hold: Hold) -> None:
         """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""
-        moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
-        if moment is None:
-            raise not_found(*hold.name)
-        self._ship(hold, moment, detach=False)
+        for _ in range(MOMENTS_MAX):
+            moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
+            if moment is None:
+                raise not_found(*hold.name)
+            with suppress(Cleared):
+                self._ship(hold, moment, detach=False)
+                return
+        raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; try again")
 
     def _put(self, hold: Hold, head: ArchiveHead) -> bool:
         wire, namespace = self._desk.wire, hold.thread.identity.namespace_keys

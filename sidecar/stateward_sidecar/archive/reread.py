@@ -94,7 +94,7 @@ class Rereader:
         is_next = before is not None and header.sequence == before.sequence + 1
         if before is not None and is_next and header.previous_digest != before.digest:
             raise Corrupt(f"entry {header.sequence} does not continue the one before it")
-        if entry.is_husk or (self._pruned.cuts(header) and not self._can_open(entry, pieces)):
+        if self._pruned.cuts(header) and (entry.is_husk or not self._can_open(entry, pieces)):
             return None
         dictionary = None
         if header.dictionary_version:

@@ -3,7 +3,8 @@
 One ship, under the lock of the thread's name:
 
 1. Reads the committed rows as of one moment, and the entries since the last HEAD. Opens and digests each entry again.
-2. Writes objects: snapshots, and a pack if HEAD cannot carry the newest entries.
+2. Writes objects: snapshots, and a pack if HEAD cannot carry the newest entries. If a prune cleared since step 1 what
+   is read here, the ship begins again: HEAD must not say that it is whole.
 3. Writes HEAD by compare-and-swap. A HEAD names only objects that exist, and every entry's dictionary exists before
    the entry.
 4. Answers the waiting callers.
@@ -43,7 +44,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.journal import expire_second
-from stateward_sidecar.store.outbox import Moment, Shipment
+from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
@@ -56,6 +57,8 @@ IMAGE_BYTES_MAX = 12 * KIB
 IMAGE_GRACE_S = 30.0
 # Threads whose tail and small snapshot stay in memory, about 40 KiB each.
 WARM_MAX = 128
+# How often a ship begins again, if prunes clear what it reads.
+MOMENTS_MAX = 16
 # Nobody works on a thread with such a status. The ship gives the thread up, so that the next sidecar need not wait.
 RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
 
@@ -88,17 +91,30 @@ class Shipper:
             if current is None:  # deleted on this disk meanwhile
                 return
             hold = current
+            try:
+                self._ship_now(hold, detach=detach, keeps=keeps)
+            except Corrupt:  # no damage if another sidecar took the thread: it may delete what our HEAD named
+                if self._verify(hold):
+                    raise
+
+    def _ship_now(self, hold: Hold, *, detach: bool, keeps: bool) -> None:
+        """Ships the thread as it is now. Begins again if a prune clears what is being read."""
+        for _ in range(MOMENTS_MAX):
             moment = self._desk.outbox.moment(hold.thread.identity)
             if moment is None or moment.tip_sequence == 0:
                 return
             rests = moment.image.head.status in RESTING
             is_new = moment.tip_sequence > hold.head.tip_sequence or bool(hold.dropped_blobs)
-            if is_new or (detach and not hold.head.detached):
-                try:
-                    self._ship(hold, moment, detach=not keeps and (detach or rests))
-                except Corrupt:  # no damage if another sidecar took the thread: it may delete what our HEAD named
-                    if self._verify(hold):
-                        raise
+            if not is_new and not (detach and not hold.head.detached):
+                return
+            packed = hold.packed
+            try:
+                self._ship(hold, moment, detach=not keeps and (detach or rests))
+            except Cleared:
+                hold.packed = packed
+            else:
+                return
+        raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; shipping again")
 
     def _verify(self, hold: Hold) -> bool:
         identity = hold.thread.identity

@@ -1,7 +1,8 @@
 """Reads threads for the archive: the rows of a thread at one moment, and its entries in order.
 
 Everything is copied in short transactions. Entries and snapshots that are not archived are never pruned, so a later
-step can still read them.
+step can still read them. Archived entries may be read again, for a new HEAD or a larger pack. If they were pruned since
+the moment, they may be cleared, and the rows of the moment say that they are whole: ``Cleared``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, EntryHeader
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, EntryHeader, PrunedVersions
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
@@ -22,6 +23,7 @@ from stateward_sidecar.store import lines, records, replay
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread, load_thread, rows
 from stateward_sidecar.store.threads import Threads
@@ -30,6 +32,10 @@ from stateward_sidecar.store.threads import Threads
 CHUNK_BYTES = 4 << 20
 # How many headers one transaction reads.
 ENTRIES_A_STEP = 500
+
+
+class Cleared(Exception):
+    """Entries or snapshots that the thread had at the moment were pruned since. The caller takes a new moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ class Outbox:
             )  # fmt: skip
 
     def entries(self, thread: Thread, after: int, until: int) -> Iterator[Shipment]:
-        """Yields the entries after ``after`` up to ``until``, some megabytes at a time. Raises Corrupt.
+        """Yields the entries after ``after`` up to ``until``, some megabytes at a time. Raises Corrupt, Cleared.
 
         Each entry is opened, and its digest is checked. Entries are missing only if they were pruned after they were
         archived, or if the archive alone has them.
@@ -126,14 +132,17 @@ class Outbox:
         found, headers, size, at = list[PackedRow](), list[EntryHeader](), 0, after
         held: replay.Held = {}
         with context.engine.read() as txn:
+            now = _pruned_since(txn, thread)
             for sequence, record in records.entries(txn, identity.keys, after + 1):
                 if size >= CHUNK_BYTES:
                     break
                 if min(sequence, until + 1) != at + 1:
-                    self._check_gap(txn, thread, min(sequence - 1, until))
+                    self._check_gap(thread, min(sequence - 1, until), now)
                 if sequence > until:
                     break
                 entry, at = unpack(record, sequence), sequence
+                if now is not None and now.cuts(entry.header) and not thread.pruned.cuts(entry.header):
+                    raise Cleared
                 # A pruned version may be here as a whole entry from the archive, but without its dictionary.
                 if not entry.is_husk and not thread.pruned.cuts(entry.header):
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
@@ -146,25 +155,29 @@ class Outbox:
                 size += len(entry.record)
             else:
                 if at < until:
-                    self._check_gap(txn, thread, until)
+                    self._check_gap(thread, until, now)
         return Shipment(found, headers, size)
 
-    def _check_gap(self, txn: lmdb.Transaction, thread: Thread, last: int) -> None:
+    @staticmethod
+    def _check_gap(thread: Thread, last: int, now: Pruned | None) -> None:
         """Raises Corrupt if an entry is missing that must be on this disk, else the archive would lose it, too."""
-        if last <= thread.floor_sequence or may_be_removed(thread, last):
+        if last <= thread.floor_sequence:
             return
-        identity = thread.identity
-        now = load_thread(txn, self._context.keystore, identity.namespace_keys, identity.number, identity.uid)
-        if not may_be_removed(now, last):  # else it was pruned since ``thread`` was read
-            raise Corrupt(f"journal entry {last} is missing", identity.name)
+        if now is not None:
+            raise Cleared  # the moment may not know of the prune that removed it
+        if not may_be_removed(thread, last):
+            raise Corrupt(f"journal entry {last} is missing", thread.name)
 
     def snapshot(self, thread: Thread, version: int) -> list[bytes]:
-        """Returns the sealed pieces of a snapshot, after opening them; empty if it was removed. Raises Corrupt."""
+        """Returns the sealed pieces of a snapshot, after opening them; empty if it was removed. Raises Corrupt, and
+        Cleared if its version was pruned since the moment."""
         identity = thread.identity
         with self._context.engine.read() as txn:
             found = [bytes(piece) for _, piece in rows(txn, identity.keys.snapshot_pieces(version))]
             if found:
                 replay.read_snapshot(txn, identity, version)
+        if not found and version not in thread.pruned:
+            raise Cleared
         return found
 
     def dictionaries(self, thread: Thread, wanted: set[int]) -> set[int]:
@@ -197,6 +210,16 @@ class Outbox:
         with self._context.engine.read() as txn:
             found = next(records.entries(txn, identity.keys, first), None)
             return found is not None and found[0] <= last
+
+
+def _pruned_since(txn: lmdb.Transaction, thread: Thread) -> Pruned | None:
+    """Returns what is pruned by now, if more was pruned since the thread was read; else None. Raises Corrupt."""
+    key = thread.identity.keys.pruned()
+    record = txn.get(key)
+    if record is None:
+        return None
+    now = Pruned.from_message(PrunedVersions.FromString(thread.identity.open_row(key, record)))
+    return None if now.is_same(thread.pruned) else now
 
 
 def _prove(identity: Identity, entry: Entry, edits: bytes) -> None:

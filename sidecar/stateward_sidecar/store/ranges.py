@@ -117,6 +117,11 @@ class Pruned(Ranges):
         """True if no entry was ever cut or removed."""
         return not self._firsts and not self.effects.pairs() and not self.records.pairs()
 
+    def is_same(self, other: Pruned) -> bool:
+        """Returns whether the other set has the same versions and entries."""
+        mine, theirs = (self, self.effects, self.records), (other, other.effects, other.records)
+        return all(one.pairs() == another.pairs() for one, another in zip(mine, theirs, strict=True))
+
     def cuts(self, header: EntryHeader) -> bool:
         """Returns whether the second part of an entry may be gone: edits, or values of effects or records."""
         if header.version:

@@ -1,0 +1,158 @@
+"""The danger: a ship reads entries again that were cleared since it began, and HEAD says that they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_records_travel import left as records_left
+from tests.archive.test_records_travel import put, value
+from tests.archive.test_whole_copies import findings
+from tests.archive_model.sidecar import NAMESPACE
+from tests.service.wire import text
+
+from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward_sidecar.archive import ship
+from stateward_sidecar.archive.fleet import Fleet
+from stateward_sidecar.archive.inspect import flaws_of
+from stateward_sidecar.store import journal, recordmoves, snapshots
+from stateward_sidecar.store.thread import Thread
+
+
+def after_moment(machine: Driven, act: Callable[[], object]) -> None:
+    """Does something once, right after the next ship has looked at the thread; the ship has nothing of HEAD in memory,
+    as in a process that has many threads, or after a restart."""
+    outbox, real = machine.archive.desk.outbox, machine.archive.desk.outbox.moment
+
+    def moment(*arguments: object) -> object:
+        found = real(*arguments)  # type: ignore[arg-type]
+        outbox.moment = real  # type: ignore[method-assign]
+        act()
+        return found
+
+    outbox.moment = moment  # type: ignore[method-assign, assignment]
+    hold = machine.hold_of("job")
+    assert hold is not None
+    hold.tail = hold.pieces = None
+
+
+def prune(machine: Driven, *versions: int) -> None:
+    """Without the service, which archives first what is there."""
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=versions))
+    machine.store.pruner.prune(request)
+
+
+def fill(machine: Driven, count: int) -> None:
+    for number in range(count):
+        request = append(os.urandom(30))
+        request.effects.add(anchor="free", key=f"{number}", value=text(f"{number}"))
+        machine.put(request)
+    machine.ship_now()
+
+
+def flaws(machine: Driven) -> list[str]:
+    """What is wrong with the thread in the archive, after all of it was read."""
+    thread, fleet = machine.thread(), Fleet(machine.archive.desk)
+    (found,) = fleet.read([machine.archive.desk.place(thread.identity.namespace_keys, "job")])
+    return [flaw.message for flaw in flaws_of(machine.archive.desk, found)]
+
+
+@pytest.fixture
+def first(driven: Town, monkeypatch: pytest.MonkeyPatch) -> Driven:
+    """A machine whose HEADs carry many entries."""
+    monkeypatch.setattr(ship, "TAIL_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(ship, "TAIL_SOFT_BYTES", 1 << 20)
+    return driven.machine("first")
+
+
+def test_versions_are_pruned_during_a_ship(driven: Town, first: Driven) -> None:
+    """The machine is lost after this ship. What the ship archived is readable elsewhere."""
+    fill(first, 6)
+    first.put(append(b"newest"))
+    state = first.state().state
+    after_moment(first, lambda: prune(first, *range(1, 6)))
+    first.ship_now()
+    assert first.thread().archived_sequence >= 13
+    assert flaws(first) == []
+    driven.end(first)
+    second = driven.machine("second")
+    assert second.state().state == state
+    assert findings(second) == []
+
+
+def test_effects_are_deleted_during_a_ship(driven: Town, first: Driven) -> None:
+    """Their values are in HEAD, or HEAD says that they are gone."""
+    fill(first, 6)
+    first.put(append(b"newest"))
+    request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
+    after_moment(first, lambda: first.store.effect_deleter.delete(request))
+    first.ship_now()
+    assert flaws(first) == []
+    driven.end(first)
+    second = driven.machine("second")
+    second.state()
+    asked = ListEffectsRequest(namespace=NAMESPACE, thread="job", all_anchors=True, page_size=1000)
+    second.archive.complete(NAMESPACE, "job")
+    assert len(second.store.effect_list.read(asked).effects) in (0, 6)
+
+
+def test_records_are_moved_during_a_ship(driven: Town, first: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks for these moves, and an entry that was cleared cannot even be installed elsewhere."""
+    monkeypatch.setattr(journal, "INLINE_EDITS_MAX", 1 << 16)
+    for number in range(6):
+        put(first, value(f"{number}", os.urandom(200).hex()))
+    first.ship_now()
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    last = os.urandom(200).hex()
+
+    def write() -> None:
+        for _ in range(12):
+            put(first, value("5", last))
+
+    put(first, value("6", "x"))
+    after_moment(first, write)
+    first.ship_now()
+    assert first.thread().pruned.records.last > 0
+    assert flaws(first) == []
+    driven.end(first)
+    second = driven.machine("second")
+    assert sorted(records_left(second)) == [f"{number}" for number in range(7)]
+    assert findings(second) == []
+
+
+def test_packs_are_merged_later(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prune clears what a merge of packs reads: this HEAD names the packs as they are, and a later one the merged."""
+    monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)  # no old pack goes into an index
+    first = driven.machine("first")
+    fill(first, 4)
+    outbox, real = first.archive.desk.outbox, first.archive.desk.outbox.entries
+    asked = []
+
+    def entries(thread: Thread, after: int, until: int) -> object:
+        if until < thread.head.tip_sequence and not asked:
+            asked.append(until)
+            prune(first, *range(1, 10))
+        return real(thread, after, until)
+
+    outbox.entries = entries  # type: ignore[method-assign, assignment]
+    for _ in range(30):
+        first.put(append(os.urandom(400)))
+        state = first.state().state
+        first.ship_now()
+        if asked:
+            break
+    assert asked
+    assert flaws(first) == []
+    lost = dict(driven.net.bucket.objects)
+    first.put(append(b"more"))
+    first.ship_now()
+    assert flaws(first) == []
+    driven.end(first)
+    driven.net.bucket.objects = lost
+    second = driven.machine("second")
+    assert second.state().state == state
+    second.archive.complete(NAMESPACE, "job")
+    assert findings(second) == []
