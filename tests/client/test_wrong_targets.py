@@ -96,6 +96,8 @@ def test_socket_of_somebody_else(tmp_path: Path) -> None:
         ("https://agents.example/x", "web address; give unix:///path or host:port"),
         ("localhost", "has no port"),
         (":99", "has no port"),
+        ("foo:1:2", "several colons"),
+        ("::1:7700", "in brackets"),
         ("localhost:99999", "ports are 1 to 65535"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,9 +22,12 @@ from tests.storage.inside import opened
 
 from stateward.cli.doctor_checks import check_socket
 from stateward.testing import Daemon, run_daemon
-from stateward_sidecar.doctor import disk, examine
+from stateward.v1.admin_service_pb2 import Diagnosis
+from stateward_sidecar.doctor import disk, examine, machine
 from stateward_sidecar.measures import events
+from stateward_sidecar.settings import load_settings
 from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.store.memory import control_groups, memory_limit_bytes
 from stateward_sidecar.telemetry import failures
 
 
@@ -213,6 +218,77 @@ def test_a_full_disk(tmpfs: Path) -> None:
         assert "disk" in found.of("ready", "failed")["summary"]
         found.of("disk", "skipped")
         assert found.of("space", "warning")["facts"]["free_bytes"] == "0"
+
+
+def test_no_more_files(tmp_path: Path) -> None:
+    """A file system without an inode left: the measurement is left out, and the advice is about files, not bytes."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=16", "tmpfs", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        with suppress(OSError):
+            for number in range(100):
+                (tmp_path / str(number)).touch()
+        assert disk.check_disk(tmp_path).verdict == Diagnosis.VERDICT_SKIPPED
+        found = disk.check_space(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert (found.verdict, found.facts["free_files"]) == (Diagnosis.VERDICT_WARNING, "0")
+    assert "inodes" in found.advice
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_place_that_keeps_no_files(tmp_path: Path) -> None:
+    """A file system that tells no size is tried out, and --check fails with what happened."""
+    command = [sys.executable, "-m", "stateward_sidecar", "--check", "--data-dir", "/proc/x"]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = {item["check"]: item for item in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 1
+    assert "cannot write to /proc" in found["disk"]["summary"]
+    assert "--data-dir" in found["disk"]["advice"]
+    assert found["space"]["verdict"] == "VERDICT_SKIPPED"
+
+
+def test_an_address_where_no_daemon_can_be() -> None:
+    """The advice for another machine's address is no --listen that the daemon would refuse."""
+    found = examined("daemon.invalid:7700")
+    assert "--listen" not in found.of("daemon", "failed")["advice"]
+    answer = run("--target", "foo:1:2", "doctor")
+    assert answer.code == 1
+    assert "several colons" in answer.err
+
+
+def test_a_control_group_that_was_stopped_and_killed(tmp_path: Path) -> None:
+    """Kills for lack of memory and a withheld processor are warnings of the innermost group; the least limit counts."""
+    own = tmp_path / "system.slice/stateward.service"
+    own.mkdir(parents=True)
+    (tmp_path / "self").write_text("0::/system.slice/stateward.service\n")
+    settings, _ = load_settings([], {"HOME": str(tmp_path)})
+    groups = control_groups(tmp_path, tmp_path / "self")
+    assert groups == [own, own.parent, tmp_path]
+    (fine,) = machine.check_memory(settings, groups)
+    assert fine.verdict == Diagnosis.VERDICT_OK
+    (own / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    (own / "cpu.stat").write_text("usage_usec 5\nnr_periods 100\nnr_throttled 7\nthrottled_usec 9\n")
+    (tmp_path / "memory.events").write_text("oom_kill 9\n")
+    (own.parent / "memory.max").write_text(f"{512 << 20}\n")
+    (own / "memory.max").write_text("max\n")
+    killed, stopped = machine.check_memory(settings, groups)
+    assert (killed.facts["oom_kills"], "memory" in killed.advice) == ("2", True)
+    assert (stopped.check, "7 %" in stopped.summary, "CPU limit" in stopped.advice) == ("limits", True, True)
+    assert memory_limit_bytes(groups) == 512 << 20
+    (own / "cpu.stat").write_text("nr_periods 1000\nnr_throttled 7\n")
+    (own / "memory.events").write_text("oom_kill 0\n")
+    (fine,) = machine.check_memory(settings, groups)
+    assert fine.facts["limit_bytes"] == str(512 << 20)
+
+
+def test_a_control_group_of_a_container(tmp_path: Path) -> None:
+    """In a container that sees its own group as the root, the path of the host leads nowhere."""
+    (tmp_path / "self").write_text("0::/kubepods/pod1/abc\n")
+    assert control_groups(tmp_path, tmp_path / "self") == [tmp_path]
+    assert control_groups(tmp_path, tmp_path / "missing") == [tmp_path]
 
 
 def test_a_directory_nobody_may_write(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def _check_tcp(target: str) -> str:
     host, _, port = target.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"{target} has no port; give host:port, unix:///path, or a path with a /")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"{target} has several colons; give host:port, and an IPv6 address in brackets: [::1]:7700")
     if not 0 < int(port) <= PORT_MAX:
         raise ValueError(f"{target} has port {port}; ports are 1 to {PORT_MAX}")
     return target

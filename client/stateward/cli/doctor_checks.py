@@ -233,6 +233,8 @@ def _is_here(target: str) -> bool:
 
 
 def _how_to_start(target: str) -> str:
+    if not _is_here(target):
+        return "Check the address. A daemon listens on a unix socket or on loopback; a tunnel (ssh -L) leads further."
     return f"Start a daemon: stateward-sidecar --data-dir DIR --listen {target}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 import time
@@ -74,12 +75,16 @@ def _write_and_sync(fd: int, piece: bytes, at: int) -> None:
 def check_disk(directory: Path) -> Diagnosis:
     """Measures the disk of a directory."""
     try:
-        if _free_bytes(directory) < NEEDED_BYTES:
+        total, free = _sizes(directory)
+        if total and free < NEEDED_BYTES:
             return skipped("disk", f"{directory} has no room for a measurement")
         times = measure(directory)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # of files, or by a quota: ``check_space`` has the advice
+            return skipped("disk", f"{directory} has no room for a measurement: {error.strerror}")
         return failed(
-            "disk", f"cannot write to {directory}: {error.strerror}", "Mount it writable for the daemon's user.",
+            "disk", f"cannot write to {directory}: {error.strerror}",
+            "Give --data-dir a directory on a disk that the daemon's user may write to.",
             directory=directory,
         )  # fmt: skip
     facts = {
@@ -109,7 +114,9 @@ def _text(times: Times) -> str:
 def check_space(directory: Path) -> Diagnosis:
     """Looks at the free space and the free files of the disk."""
     disk = os.statvfs(directory)
-    total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    total, free = _sizes(directory)
+    if total == 0:  # such as /proc; whether it keeps files, the measurement shows
+        return skipped("space", f"the file system of {directory} does not tell its size")
     facts = {"free_bytes": free, "disk_bytes": total, "free_files": disk.f_favail}
     said = f"{_size(free)} of {_size(total)} free"
     if disk.f_files and disk.f_favail < LOW_FILES:
@@ -125,9 +132,10 @@ def check_space(directory: Path) -> Diagnosis:
     return fine("space", said, **facts)
 
 
-def _free_bytes(directory: Path) -> int:
+def _sizes(directory: Path) -> tuple[int, int]:
+    """All bytes of the file system, and those that are free for this user."""
     disk = os.statvfs(directory)
-    return disk.f_bavail * disk.f_frsize
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
 
 def _size(count_bytes: float) -> str:

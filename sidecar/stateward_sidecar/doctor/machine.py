@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.doctor.diagnosis import failed, fine, warning
 from stateward_sidecar.settings import Settings
-from stateward_sidecar.store.memory import memory_limit_bytes
+from stateward_sidecar.store.memory import control_groups, memory_limit_bytes
 
 MIB = 1 << 20
 FILES_MIN = 1024
 MEMORY_MIN_BYTES = 192 * MIB
 THROTTLED_SHARE = 0.01
-GROUP = Path("/sys/fs/cgroup")
 
 
 def check_limits(settings: Settings) -> list[Diagnosis]:
@@ -48,9 +49,13 @@ def check_limits(settings: Settings) -> list[Diagnosis]:
     return found or [fine("limits", f"{'any number of' if files == resource.RLIM_INFINITY else files} open files")]
 
 
-def check_memory(settings: Settings) -> list[Diagnosis]:
-    """Looks at the memory limit, and whether the control group has been stopped or killed for lack of anything."""
-    limit = memory_limit_bytes()
+def check_memory(settings: Settings, groups: Sequence[Path] | None = None) -> list[Diagnosis]:
+    """Looks at the memory limit, and whether the control group was stopped, or processes of it killed, for lack of any.
+
+    ``groups``: see ``control_groups``; None = those of this process.
+    """
+    groups = groups or control_groups()
+    limit = memory_limit_bytes(groups)
     used = settings.memory_bytes or limit
     found = list[Diagnosis]()
     if used > 2 * limit:  # ``limit`` is at most half of the machine's memory
@@ -72,12 +77,12 @@ def check_memory(settings: Settings) -> list[Diagnosis]:
                 limit_bytes=used,
             )
         )
-    events, processor = _facts(GROUP / "memory.events"), _facts(GROUP / "cpu.stat")
+    events, processor = _facts(groups, "memory.events"), _facts(groups, "cpu.stat")
     if kills := events.get("oom_kill", 0):
         found.append(
             warning(
                 "memory",
-                f"the kernel has killed {kills} processes of this control group for lack of memory",
+                f"the kernel has killed {kills} process{'es' * (kills > 1)} of this control group for lack of memory",
                 "Give the container more memory, or the daemon a smaller --memory-limit.",
                 oom_kills=kills,
             )
@@ -95,10 +100,11 @@ def check_memory(settings: Settings) -> list[Diagnosis]:
     return found or [fine("memory", f"the daemon may use {used // MIB} MiB", limit_bytes=used)]
 
 
-def _facts(path: Path) -> dict[str, int]:
-    """Reads a file of ``name number`` lines; empty if there is none."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
+def _facts(groups: Sequence[Path], name: str) -> dict[str, int]:
+    """Reads the innermost file of this name, which has lines ``name number``; empty if there is none."""
+    lines: list[str] = []
+    for group in groups:
+        with suppress(OSError):
+            lines = (group / name).read_text().splitlines()
+            break
     return {name: int(value) for name, _, value in (line.partition(" ") for line in lines) if value.isdigit()}

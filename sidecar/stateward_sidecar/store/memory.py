@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 MIB = 1 << 20
 CACHE_BYTES_MAX = 64 * MIB
-# Version 2 of control groups, then version 1.
-_GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_OLD_LIMIT = GROUPS / "memory/memory.limit_in_bytes"  # version 1 of control groups
 
 
-def memory_limit_bytes() -> int:
-    """Returns the least of: the limit of the control group, the limit of the process, half of the machine's memory."""
+def control_groups(root: Path = GROUPS, own: Path = OWN_GROUP) -> list[Path]:
+    """Returns the folders of this process's control group and of those that it is in, innermost first (version 2).
+
+    In most containers ``root`` is the group itself. A service of systemd has a folder below it.
+    """
+    try:
+        names = [line.removeprefix("0::/") for line in own.read_text().splitlines() if line.startswith("0::/")]
+    except OSError:
+        names = []
+    found = [root]
+    for part in Path(names[0] if names else "").parts:
+        if not (found[0] / part).is_dir():  # the path is that of the host, and ``root`` is that of the container
+            break
+        found.insert(0, found[0] / part)
+    return found
+
+
+def memory_limit_bytes(groups: Sequence[Path] | None = None) -> int:
+    """Returns the least of: limits of the control groups, the limit of the process, half of the machine's memory."""
     limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     own = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if own != resource.RLIM_INFINITY:
         limit = min(limit, own)
-    for path in _GROUP_LIMITS:
+    for path in (*(group / "memory.max" for group in groups or control_groups()), _OLD_LIMIT):
         try:
             text = path.read_text().strip()
         except OSError:
