@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import queue
 import re
 import sys
 import time
@@ -21,6 +20,9 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import grpc
+from tests.conformance.raw_coordinating import Coordinating
+from tests.conformance.raw_values import canonical, text
+from tests.conformance.raw_writer import Writer
 
 from stateward.v1 import (
     blob_service_pb2,
@@ -29,17 +31,19 @@ from stateward.v1 import (
     checkpoint_service_pb2,
     checkpoint_service_pb2_grpc,
     diff_pb2,
+    effect_service_pb2_grpc,
     lease_pb2,
+    lease_service_pb2_grpc,
+    record_service_pb2_grpc,
+    signal_service_pb2_grpc,
     state_pb2,
     thread_service_pb2,
     thread_service_pb2_grpc,
-    writer_service_pb2,
     writer_service_pb2_grpc,
 )
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/protocol.md"
 DEADLINE_S = 2.0
-FRAMES = 4
 BLOB = bytes(index % 251 for index in range(2_500_000))
 DELTA = 9007199254740993
 
@@ -52,35 +56,8 @@ def page_code() -> SimpleNamespace:
     return SimpleNamespace(**names)
 
 
-def canonical(state: state_pb2.State) -> bytes:
-    """Returns the canonical form of a state, as docs/protocol.md says."""
-    fields: list[bytes] = []
-
-    def add(*values: str | bytes | int) -> None:
-        fields.extend(each if isinstance(each, bytes) else str(each).encode() for each in values)
-
-    def add_value(value: state_pb2.Value) -> None:
-        kind = value.WhichOneof("content") or ""
-        content = {"data": value.data, "number": value.number, "blob": value.blob.sha256}.get(kind, b"")
-        add(value.media_type, kind, content)
-
-    for name in sorted(state.slots):
-        add("slot", name)
-        add_value(state.slots[name])
-    for name in sorted(state.logs):
-        log = state.logs[name]
-        add("log", name, log.first_index, log.rewritten_version, len(log.entries))
-        for entry in log.entries:
-            add_value(entry)
-    return b"".join(b"%d:%b" % (len(field), field) for field in fields)
-
-
-def text(value: str) -> state_pb2.Value:
-    return state_pb2.Value(media_type="text/plain", data=value.encode())
-
-
-class RawClient:
-    """Runs the procedures."""
+class RawClient(Coordinating):
+    """Runs the procedures: these, and those of Coordinating."""
 
     deadline_s = DEADLINE_S
     patience_s = 10.0
@@ -99,19 +76,24 @@ class RawClient:
         self.threads = thread_service_pb2_grpc.ThreadServiceStub(self.channel)
         self.blobs = blob_service_pb2_grpc.BlobServiceStub(self.channel)
         self.writers = writer_service_pb2_grpc.WriterServiceStub(self.channel)
+        self.leases = lease_service_pb2_grpc.LeaseServiceStub(self.channel)
+        self.effects = effect_service_pb2_grpc.EffectServiceStub(self.channel)
+        self.signals = signal_service_pb2_grpc.SignalServiceStub(self.channel)
+        self.records_of = record_service_pb2_grpc.RecordServiceStub(self.channel)
+        self.holder = lease_pb2.Holder(name="conformance", incarnation=uuid.uuid4().hex)
 
     def run(self, scenario: str) -> None:
         self.thread = f"conformance/{scenario}"
-        getattr(self, scenario.partition("/")[0].replace("-", "_"))()
+        try:
+            getattr(self, scenario.partition("/")[0].replace("-", "_"))()
+        except grpc.RpcError as error:
+            self.report("error", self.name_of(error))
 
     # -- procedures ---------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        try:
-            while not self.step():
-                pass
-        except grpc.RpcError as error:
-            self.report("error", self.name_of(error))
+        while not self.step():
+            pass
 
     def name_of(self, error: grpc.RpcError) -> str:
         return self.code.read_error(error)[0] or error.code().name
@@ -203,9 +185,10 @@ class RawClient:
     def request_id(self) -> str:
         return uuid.uuid4().hex
 
-    def save_request(self, edit: diff_pb2.Edit, **fields: Any) -> checkpoint_service_pb2.SaveRequest:
+    def save_request(self, edit: diff_pb2.Edit | None, **fields: Any) -> checkpoint_service_pb2.SaveRequest:
+        diff = diff_pb2.Diff(edits=[edit] if edit else [])
         return checkpoint_service_pb2.SaveRequest(
-            thread=self.thread, diff=diff_pb2.Diff(edits=[edit]), request_id=self.request_id(), **fields
+            thread=self.thread, diff=diff, request_id=self.request_id(), **fields
         )
 
     def try_save(self, edit: diff_pb2.Edit, version: int, digest: bytes) -> bool:
@@ -267,81 +250,6 @@ class RawClient:
 
     def next_byte(self, data: bytes) -> int:
         return len(data)
-
-
-class Writer:
-    """The writer's procedure: four frames, all under way at once, kept until they are answered."""
-
-    def __init__(self, client: RawClient) -> None:
-        self.client = client
-        self.open_id = client.request_id()
-        self.incarnation = uuid.uuid4().hex
-        self.unanswered: dict[int, writer_service_pb2.WriterSave] = {}
-        self.number = 0
-        self.next_text = 1
-
-    def write(self) -> None:
-        while not self.stream():
-            pass
-
-    def opening(self) -> writer_service_pb2.WriteRequest:
-        holder = lease_pb2.Holder(name="conformance", incarnation=self.incarnation)
-        opening = writer_service_pb2.OpenWriter(thread=self.client.thread, holder=holder, request_id=self.open_id)
-        return writer_service_pb2.WriteRequest(open=opening)
-
-    def stream(self) -> bool:
-        """Runs one stream. Returns False if it broke."""
-        out: queue.Queue[Any] = queue.Queue()
-        out.put(self.opening())
-        answers = self.client.writers.Write(iter(out.get, None), timeout=self.client.stream_s)
-        try:
-            opened = next(answers).opened
-            for frame in list(self.unanswered.values()):
-                out.put(writer_service_pb2.WriteRequest(save=self.repeated(frame)))
-            self.send_new(out, opened.lease.token, opened.last_version + len(self.unanswered))
-            is_resetting = False
-            for answer in answers:
-                kind = answer.WhichOneof("frame")
-                if kind == "saved":
-                    del self.unanswered[answer.saved.frame]
-                elif kind == "refused":
-                    refused = self.unanswered.pop(answer.refused.frame)
-                    words = int(refused.save.diff.edits[0].set_slot.value.data)
-                    self.next_text = min(self.next_text, words)
-                    if not is_resetting:
-                        is_resetting = True
-                        self.reset(out)
-                elif kind == "reset":
-                    self.send_new(out, opened.lease.token, answer.reset.last_version)
-                if not self.unanswered and self.next_text > FRAMES:
-                    self.end(out, answers)
-        except grpc.RpcError as error:
-            out.put(None)
-            self.client.pause(error)
-            return False
-        return True
-
-    def send_new(self, out: queue.Queue[Any], token: int, last_version: int) -> None:
-        for words in range(self.next_text, FRAMES + 1):
-            self.number += 1
-            save = self.client.save_request(
-                self.client.set_slot("seen", text(str(words))), lease_token=token, expected_version=last_version
-            )
-            save.ClearField("thread")  # the stream's
-            last_version += 1
-            frame = writer_service_pb2.WriterSave(frame=self.number, save=save)
-            self.unanswered[self.number] = frame
-            out.put(writer_service_pb2.WriteRequest(save=frame))
-        self.next_text = FRAMES + 1
-
-    def repeated(self, frame: writer_service_pb2.WriterSave) -> writer_service_pb2.WriterSave:
-        return frame
-
-    def reset(self, out: queue.Queue[Any]) -> None:
-        out.put(writer_service_pb2.WriteRequest(reset=writer_service_pb2.ResetWriter()))
-
-    def end(self, out: queue.Queue[Any], answers: Any) -> None:
-        out.put(None)
 
 
 def main() -> int:

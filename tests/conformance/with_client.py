@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 from stateward import Client, Status, Text
 from stateward.changes import SlotSpliced
 from stateward.conformance.canonical import digest_of
-from stateward.errors import DeadlineExceeded, StatewardError, VersionMismatch
+from stateward.errors import DeadlineExceeded, RecordConflict, StatewardError, VersionMismatch
 from stateward.v1 import state_pb2
 
 DEADLINE_S = 0.5
 FRAMES = 4
 BLOB = bytes(index % 251 for index in range(2_500_000))
 DELTA = 9007199254740993
+TERM_S, WORK_S = 1.0, 1.2
+POLL_S = 0.02
 
 
 def seen(state: Any) -> Text:
@@ -51,14 +54,11 @@ def save_digest(thread: Any, state: Any) -> None:
 
 
 def advance(thread: Any) -> None:
-    try:
-        while True:
-            try:
-                return save_digest(thread, thread.hydrate())
-            except VersionMismatch:
-                pass
-    except StatewardError as error:
-        thread.set_slot("error", Text(error.reason or error.code))
+    while True:
+        try:
+            return save_digest(thread, thread.hydrate())
+        except VersionMismatch:
+            pass
 
 
 def since(thread: Any) -> None:
@@ -108,11 +108,61 @@ def writer(thread: Any) -> None:
                 state = thread.hydrate()
 
 
+def lease(thread: Any) -> None:
+    with thread.lease(term=TERM_S) as held:
+        time.sleep(WORK_S)
+        if held.lost is None:
+            thread.set_slot("seen", Text("held"))
+
+
+def guard(thread: Any, client: Client) -> None:
+    with client.lock(thread.name) as lock:
+        thread.set_slot("seen", Text("guarded"), guard=lock)
+
+
+def effect(thread: Any) -> None:
+    paid = thread.effect("pay", lambda: Text("paid"), check=lambda: Text("found"))
+    thread.set_slot("seen", Text(paid))
+
+
+def ask(thread: Any) -> None:
+    thread.ask(thread.hydrate(), "May it cost 300?", wait_id="budget")
+    while (state := thread.hydrate()).answer is None:
+        time.sleep(POLL_S)
+    state.slots["seen"] = Text(state.answer.payload)
+    thread.save(state)
+
+
+def answer(thread: Any) -> None:
+    thread.send("answer", Text("yes"), wait_id="budget")
+
+
+def record(thread: Any) -> None:
+    while True:
+        found = thread.records.get("count")
+        try:
+            if found is None:
+                return thread.records.put("count", Text(1), expected=0)
+            return thread.records.put("count", Text(int(found.value) + 1), expected=found.revision)
+        except RecordConflict:
+            pass
+
+
+def records(thread: Any) -> None:
+    keys = [record.key for record in thread.records.list("users/", values=False)]
+    found = thread.records.get_many(keys)
+    thread.set_slot("seen", Text(",".join(f"{key}={found[key].value}" for key in keys if key in found)))
+
+
 def run(target: str | None, scenario: str) -> None:
     """Runs the procedure of a scenario."""
     procedure = globals()[scenario.partition("/")[0].replace("-", "_")]
     with Client(target, call_timeout=DEADLINE_S) as client:
-        procedure(client.thread(f"conformance/{scenario}"))
+        thread = client.thread(f"conformance/{scenario}")
+        try:
+            procedure(thread, client) if procedure is guard else procedure(thread)
+        except StatewardError as error:
+            thread.set_slot("error", Text(error.reason or error.code))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,13 @@ _COMPARED: dict[str, frozenset[str]] = {
         {"thread", "branch", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff"}
         | {"lease_token", "on_mismatch", "guard", "ack_signals"}
     ),
+    "AcquireLeaseRequest": frozenset({"thread", "term", "take_over"}),
+    "BeginEffectRequest": frozenset({"thread", "anchor", "key", "retry_failed", "lease_token"}),
+    "CompleteEffectRequest": frozenset({"thread", "anchor", "key", "claim_token", "state", "value", "renew"}),
+    "SendSignalRequest": frozenset({"thread", "name", "payload", "wait_id"}),
+    "GetRecordsRequest": frozenset({"thread", "keys", "without_values"}),
+    "PutRecordsRequest": frozenset({"thread", "writes", "lease_token"}),
+    "ListRecordsRequest": frozenset({"thread", "prefix", "filters", "without_values", "page_token"}),
     "WatchRequest": frozenset({"thread", "after_sequence", "after_cursor", "slots", "logs", "labels"}),
     "OpenWriter": frozenset({"thread", "branch"}),
     "ReadBlobRequest": frozenset({"thread", "blob"}),
@@ -32,6 +39,11 @@ _HINTS: dict[str, frozenset[str]] = {
     "SetSlot": frozenset({"expected_sha256"}),
     "Append": frozenset({"at_index"}),
     "WatchRequest": frozenset({"after_sequence"}),
+}
+# Fields that are compared only if the scenario sets them.
+_IF_SET: dict[str, frozenset[str]] = {
+    "HydrateRequest": frozenset({"include_signals"}),
+    "SaveRequest": frozenset({"status", "wait_id"}),
 }
 FRAME_HINTS = frozenset({"expected_version"})
 # Fields whose empty value means the same as another one.
@@ -47,6 +59,8 @@ def difference(expected: Message, seen: Message, hints: frozenset[str] = frozens
 def _differences(expected: Message, seen: Message, path: str, hints: frozenset[str]) -> Iterator[str]:
     kind = expected.DESCRIPTOR.name
     compared = _COMPARED.get(kind)
+    if compared is not None:
+        compared |= {name for name in _IF_SET.get(kind, ()) if getattr(expected, name)}
     may_miss = _HINTS.get(kind, frozenset()) | hints
     for field in expected.DESCRIPTOR.fields:
         name = field.name

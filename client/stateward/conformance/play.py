@@ -21,10 +21,6 @@ REQUEST_ID_BYTES_MAX = 256
 # A client's clock may run a little faster than ours.
 PAUSE_SHARE = 0.9
 _DIGEST = re.compile("[0-9a-f]{64}")
-_METHODS = {
-    "hydrate": "Hydrate", "save": "Save", "watch": "Watch", "write": "Write", "write_blob": "WriteBlob",
-    "read_blob": "ReadBlob", "stat_blob": "StatBlob",
-}  # fmt: skip
 
 
 class ScenarioFailed(Exception):
@@ -44,6 +40,7 @@ class Play:
         self._next = 0
         self._open_streams = 0
         self._earliest = 0.0
+        self._called = 0.0
         self._request_ids: set[str] = set()
         self._last: dict[str, Message] = {}
         self._frames: dict[bytes, SaveRequest] = {}
@@ -97,8 +94,9 @@ class Play:
     def _begin(self, at: int, turn: Turn, method: str, request: Message) -> None:
         self._next = at + 1
         self._last[method] = request
-        if isinstance(request, SaveRequest):
-            self._request_ids.add(request.request_id)
+        self._called = self._clock()
+        if request_id := getattr(request, "request_id", ""):
+            self._request_ids.add(request_id)
         if method in ("Watch", "Write", "WriteBlob", "ReadBlob"):
             self._open_streams += 1
         delay = turn.failure.retry_delay.ToTimedelta().total_seconds() if turn.HasField("failure") else 0.0
@@ -114,41 +112,41 @@ class Play:
     def _check(self, turn: Turn, method: str, request: Message) -> str:
         """Returns what is wrong with a call; "" = nothing."""
         kind = turn.WhichOneof("call") or ""
-        if _METHODS.get(kind) != method:
+        if _method_of(turn) != method:
             return f"the client called {method}"
         if turn.again and self._earliest > self._clock():
             return "the client called again earlier than RetryInfo asks for"
+        within_s = turn.within.ToTimedelta().total_seconds()
+        if within_s and self._clock() > self._called + within_s:
+            return f"the call came more than {within_s:g} s after the one before"
         before = self._last.get(method)
-        if isinstance(request, SaveRequest):
-            return self._check_save(turn, request, before)
         if isinstance(request, OpenWriter):
             return difference(turn.write.open, request) or self._check_open(turn, request, before)
         if kind == "write_blob":
             return ""  # its messages are checked as they come
         expected = getattr(turn, kind)
         problem = difference(*_named(expected.request, request) if kind == "read_blob" else (expected, request))
-        if problem or kind != "hydrate" or not expected.page_token or before is None:
-            return problem
-        one, other = type(request)(), type(request)()
-        one.CopyFrom(before)
-        other.CopyFrom(request)
-        one.ClearField("page_token")
-        other.ClearField("page_token")
-        return "" if one == other else "the other fields are not those of the page before"
-
-    def _check_save(self, turn: Turn, request: SaveRequest, before: Message | None) -> str:
-        if problem := difference(turn.save, request):
-            return _explain(turn.save, request) or problem
+        if problem:
+            return (_explain(expected, request) if isinstance(request, SaveRequest) else "") or problem
         if turn.again:
             return "" if request == before else "the request is not the same as the one before"
-        return self._check_request_id(request.request_id)
+        if getattr(expected, "page_token", "") and before is not None and _paged(before) != _paged(request):
+            return "the other fields are not those of the page before"
+        return self._check_identity(request)
+
+    def _check_identity(self, request: Message) -> str:
+        """Returns what is wrong with the request id and the holder, if the request has them."""
+        fields = request.DESCRIPTOR.fields_by_name
+        if "holder" in fields and not (request.holder.name and request.holder.incarnation):  # type: ignore[attr-defined]
+            return "holder.name and holder.incarnation are required"
+        return self._check_request_id(request.request_id) if "request_id" in fields else ""  # type: ignore[attr-defined]
 
     def _check_request_id(self, request_id: str) -> str:
         if not request_id:
             return "request_id is empty"
         if len(request_id.encode()) > REQUEST_ID_BYTES_MAX:
             return f"request_id has more than {REQUEST_ID_BYTES_MAX} bytes"
-        return "another save had the same request_id" if request_id in self._request_ids else ""
+        return "another request had the same request_id" if request_id in self._request_ids else ""
 
     @staticmethod
     def _check_open(turn: Turn, request: OpenWriter, before: Message | None) -> str:
@@ -200,6 +198,16 @@ def _explain(expected: SaveRequest, seen: SaveRequest) -> str:
     return f"the state that the client has is not the right one: its digest is {found[1]}, not {found[0]}"
 
 
+def _paged(request: Message) -> Message:
+    """Returns a request without what pages differ in."""
+    rest = type(request)()
+    rest.CopyFrom(request)
+    for field in ("page_token", "page_size"):
+        if field in request.DESCRIPTOR.fields_by_name:
+            rest.ClearField(field)
+    return rest
+
+
 def _named(*requests: Message) -> list[Message]:
     """Returns ReadBlobRequests that name their blob by nothing but its SHA-256: the daemon looks at nothing else."""
     return [
@@ -209,4 +217,5 @@ def _named(*requests: Message) -> list[Message]:
 
 
 def _method_of(turn: Turn) -> str:
-    return _METHODS[turn.WhichOneof("call") or ""]
+    """Returns the name of a turn's method, such as WriteBlob."""
+    return "".join(word.title() for word in (turn.WhichOneof("call") or "").split("_"))

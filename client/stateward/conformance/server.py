@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Self
 
 import grpc
@@ -15,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from stateward.conformance import streams
 from stateward.conformance.failing import fail, refuse
 from stateward.conformance.play import Play, ScenarioFailed
+from stateward.conformance.relay import Relay
 from stateward.conformance.scenarios import THREAD, load
 from stateward.conformance.v1.scenario_pb2 import Turn
 from stateward.v1 import (
@@ -25,13 +27,16 @@ from stateward.v1 import (
     checkpoint_service_pb2,
     effect_service_pb2,
     lease_service_pb2,
+    record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
     writer_service_pb2,
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, STATUS_RUNNING, Checkpoint
 
-FEATURES = ("blobs", "effects", "leases", "signals", "writer")
+FEATURES = ("blobs", "effects", "leases", "records", "signals", "writer")
+LOCKS = "locks/"
+"""Before the thread of a scenario: the thread behind its lock."""
 WORKERS = 64
 SILENCE_MAX_S = 10.0
 """The longest deadline with which a client may wait for an answer that never comes."""
@@ -41,7 +46,12 @@ END_S = 0.2
 UID = "0123456789abcdef0123456789abcdef"
 _FILES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
-    effect_service_pb2, lease_service_pb2, signal_service_pb2, thread_service_pb2, writer_service_pb2,
+    effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
+    writer_service_pb2,
+)  # fmt: skip
+_ANSWERS = (
+    "page", "saved", "written", "stat", "acquired", "renewed", "released", "begun", "completed", "durable", "sent",
+    "got", "put", "listed",
 )  # fmt: skip
 _STREAMS: dict[str, Callable[..., Iterator[bytes]]] = {
     "Watch": streams.watch,
@@ -55,31 +65,29 @@ class ScriptedDaemon:
 
     def __init__(self, listen: str, names: Iterable[str]) -> None:
         self.plays = {name: Play(name, load(name)) for name in names}
+        self._relay = Relay(listen)
+        self.target = self._relay.target
+        """The address for clients."""
         # So many calls at a time can be open; each takes a thread.
         self._server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.so_reuseport", 0)])
-        self._server.add_generic_rpc_handlers((_Handlers(self.plays),))
-        self._ending = threading.Event()
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError:
-            raise OSError(f"{listen}: the address is in use, or is none") from None
-        is_socket = listen.startswith("unix:")
-        self.target = listen if is_socket else f"{listen.rpartition(':')[0]}:{port}"
-        """The address for clients."""
+        self._server.add_generic_rpc_handlers((_Handlers(self.plays, self._relay),))
+        self._port = self._server.add_insecure_port("127.0.0.1:0")
 
     def __enter__(self) -> Self:
         self._server.start()
+        self._relay.start(self._port)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._server.stop(END_S).wait()
+        self._relay.stop()
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Finds the handler of a method: by its name, for all services of the contract."""
 
-    def __init__(self, plays: dict[str, Play]) -> None:
-        self._plays = plays
+    def __init__(self, plays: dict[str, Play], relay: Relay) -> None:
+        self._plays, self._relay = plays, relay
         self._methods: dict[str, MethodDescriptor] = {}
         for file in _FILES:
             services: dict[str, ServiceDescriptor] = file.DESCRIPTOR.services_by_name
@@ -100,7 +108,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(self._unary(method), request_deserializer=read)
 
     def _find(self, message: Any, context: grpc.ServicerContext) -> Play:
-        thread = getattr(message, "thread", "")
+        thread = getattr(message, "thread", "").removeprefix(LOCKS)
         play = self._plays.get(thread.removeprefix(THREAD)) if thread.startswith(THREAD) else None
         if play is None:
             refuse(context, f"there is no scenario for thread {thread!r}; its name is {THREAD}<scenario>")
@@ -118,11 +126,18 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
                     _keep_silent(play, context)
             except ScenarioFailed as failed:
                 refuse(context, str(failed))
-            if turn.HasField("failure"):
-                fail(context, turn.failure)
-            return answer_of(turn, getattr(request, "thread", ""))
+            return self._answer(turn, request.thread, context)  # type: ignore[attr-defined]
 
         return handle
+
+    def _answer(self, turn: Turn, thread: str, context: grpc.ServicerContext) -> bytes:
+        """Ends a call that is no stream of answers, as its turn says."""
+        if turn.HasField("failure"):
+            fail(context, turn.failure)
+        answer = answer_of(turn, thread)
+        if turn.cut:
+            self._relay.cut(context.peer(), answer)
+        return answer
 
     def _upload(self, messages: Iterator[Any], context: grpc.ServicerContext) -> bytes:
         first = next(messages, None)
@@ -133,9 +148,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             turn = streams.take_blob(play, first, messages)
         except ScenarioFailed as failed:
             refuse(context, str(failed))
-        if turn.HasField("failure"):
-            fail(context, turn.failure)
-        return answer_of(turn, first.begin.thread)
+        return self._answer(turn, first.begin.thread, context)
 
     def _streaming(self, method: MethodDescriptor) -> Callable[[Any, grpc.ServicerContext], Iterator[bytes]]:
         play_stream = _STREAMS.get(method.name)
@@ -146,7 +159,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 if play_stream is None:
                     raise play.fail(f"no scenario calls {method.name}")
-                yield from play_stream(play, first, request, context)
+                yield from play_stream(play, first, request, context, partial(self._relay.cut, context.peer()))
             except ScenarioFailed as failed:
                 refuse(context, str(failed))
 
@@ -155,7 +168,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 def answer_of(turn: Turn, thread: str) -> bytes:
     """Returns the serialised answer to a call that is no stream of answers."""
-    for name in ("page", "saved", "written", "stat"):
+    for name in _ANSWERS:
         if turn.HasField(name):
             answer = getattr(turn, name)
             if name == "page":

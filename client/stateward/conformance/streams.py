@@ -1,10 +1,14 @@
-"""The streams of the scripted daemon: watches, writers, and blobs in both directions."""
+"""The streams of the scripted daemon: watches, writers, and blobs in both directions.
+
+`cut` resets the connection in the middle of the message with the given bytes, which is sent next.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -23,15 +27,28 @@ ABORTED = 10
 POLL_S = 0.05
 CANCELLED_S = 0.3
 OPEN_MAX_S = 60.0
+TAKEN_S = 0.3
+"""Before a cut: the client takes what has come. Libraries drop messages that come together with the end."""
+
+Cut = Callable[[bytes], None]
 
 
-def watch(play: Play, request: WatchRequest, _: object, context: grpc.ServicerContext) -> Iterator[bytes]:
+def _cut_before(cut: Cut, message: bytes) -> bytes:
+    """Returns the message, in the middle of which the connection is cut."""
+    time.sleep(TAKEN_S)
+    cut(message)
+    return message
+
+
+def watch(play: Play, request: WatchRequest, _: object, context: grpc.ServicerContext, cut: Cut) -> Iterator[bytes]:
     """Sends the events of a watch. A stream that does not fail stays open until the client ends it."""
     turn = play.take("Watch", request)
     for at, message in enumerate(turn.events, 1):
+        data = message.SerializeToString() + turn.unknown_fields
         if at == len(turn.events):  # the client may end the stream as soon as it has this message
             play.end_stream()
-        yield message.SerializeToString() + turn.unknown_fields
+            data = _cut_before(cut, data) if turn.cut else data
+        yield data
     if turn.HasField("failure"):
         fail(context, turn.failure)
     _stay_open(play, context)
@@ -47,14 +64,20 @@ def _stay_open(play: Play, context: grpc.ServicerContext) -> None:
 
 
 def write(
-    play: Play, first: WriteRequest, messages: Iterator[WriteRequest], context: grpc.ServicerContext
+    play: Play, first: WriteRequest, messages: Iterator[WriteRequest], context: grpc.ServicerContext, cut: Cut
 ) -> Iterator[bytes]:
     """Plays a writer's stream."""
     if not first.HasField("open"):
         raise play.fail("the first message of a writer's stream is not `open`")
     turn = play.take("Write", first.open)
     yield WriteResponse(opened=turn.write.opened).SerializeToString()
-    yield from _answer_frames(play, turn.write, messages)
+    for answer in _answer_frames(play, turn.write, messages):
+        if turn.cut and answer.saved.frame and answer.saved.save == turn.write.frames[-1].answer.saved.save:
+            play.end_stream()
+            yield _cut_before(cut, answer.SerializeToString())
+            _stay_open(play, context)
+            return
+        yield answer.SerializeToString()
     if turn.HasField("failure"):
         play.end_stream()
         fail(context, turn.failure)
@@ -66,12 +89,12 @@ def write(
     play.end_stream()
 
 
-def _answer_frames(play: Play, stream: WriterStream, messages: Iterator[WriteRequest]) -> Iterator[bytes]:
+def _answer_frames(play: Play, stream: WriterStream, messages: Iterator[WriteRequest]) -> Iterator[WriteResponse]:
     is_refusing, last = False, 0
     for frame in stream.frames:
         message = next(messages, None)
         while is_refusing and message is not None and message.HasField("save"):
-            yield _aborted(message.save.frame).SerializeToString()
+            yield _aborted(message.save.frame)
             last, message = message.save.frame, next(messages, None)
         if message is None:
             raise play.fail(f"the client ended the stream before its frame {frame.request.WhichOneof('frame')}")
@@ -85,7 +108,7 @@ def _answer_frames(play: Play, stream: WriterStream, messages: Iterator[WriteReq
         if kind in ("saved", "refused"):
             getattr(answer, kind).frame = message.save.frame
         is_refusing = kind == "refused"
-        yield answer.SerializeToString()
+        yield answer
 
 
 def _aborted(number: int) -> WriteResponse:
@@ -100,7 +123,9 @@ def _aborted(number: int) -> WriteResponse:
     )
 
 
-def read_blob(play: Play, request: ReadBlobRequest, _: object, context: grpc.ServicerContext) -> Iterator[bytes]:
+def read_blob(
+    play: Play, request: ReadBlobRequest, _: object, context: grpc.ServicerContext, cut: Cut
+) -> Iterator[bytes]:
     """Sends a blob from the asked offset on, in small messages."""
     turn = play.take("ReadBlob", request)
     blob = turn.read_blob
@@ -115,6 +140,11 @@ def read_blob(play: Play, request: ReadBlobRequest, _: object, context: grpc.Ser
         data = content[start : min(start + PIECE_BYTES, stop)]
         yield ReadBlobResponse(offset=start, data=data).SerializeToString()
     play.end_stream()
+    if turn.cut:
+        piece = ReadBlobResponse(offset=stop, data=content[stop : stop + PIECE_BYTES])
+        yield _cut_before(cut, piece.SerializeToString())
+        _stay_open(play, context)
+        return
     if turn.HasField("failure"):
         fail(context, turn.failure)
 

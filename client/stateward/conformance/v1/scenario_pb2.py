@@ -25,12 +25,16 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from stateward.v1 import blob_service_pb2 as stateward_dot_v1_dot_blob__service__pb2
 from stateward.v1 import checkpoint_service_pb2 as stateward_dot_v1_dot_checkpoint__service__pb2
+from stateward.v1 import effect_service_pb2 as stateward_dot_v1_dot_effect__service__pb2
+from stateward.v1 import lease_service_pb2 as stateward_dot_v1_dot_lease__service__pb2
+from stateward.v1 import record_service_pb2 as stateward_dot_v1_dot_record__service__pb2
+from stateward.v1 import signal_service_pb2 as stateward_dot_v1_dot_signal__service__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import thread_service_pb2 as stateward_dot_v1_dot_thread__service__pb2
 from stateward.v1 import writer_service_pb2 as stateward_dot_v1_dot_writer__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stateward/conformance/v1/scenario.proto\x12\x18stateward.conformance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fstateward/v1/blob_service.proto\x1a%stateward/v1/checkpoint_service.proto\x1a\x18stateward/v1/state.proto\x1a!stateward/v1/thread_service.proto\x1a!stateward/v1/writer_service.proto\"m\n\x08Scenario\x12\x0e\n\x06proves\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12-\n\x05turns\x18\x03 \x03(\x0b\x32\x1e.stateward.conformance.v1.Turn\"\xe0\x05\n\x04Turn\x12/\n\x07hydrate\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.HydrateRequestH\x00\x12)\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequestH\x00\x12+\n\x05watch\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WatchRequestH\x00\x12\x37\n\x05write\x18\x04 \x01(\x0b\x32&.stateward.conformance.v1.WriterStreamH\x00\x12:\n\nwrite_blob\x18\x05 \x01(\x0b\x32$.stateward.conformance.v1.BlobUploadH\x00\x12;\n\tread_blob\x18\x06 \x01(\x0b\x32&.stateward.conformance.v1.BlobDownloadH\x00\x12\x32\n\tstat_blob\x18\x07 \x01(\x0b\x32\x1d.stateward.v1.StatBlobRequestH\x00\x12\r\n\x05\x61gain\x18\x08 \x01(\x08\x12\x10\n\x08optional\x18\t \x01(\x08\x12+\n\x04page\x18\n \x01(\x0b\x32\x1d.stateward.v1.HydrateResponse\x12)\n\x05saved\x18\x0b \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\x12+\n\x06\x65vents\x18\x0c \x03(\x0b\x32\x1b.stateward.v1.WatchResponse\x12\x30\n\x07written\x18\r \x01(\x0b\x32\x1f.stateward.v1.WriteBlobResponse\x12,\n\x04stat\x18\x0e \x01(\x0b\x32\x1e.stateward.v1.StatBlobResponse\x12\x32\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32!.stateward.conformance.v1.Failure\x12\x0f\n\x07silence\x18\x10 \x01(\x08\x12\x16\n\x0eunknown_fields\x18\x11 \x01(\x0c\x42\x06\n\x04\x63\x61ll\"\xf3\x01\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64omain\x18\x03 \x01(\t\x12\x41\n\x08metadata\x18\x04 \x03(\x0b\x32/.stateward.conformance.v1.Failure.MetadataEntry\x12.\n\x0bretry_delay\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eunknown_detail\x18\x06 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0cWriterStream\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriter\x12*\n\x06opened\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.WriterOpened\x12\x35\n\x06\x66rames\x18\x03 \x03(\x0b\x32%.stateward.conformance.v1.WriterFrame\"v\n\x0bWriterFrame\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriteRequest\x12+\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.WriteResponse\x12\r\n\x05\x61gain\x18\x03 \x01(\x08\"L\n\nBlobUpload\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12\x62roken_after_bytes\x18\x03 \x01(\x03\"v\n\x0c\x42lobDownload\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.stateward.v1.ReadBlobRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x11\n\tbroken_at\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stateward/conformance/v1/scenario.proto\x12\x18stateward.conformance.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fstateward/v1/blob_service.proto\x1a%stateward/v1/checkpoint_service.proto\x1a!stateward/v1/effect_service.proto\x1a stateward/v1/lease_service.proto\x1a!stateward/v1/record_service.proto\x1a!stateward/v1/signal_service.proto\x1a\x18stateward/v1/state.proto\x1a!stateward/v1/thread_service.proto\x1a!stateward/v1/writer_service.proto\"m\n\x08Scenario\x12\x0e\n\x06proves\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0b\x32\x13.stateward.v1.State\x12-\n\x05turns\x18\x03 \x03(\x0b\x32\x1e.stateward.conformance.v1.Turn\"\xdd\x0e\n\x04Turn\x12/\n\x07hydrate\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.HydrateRequestH\x00\x12)\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequestH\x00\x12+\n\x05watch\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WatchRequestH\x00\x12\x37\n\x05write\x18\x04 \x01(\x0b\x32&.stateward.conformance.v1.WriterStreamH\x00\x12:\n\nwrite_blob\x18\x05 \x01(\x0b\x32$.stateward.conformance.v1.BlobUploadH\x00\x12;\n\tread_blob\x18\x06 \x01(\x0b\x32&.stateward.conformance.v1.BlobDownloadH\x00\x12\x32\n\tstat_blob\x18\x07 \x01(\x0b\x32\x1d.stateward.v1.StatBlobRequestH\x00\x12:\n\racquire_lease\x18\x12 \x01(\x0b\x32!.stateward.v1.AcquireLeaseRequestH\x00\x12\x36\n\x0brenew_lease\x18\x13 \x01(\x0b\x32\x1f.stateward.v1.RenewLeaseRequestH\x00\x12:\n\rrelease_lease\x18\x14 \x01(\x0b\x32!.stateward.v1.ReleaseLeaseRequestH\x00\x12\x38\n\x0c\x62\x65gin_effect\x18\x15 \x01(\x0b\x32 .stateward.v1.BeginEffectRequestH\x00\x12>\n\x0f\x63omplete_effect\x18\x16 \x01(\x0b\x32#.stateward.v1.CompleteEffectRequestH\x00\x12\x38\n\x0cwait_durable\x18\x17 \x01(\x0b\x32 .stateward.v1.WaitDurableRequestH\x00\x12\x36\n\x0bsend_signal\x18\x18 \x01(\x0b\x32\x1f.stateward.v1.SendSignalRequestH\x00\x12\x36\n\x0bget_records\x18\x19 \x01(\x0b\x32\x1f.stateward.v1.GetRecordsRequestH\x00\x12\x36\n\x0bput_records\x18\x1a \x01(\x0b\x32\x1f.stateward.v1.PutRecordsRequestH\x00\x12\x38\n\x0clist_records\x18\x1b \x01(\x0b\x32 .stateward.v1.ListRecordsRequestH\x00\x12\r\n\x05\x61gain\x18\x08 \x01(\x08\x12\x10\n\x08optional\x18\t \x01(\x08\x12+\n\x04page\x18\n \x01(\x0b\x32\x1d.stateward.v1.HydrateResponse\x12)\n\x05saved\x18\x0b \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\x12+\n\x06\x65vents\x18\x0c \x03(\x0b\x32\x1b.stateward.v1.WatchResponse\x12\x30\n\x07written\x18\r \x01(\x0b\x32\x1f.stateward.v1.WriteBlobResponse\x12,\n\x04stat\x18\x0e \x01(\x0b\x32\x1e.stateward.v1.StatBlobResponse\x12\x34\n\x08\x61\x63quired\x18\x1c \x01(\x0b\x32\".stateward.v1.AcquireLeaseResponse\x12\x31\n\x07renewed\x18\x1d \x01(\x0b\x32 .stateward.v1.RenewLeaseResponse\x12\x34\n\x08released\x18\x1e \x01(\x0b\x32\".stateward.v1.ReleaseLeaseResponse\x12\x30\n\x05\x62\x65gun\x18\x1f \x01(\x0b\x32!.stateward.v1.BeginEffectResponse\x12\x37\n\tcompleted\x18  \x01(\x0b\x32$.stateward.v1.CompleteEffectResponse\x12\x32\n\x07\x64urable\x18! \x01(\x0b\x32!.stateward.v1.WaitDurableResponse\x12.\n\x04sent\x18\" \x01(\x0b\x32 .stateward.v1.SendSignalResponse\x12-\n\x03got\x18# \x01(\x0b\x32 .stateward.v1.GetRecordsResponse\x12-\n\x03put\x18$ \x01(\x0b\x32 .stateward.v1.PutRecordsResponse\x12\x31\n\x06listed\x18% \x01(\x0b\x32!.stateward.v1.ListRecordsResponse\x12\x32\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32!.stateward.conformance.v1.Failure\x12\x0f\n\x07silence\x18\x10 \x01(\x08\x12\x16\n\x0eunknown_fields\x18\x11 \x01(\x0c\x12\x0b\n\x03\x63ut\x18& \x01(\x08\x12)\n\x06within\x18\' \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\n\x04\x63\x61ll\"\xf3\x01\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64omain\x18\x03 \x01(\t\x12\x41\n\x08metadata\x18\x04 \x03(\x0b\x32/.stateward.conformance.v1.Failure.MetadataEntry\x12.\n\x0bretry_delay\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eunknown_detail\x18\x06 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0cWriterStream\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriter\x12*\n\x06opened\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.WriterOpened\x12\x35\n\x06\x66rames\x18\x03 \x03(\x0b\x32%.stateward.conformance.v1.WriterFrame\"v\n\x0bWriterFrame\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriteRequest\x12+\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.WriteResponse\x12\r\n\x05\x61gain\x18\x03 \x01(\x08\"L\n\nBlobUpload\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12\x62roken_after_bytes\x18\x03 \x01(\x03\"v\n\x0c\x42lobDownload\x12.\n\x07request\x18\x01 \x01(\x0b\x32\x1d.stateward.v1.ReadBlobRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x11\n\tbroken_at\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,20 +43,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_SCENARIO']._serialized_start=269
-  _globals['_SCENARIO']._serialized_end=378
-  _globals['_TURN']._serialized_start=381
-  _globals['_TURN']._serialized_end=1117
-  _globals['_FAILURE']._serialized_start=1120
-  _globals['_FAILURE']._serialized_end=1363
-  _globals['_FAILURE_METADATAENTRY']._serialized_start=1316
-  _globals['_FAILURE_METADATAENTRY']._serialized_end=1363
-  _globals['_WRITERSTREAM']._serialized_start=1366
-  _globals['_WRITERSTREAM']._serialized_end=1519
-  _globals['_WRITERFRAME']._serialized_start=1521
-  _globals['_WRITERFRAME']._serialized_end=1639
-  _globals['_BLOBUPLOAD']._serialized_start=1641
-  _globals['_BLOBUPLOAD']._serialized_end=1717
-  _globals['_BLOBDOWNLOAD']._serialized_start=1719
-  _globals['_BLOBDOWNLOAD']._serialized_end=1837
+  _globals['_SCENARIO']._serialized_start=408
+  _globals['_SCENARIO']._serialized_end=517
+  _globals['_TURN']._serialized_start=520
+  _globals['_TURN']._serialized_end=2405
+  _globals['_FAILURE']._serialized_start=2408
+  _globals['_FAILURE']._serialized_end=2651
+  _globals['_FAILURE_METADATAENTRY']._serialized_start=2604
+  _globals['_FAILURE_METADATAENTRY']._serialized_end=2651
+  _globals['_WRITERSTREAM']._serialized_start=2654
+  _globals['_WRITERSTREAM']._serialized_end=2807
+  _globals['_WRITERFRAME']._serialized_start=2809
+  _globals['_WRITERFRAME']._serialized_end=2927
+  _globals['_BLOBUPLOAD']._serialized_start=2929
+  _globals['_BLOBUPLOAD']._serialized_end=3005
+  _globals['_BLOBDOWNLOAD']._serialized_start=3007
+  _globals['_BLOBDOWNLOAD']._serialized_end=3125
 # @@protoc_insertion_point(module_scope)
