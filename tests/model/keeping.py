@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import strategies as st
@@ -16,11 +18,15 @@ from stateward.v1 import record_pb2
 from stateward.v1 import record_service_pb2 as records
 
 KEPT = "kept"  # never deleted: if no record is left, the daemon notes that in an entry of its own
+# A move begins when replaced values have 256 KiB.
+LARGE_BYTES, REWRITES = 40_000, 12
 KEYS = st.sets(st.sampled_from(("a", "a/b", "a/c", "b", "é")), min_size=1)
 
 
 class Keeping(Acting):
     """Records beside versions, which belong to no version."""
+
+    has_rewritten = False  # once in each run, because it takes long
 
     @precondition(lambda self: self.model)
     @rule(pick=PICK, puts=KEYS, deletes=KEYS, data=SHORT, is_expected=st.booleans(), is_wrong=st.booleans())
@@ -84,6 +90,38 @@ class Keeping(Acting):
     def list_records(self, pick: int) -> None:
         """Whatever became of versions, and wherever the thread was copied from."""
         self.compare_records(self.pick(self.model, pick))
+
+    @precondition(lambda self: not self.has_rewritten)
+    @rule(page_size=st.sampled_from((70, 1000)), rewritten=st.integers(1, 3))
+    def list_while_rewritten(self, page_size: int, rewritten: int) -> None:
+        """Every list has every key, whatever is written and moved meanwhile; large values are moved soon."""
+        self.has_rewritten = True
+        place = {"namespace": f"{self.namespace}-lists", "thread": "t"}
+        keys = [f"k{number:03}" for number in range(200)]
+
+        def put(some: list[str], size_bytes: int) -> None:
+            request = records.PutRecordsRequest(**place, request_id=str(uuid.uuid4()))
+            for key in some:
+                request.writes.add(key=key, value=value(os.urandom(size_bytes)))
+            self.call("PutRecords", request)
+
+        def rewrite() -> None:
+            for number in range(REWRITES):
+                put(keys[number % rewritten :: 60], LARGE_BYTES)
+
+        put(keys, 10)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(rewrite)
+            while not writing.done():
+                request, found = records.ListRecordsRequest(**place, page_size=page_size), list[str]()
+                while not found or request.page_token:
+                    page = self.call("ListRecords", request)
+                    found += [record.key for record in page.records]
+                    request.page_token = page.next_page_token
+                assert found == keys
+                get = records.GetRecordsRequest(**place, keys=keys, without_values=True)
+                assert [record.key for record in self.call("GetRecords", get).records] == keys
+            writing.result()
 
     def compare_records(self, name: str) -> None:
         """The daemon lists the records of the model in their order, and the thread counts them."""

@@ -249,10 +249,14 @@ def test_an_order_follows_the_commits(tmp_path: Path) -> None:
             keys = dice.sample(range(300), dice.choice((1, 3, 60)))
             put(store, *(value(f"{key}", b"x") if dice.random() < 0.6 else RecordWrite(key=f"{key}", delete=True)
                          for key in keys))  # fmt: skip
-            kept = store.context.cache.record_order(get(store).number, get(store).head.record_sum)
-            assert kept is not None
-            shown = [key for key, _ in kept.walk("")]
-            assert shown == sorted(kept.items) == [key for key, _ in kept.under("")]
+            orders = store.context.cache.record_orders(get(store).number)
+            assert orders is not None
+            kept = orders.newest
+            assert kept.record_sum == get(store).head.record_sum
+            shown = [item.key for item in kept.walk("")]
+            assert shown == sorted(shown)
+            assert kept.count == len(shown) == get(store).head.records
+            assert kept.text_bytes == sum(map(len, shown))
         found = left(store)
     with opened(tmp_path) as store:
         assert left(store) == found

@@ -93,6 +93,9 @@ class AsyncRecords:
 
         `where` selects by attributes. `newest_first` lists the last written ones first. `skip` passes over the first
         records that match. `values=False` leaves the values out. `refresh` is that of `get`.
+
+        A page shows one moment. A record that is there all the time is listed once. With `newest_first` it may be
+        missing if it is written meanwhile.
         """
         request = records.list_records(self._ref, prefix, where, newest_first, skip, page_size, refresh, values)
         return self._session.read_list(records.read_records, request)

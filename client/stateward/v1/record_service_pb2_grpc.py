@@ -98,21 +98,24 @@ class RecordServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetRecords(self, request, context):
-        """Returns the records with some keys.
+        """Returns the records with some keys, all as they are at one moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRecords(self, request, context):
-        """Lists the records whose keys begin with a prefix.
+        """Lists the records whose keys begin with a prefix. A page shows all records as they are at one moment: what a call of
+        PutRecords changes is on the page as a whole, or not at all. The next page shows a later moment. A record that exists
+        from the first page to the last is listed once; RECORD_ORDER_NEWEST says what happens if it is written meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRecordPrefixes(self, request, context):
-        """Lists the beginnings that keys share up to a delimiter, as folders, with the number of records in each.
+        """Lists the beginnings that keys share up to a delimiter, as folders, with the number of records in each. A page shows
+        one moment, and the next page a later one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -76,6 +76,8 @@ class Writer:
         self.is_traced = False
         # Held from before a commit until memory agrees with the disk.
         self.publishing = threading.Lock()
+        # Number of the commit that memory shows; 0 while memory takes over the next one.
+        self.shown = engine.last_commit()
         self.changes = Changes()
         # The open transaction belongs to the thread that set ``_is_busy``; otherwise to the next thread that takes it.
         self._txn: lmdb.Transaction
@@ -291,6 +293,7 @@ class Writer:
             return True
         with self.publishing:
             self.changes.begin(batch.drafts)
+            number = txn.id()
             began = time.perf_counter() if self.measures is not None else 0.0
             began_ns = time.time_ns() if self.is_traced else 0
             try:
@@ -302,6 +305,7 @@ class Writer:
                     self.found_full = True
                     return False
                 raise
+            self.shown = 0
             self.commits += 1
             self.found_full = False
             if self.measures is not None:
@@ -311,6 +315,7 @@ class Writer:
                 _note_committed(applied.taken, began_ns)
             _call(batch.after_commit)
             self.changes.end()
+            self.shown = number
         return True
 
     def _run(self, parent: lmdb.Transaction, batch: Batch, write: Write) -> bool:

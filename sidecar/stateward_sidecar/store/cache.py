@@ -13,7 +13,7 @@ from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.measures import StoreMeasures
-from stateward_sidecar.store.recordorder import OrderChange, RecordOrder
+from stateward_sidecar.store.recordorder import OrderChange, RecordOrder, RecordOrders
 
 # One Python object per entry of a log or slot, roughly.
 ENTRY_OVERHEAD_BYTES = 64
@@ -62,7 +62,7 @@ class EffectOrder:
 Key = tuple[str, int, Hashable]
 # Changes of records, and the sum of the records before and after them.
 MissedChange = tuple[Sequence[OrderChange], bytes, bytes]
-Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrder
+Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrders
 
 
 class Cache:
@@ -116,10 +116,10 @@ class Cache:
         names_bytes = sum(len(place.sort_key) + len(place.anchor) + len(place.key) for place in order.places)
         self._put(("effects", thread, prefix), order, names_bytes + PLACE_OVERHEAD_BYTES * len(order.places))
 
-    def record_order(self, thread: int, record_sum: bytes) -> RecordOrder | None:
-        """Returns the order of a thread's records; None if it is not cached or not true for this sum."""
+    def record_orders(self, thread: int) -> RecordOrders | None:
+        """Returns the orders of a thread's records that the last commits left; None if they are not cached."""
         found = self._get(("records", thread, 0))
-        return found if isinstance(found, RecordOrder) and found.record_sum == record_sum else None
+        return found if isinstance(found, RecordOrders) else None
 
     def await_record_order(self, thread: int) -> list[MissedChange]:
         """Notes what commits change from now on, until ``put_record_order``. Returns the notes."""
@@ -130,31 +130,37 @@ class Cache:
 
     def put_record_order(self, thread: int, order: RecordOrder | None, missed: list[MissedChange]) -> None:
         """Keeps an order that was made of the rows of one moment, with what commits changed since. None = it failed."""
-        with self._lock:
-            awaited = self._awaited[thread]
-            awaited[:] = [each for each in awaited if each is not missed]
-            if not awaited:
-                del self._awaited[thread]
-        if order is not None:
-            for changes, before, after in missed:
-                if order.record_sum == before:  # else the commit was in the rows already
-                    order.change(changes, after)
-            self._put(("records", thread, 0), order, order.size_bytes)
+        orders, done = RecordOrders((order,)) if order is not None else None, 0
+        while True:
+            if orders is not None:
+                for changes, before, after in missed[done:]:
+                    if orders.newest.record_sum == before:  # else the commit was in the rows already
+                        orders = orders.changed(changes, after)
+                    done += 1
+            with self._lock:
+                if orders is not None and done < len(missed):
+                    continue
+                awaited = self._awaited[thread]
+                awaited[:] = [each for each in awaited if each is not missed]
+                if not awaited:
+                    del self._awaited[thread]
+                if orders is not None:
+                    self._put_locked(("records", thread, 0), orders, orders.size_bytes)
+                return
 
     def change_record_order(self, thread: int, changes: Sequence[OrderChange], before: bytes, after: bytes) -> None:
         """Takes over what a commit changed in an order that is cached. Drops it if it is not the one before."""
         key: Key = ("records", thread, 0)
-        if self._awaited:
-            with self._lock:
-                for missed in self._awaited.get(thread, ()):
-                    missed.append((changes, before, after))
-        found = self._items.get(key)
+        with self._lock:
+            for missed in self._awaited.get(thread, ()):
+                missed.append((changes, before, after))
+            found = self._items.get(key)
         if found is None:
             return
-        order = found[0]
-        if isinstance(order, RecordOrder) and order.record_sum == before:
-            order.change(changes, after)
-            self._put(key, order, order.size_bytes)
+        orders = found[0]
+        if isinstance(orders, RecordOrders) and orders.newest.record_sum == before:
+            orders = orders.changed(changes, after)
+            self._put(key, orders, orders.size_bytes)
         else:
             with self._lock:
                 self._pop(key)
@@ -193,15 +199,18 @@ class Cache:
 
     def _put(self, key: Hashable, item: Item, size_bytes: int, replaced: Hashable | None = None) -> None:
         with self._lock:
-            self._pop(key)
             self._pop(replaced)
-            if size_bytes > self.limit_bytes:
-                return
-            self._items[key] = (item, size_bytes)
-            self.used_bytes += size_bytes
-            while self.used_bytes > self.limit_bytes:
-                _, (_, freed) = self._items.popitem(last=False)
-                self.used_bytes -= freed
+            self._put_locked(key, item, size_bytes)
+
+    def _put_locked(self, key: Hashable, item: Item, size_bytes: int) -> None:
+        self._pop(key)
+        if size_bytes > self.limit_bytes:
+            return
+        self._items[key] = (item, size_bytes)
+        self.used_bytes += size_bytes
+        while self.used_bytes > self.limit_bytes:
+            _, (_, freed) = self._items.popitem(last=False)
+            self.used_bytes -= freed
 
     def _pop(self, key: Hashable) -> None:
         old = self._items.pop(key, None)

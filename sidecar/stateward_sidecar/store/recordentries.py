@@ -93,7 +93,7 @@ def _append(
     context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, draft: Draft, group: Sequence[Changed],
     about: About, *, is_last: bool,
 ) -> None:  # fmt: skip
-    identity, old_head, sum_before = draft.identity, draft.head, draft.head.record_sum
+    identity, old_head = draft.identity, draft.head
     metadata = EntryMetadata()
     if is_last:
         metadata.CopyFrom(about.metadata)
@@ -109,7 +109,7 @@ def _append(
     for each, row in _rows_of(group, sequence, entry.stored_bytes):
         if row is not None:
             put_record(txn, identity, head, each.row_key, each.old, row)
-            order.append(OrderChange.put(each.key, each.row_key, row))
+            order.append(OrderChange.put(each.row_key, row))
         elif each.old is not None:
             drop_record(txn, identity, head, each.row_key, each.old)
             order.append(OrderChange.gone(each.key))
@@ -117,8 +117,15 @@ def _append(
     index_expiry(txn, identity.number, old_head.record_expire_second, head.record_expire_second)
     commit_entry(context, txn, batch, draft, entry, sums)
     threads.keep_draft(batch, draft)
-    update = partial(context.cache.change_record_order, identity.number, order, sum_before, head.record_sum)
-    batch.after_commit.append(update)
+    if not draft.record_changes:
+        batch.after_commit.append(partial(_show, context, draft, old_head.record_sum))
+    draft.record_changes.extend(order)
+
+
+def _show(context: Context, draft: Draft, sum_before: bytes) -> None:
+    """Takes over in the order what a batch changed. Called once for each batch: readers see no order in between."""
+    number, sum_after = draft.identity.number, draft.head.record_sum
+    context.cache.change_record_order(number, draft.record_changes, sum_before, sum_after)
 
 
 def _batch_of(group: Sequence[Changed], about: About) -> RecordBatch:

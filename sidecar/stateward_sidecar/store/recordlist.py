@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from math import inf
@@ -26,31 +24,24 @@ from stateward.v1.record_service_pb2 import (
     ListRecordsResponse,
 )
 from stateward.v1.state_pb2 import Value
-from stateward_sidecar.errors import Corrupt, StatewardError
-from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.recordfilters import matches
-from stateward_sidecar.store.recordorder import Item, RecordOrder, item_of
+from stateward_sidecar.store.recordorder import Item, RecordOrder
 from stateward_sidecar.store.recordputs import is_refresh_due
 from stateward_sidecar.store.recordrows import (
-    SUM_BYTES,
-    check_here,
     find_record,
     has_records,
     is_checked,
     is_expired,
-    live_row,
-    mark_checked,
     open_batch,
-    open_record,
-    record_floor,
     record_key,
-    record_part,
     value_sequence,
     view_record,
 )
-from stateward_sidecar.store.thread import Thread, load_thread, rows
+from stateward_sidecar.store.recordviews import RecordViews
+from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 
@@ -65,7 +56,6 @@ CHECKED_BY_WRITER_MAX = 500
 DELETED_MAX = 1000
 # How many opened entries a read keeps: several records may share one.
 OPENED_MAX = 64
-DEAD_ROWS_A_WRITE = 500
 _POSITION = struct.Struct(">IQ")
 
 
@@ -126,6 +116,7 @@ class RecordList:
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
+        self._views = RecordViews(context, threads)
 
     # -- by key ---------------------------------------------------------------------------------------------------
 
@@ -138,15 +129,12 @@ class RecordList:
         if thread is None or not is_checked(thread) or len(request.keys) > HOT_RECORDS_MAX:
             return None
         with self._context.engine.read() as txn:
-            return self._get(txn, thread, request, HOT_BYTES_MAX)
+            return self._get(txn, self._threads.seen(txn, thread), request, HOT_BYTES_MAX)
 
     def get(self, request: GetRecordsRequest) -> Page:
-        """Returns records by their keys. Raises Corrupt or HistoryElsewhere."""
-        with self._context.engine.read() as txn:
-            thread = self._threads.find(txn, request.namespace, request.thread)
-            if thread is not None and not is_checked(thread):
-                self._order(thread)
-            page = self._get(txn, thread, request) if thread is not None else Page(GetRecordsResponse())
+        """Returns records by their keys, all as they were at one moment. Raises Corrupt or HistoryElsewhere."""
+        with self._views.view(request.namespace, request.thread, needs_order=False) as view:
+            page = self._get(view.txn, view.thread, request) if view is not None else Page(GetRecordsResponse())
         assert page is not None
         return page
 
@@ -175,7 +163,10 @@ class RecordList:
     # -- in order -------------------------------------------------------------------------------------------------
 
     def read(self, request: ListRecordsRequest) -> Page:
-        """Returns a page of records in order. Raises InvalidField for the token, Corrupt or HistoryElsewhere."""
+        """Returns a page of records in order, all as they were at one moment.
+
+        Raises InvalidField for the token, Corrupt or HistoryElsewhere.
+        """
         answer, now_us = ListRecordsResponse(), self._context.clock.now_us()
         page = Page(answer)
         binding = bare(request, "page_size", "refresh_ttl")
@@ -185,27 +176,26 @@ class RecordList:
             skip, revision = _POSITION.unpack_from(position)
             after = revision, position[_POSITION.size :].decode()
         most, missed = request.page_size or PAGE_SIZE, 0
-        with self._context.engine.read() as txn:
-            thread = self._threads.find(txn, request.namespace, request.thread)
-            if thread is None or not has_records(thread.head):
+        with self._views.view(request.namespace, request.thread) as view:
+            if view is None:
                 return page
-            values, last = _Values(txn, thread), after
+            values, last = _Values(view.txn, view.thread), after
             needed = skip + most + 1 if not request.filters else None
-            for key, item in _in_order(self._order(thread), request, after, needed):
+            for item in _in_order(view.order, request, after, needed):
                 if len(answer.records) >= most or page.size_bytes >= PAGE_BYTES or missed >= MISSED_MAX:
                     assert last is not None
                     position = _POSITION.pack(skip, last[0]) + last[1].encode()
                     answer.next_page_token = self._context.tokens.pack(binding, position)
                     break
-                last = item.revision, key
+                last = item.revision, item.key
                 if 0 < item.expire_time_us <= now_us:
                     missed += 1
                     continue
                 if skip and not request.filters:
                     skip -= 1
                     continue
-                row = live_row(txn, thread, item.row_key)
-                if row is None or not matches(row.facts.attributes, request.filters):
+                row = view.row(item)
+                if not matches(row.facts.attributes, request.filters):
                     missed += 1
                 elif skip:
                     skip -= 1
@@ -220,15 +210,14 @@ class RecordList:
         binding, after = bare(request, "page_size"), ""
         if request.page_token:
             after = self._context.tokens.unpack(binding, request.page_token).decode()
-        with self._context.engine.read() as txn:
-            thread = self._threads.find(txn, request.namespace, request.thread)
-            if thread is None or not has_records(thread.head):
+        with self._views.view(request.namespace, request.thread) as view:
+            if view is None:
                 return answer
-            order = self._order(thread)
+            order = view.order
         counts = dict[str, int]()
-        for key, item in order.under(request.prefix):
+        for item in order.walk(request.prefix):
             if not 0 < item.expire_time_us <= now_us:
-                prefix = _prefix_of(key, request.prefix, request.delimiter, request.max_depth)
+                prefix = _prefix_of(item.key, request.prefix, request.delimiter, request.max_depth)
                 counts[prefix] = counts.get(prefix, 0) + 1
         most = request.page_size or PAGE_SIZE
         behind = (prefix for prefix in counts if not request.page_token or prefix > after)
@@ -244,14 +233,11 @@ class RecordList:
 
         Records that have expired are among them. Raises ThreadNotFound, Corrupt or HistoryElsewhere.
         """
-        with self._context.engine.read() as txn:
-            thread = self._threads.find(txn, request.namespace, request.thread)
-            if thread is None:
+        with self._views.view(request.namespace, request.thread) as view:
+            if view is None:
                 raise not_found(request.namespace, request.thread)
-            if not has_records(thread.head):
-                return [], False
-            order = self._order(thread)
-        keys = [key for key, _ in islice(order.walk(request.prefix), DELETED_MAX + 1)]
+            order = view.order
+        keys = [item.key for item in islice(order.walk(request.prefix), DELETED_MAX + 1)]
         return keys[:DELETED_MAX], len(keys) > DELETED_MAX
 
     def needs_check(self, namespace: str, name: str) -> bool:
@@ -263,85 +249,33 @@ class RecordList:
         """Makes the order of a thread with many records, and so compares its rows with the head's sum."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, namespace, name)
-            if thread is not None and thread.head.records > CHECKED_BY_WRITER_MAX and not is_checked(thread):
-                self._order(thread)
-
-    def _order(self, thread: Thread) -> RecordOrder:
-        """Returns the order of a thread's records, from memory or from all rows. Raises Corrupt, HistoryElsewhere."""
-        check_here(thread)
-        found = self._context.cache.record_order(thread.number, thread.head.record_sum)
-        if found is not None:
-            return found
-        cache, order = self._context.cache, None
-        missed = cache.await_record_order(thread.number)
-        try:
-            order = self._make_order(thread)
-        finally:
-            cache.put_record_order(thread.number, order, missed)
-        return order
-
-    def _make_order(self, thread: Thread) -> RecordOrder:
-        """Reads all rows as they are in one transaction, and compares them with the head in the same transaction.
-
-        Commits go on meanwhile, so the thread in memory may be newer.
-        """
-        context, identity = self._context, thread.identity
-        with context.engine.read() as txn:
-            stored = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
-            check_here(stored)
-            items, dead, total, floor = dict[str, Item](), list[bytes](), 0, record_floor(stored)
-            for key, record in rows(txn, identity.keys.all_of(b"K")):
-                row = open_record(identity, key, record)
-                if row.sequence > floor:
-                    items[row.facts.key] = item_of(key, row)
-                    total ^= record_part(identity, key, row)
-                else:
-                    dead.append(key)
-        mark_checked(stored, total)
-        thread.records_checked = True
-        self._drop_dead(thread, dead)
-        return RecordOrder(items, total.to_bytes(SUM_BYTES, "big"))
-
-    def _drop_dead(self, thread: Thread, dead: list[bytes]) -> None:
-        """Removes rows below the floor, which an old copy of the thread had. They count for nothing."""
-        identity = thread.identity
-
-        def run(txn: lmdb.Transaction, batch: Batch, some: list[bytes]) -> None:
-            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
-            if draft is None or draft.identity.number != identity.number:
-                return
-            for key in some:
-                if live_row(txn, draft, key) is None:  # else it was written again since
-                    txn.delete(key)
-
-        for at in range(0, len(dead), DEAD_ROWS_A_WRITE):
-            with suppress(StatewardError):  # the queue is full, or the daemon stops; the next start finds them
-                some = dead[at : at + DEAD_ROWS_A_WRITE]
-                self._context.writer.submit(Write(run=partial(run, some=some), background=True, frees_space=True))
+        if thread is not None and thread.head.records > CHECKED_BY_WRITER_MAX and not is_checked(thread):
+            with self._views.view(namespace, name):
+                pass
 
 
 def _in_order(
     order: RecordOrder, request: ListRecordsRequest, after: tuple[int, str] | None, needed: int | None
-) -> Iterator[tuple[str, Item]]:
+) -> Iterator[Item]:
     """Yields the records of a list behind a place. ``needed``: how many are looked at, at most, if that is known."""
     if request.order != RECORD_ORDER_NEWEST:
         return order.walk(request.prefix, after[1] if after is not None else None)
-    found = order.under(request.prefix)
+    found = list(order.walk(request.prefix))
     if after is not None:
-        found = [(key, item) for key, item in found if (-item.revision, key) > (-after[0], after[1])]
+        found = [item for item in found if _by_age(item) > (-after[0], after[1])]
     if needed is not None and needed < len(found) // 2:
         return _newest(found, needed)
     return iter(sorted(found, key=_by_age))
 
 
-def _newest(found: list[tuple[str, Item]], needed: int) -> Iterator[tuple[str, Item]]:
+def _newest(found: list[Item], needed: int) -> Iterator[Item]:
     """Yields all records, the newest first. Those beyond ``needed`` are sorted only if somebody asks for them."""
     yield from nsmallest(needed, found, key=_by_age)
     yield from sorted(found, key=_by_age)[needed:]
 
 
-def _by_age(each: tuple[str, Item]) -> tuple[int, str]:
-    return -each[1].revision, each[0]
+def _by_age(item: Item) -> tuple[int, str]:
+    return -item.revision, item.key
 
 
 def _prefix_of(key: str, prefix: str, delimiter: str, max_depth: int) -> str:

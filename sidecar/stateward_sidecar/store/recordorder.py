@@ -1,31 +1,35 @@
 """The records of a thread in the order of their keys, in memory.
 
-Rows lie under hashes, so the order is made of all rows when a list first asks for it. Commits change it in place from
-then on. It is true as long as its sum is that of the thread's head: a commit that finds another sum drops the order.
+Rows lie under hashes, so the order is made of all rows when a list first asks for it. Each commit makes a new order of
+the last one. An order never changes, so a reader walks through one without a lock. It belongs to a transaction if its
+sum is that of the thread's head there.
+
+The items are in chunks, so that a commit copies one chunk and the list of the chunks.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from stateward.storage.v1.head_pb2 import RecordRow
 
-# Objects, tuples and a place in the dict and the list, for each record.
+# Objects and places in a list, for each record.
 ITEM_OVERHEAD_BYTES = 320
-# More changes at once are merged into the list as a whole.
-ONE_BY_ONE_MAX = 32
-# How many keys one look takes out of the list.
+# A chunk of more than twice as many items is divided.
 CHUNK = 256
+# How many orders are kept. A page needs the order of its transaction, which may be some commits old.
+KEPT = 8
 _LAST_CHARACTER = "\U0010ffff"
 
 
 class Item(NamedTuple):
     """What lists know of a record without opening its row."""
 
+    key: str
     revision: int
     expire_time_us: int
     row_key: bytes
@@ -39,9 +43,9 @@ class OrderChange:
     item: Item | None
 
     @classmethod
-    def put(cls, key: str, row_key: bytes, row: RecordRow) -> OrderChange:
+    def put(cls, row_key: bytes, row: RecordRow) -> OrderChange:
         """A record that was written."""
-        return cls(key, item_of(row_key, row))
+        return cls(row.facts.key, item_of(row_key, row))
 
     @classmethod
     def gone(cls, key: str) -> OrderChange:
@@ -51,82 +55,105 @@ class OrderChange:
 
 def item_of(row_key: bytes, row: RecordRow) -> Item:
     """Returns the item of a row."""
-    return Item(row.facts.revision, row.facts.expire_time_us, row_key)
+    return Item(row.facts.key, row.facts.revision, row.facts.expire_time_us, row_key)
+
+
+_key = attrgetter("key")
+Chunk = list[Item]
 
 
 class RecordOrder:
-    """The keys in order, with an item for each. Safe for several threads; only one changes it."""
+    """The items in the order of their keys. Immutable."""
 
-    def __init__(self, items: dict[str, Item], record_sum: bytes) -> None:
+    __slots__ = ("_chunks", "_firsts", "count", "record_sum", "text_bytes")
+
+    def __init__(self, items: Iterable[Item], record_sum: bytes) -> None:
+        found = sorted(items)
         self.record_sum = record_sum
-        self.items = items
-        self._keys = sorted(items)
-        self._lock = threading.Lock()
-        self._text_bytes = sum(map(len, self._keys))
+        self.count = len(found)
+        self.text_bytes = sum(len(item.key) for item in found)
+        self._chunks = _divided(found)
+        self._firsts = [chunk[0].key for chunk in self._chunks]  # the key of each chunk's first item
 
     @property
     def size_bytes(self) -> int:
         """About how many bytes it takes in memory."""
-        return self._text_bytes + ITEM_OVERHEAD_BYTES * len(self.items)
+        return self.text_bytes + ITEM_OVERHEAD_BYTES * self.count
 
-    def change(self, changes: Iterable[OrderChange], record_sum: bytes) -> None:
-        """Takes over what a commit changed."""
-        with self._lock:
-            added, removed = list[str](), set[str]()
-            for each in changes:
-                if each.item is not None:
-                    if each.key not in self.items:
-                        added.append(each.key)
-                    self.items[each.key] = each.item
-                elif self.items.pop(each.key, None) is not None:
-                    removed.add(each.key)
-            self._remove(removed)
-            self._add(added)
-            self._text_bytes += sum(map(len, added)) - sum(map(len, removed))
-            self.record_sum = record_sum
+    def changed(self, changes: Iterable[OrderChange], record_sum: bytes) -> RecordOrder:
+        """Returns the order after a commit. If the commit changed a record several times, the last change counts."""
+        by_chunk = dict[int, dict[str, Item | None]]()
+        for each in changes:
+            at = max(bisect_right(self._firsts, each.key) - 1, 0)
+            by_chunk.setdefault(at, {})[each.key] = each.item
+        made = object.__new__(RecordOrder)
+        made.record_sum, made.count, made.text_bytes = record_sum, self.count, self.text_bytes
+        made._chunks, made._firsts = self._chunks.copy(), self._firsts.copy()
+        for at in sorted(by_chunk, reverse=True):  # from the end, so that the numbers of the others stay
+            made._change(at, by_chunk[at])
+        return made
 
-    def _add(self, keys: list[str]) -> None:
-        if len(keys) > ONE_BY_ONE_MAX:
-            self._keys += keys
-            self._keys.sort()  # two sorted runs, which sort() merges
-        else:
-            for key in keys:
-                insort(self._keys, key)
+    def _change(self, at: int, changes: dict[str, Item | None]) -> None:
+        """Replaces a chunk."""
+        chunk = self._chunks[at].copy() if self._chunks else []
+        for key, item in changes.items():
+            place = bisect_left(chunk, key, key=_key)
+            is_there = place < len(chunk) and chunk[place].key == key
+            chunk[place : place + is_there] = [item] if item is not None else []
+            step = (item is not None) - is_there
+            self.count += step
+            self.text_bytes += step * len(key)
+        end = at + 1
+        if len(chunk) < CHUNK // 4 and end < len(self._chunks):  # else deletions could leave a chunk for each record
+            chunk += self._chunks[end]
+            end += 1
+        made = _divided(chunk)
+        self._chunks[at:end] = made
+        self._firsts[at:end] = [each[0].key for each in made]
 
-    def _remove(self, keys: set[str]) -> None:
-        if len(keys) > ONE_BY_ONE_MAX:
-            self._keys = [key for key in self._keys if key not in keys]
-        else:
-            for key in keys:
-                del self._keys[bisect_left(self._keys, key)]
+    def walk(self, prefix: str, after: str | None = None) -> Iterator[Item]:
+        """Yields the items whose keys have a prefix, in order. ``after``: only those behind this key."""
+        start, end = prefix if after is None else after, end_of(prefix)
+        at = max(bisect_right(self._firsts, start) - 1, 0)
+        find, until = bisect_left if after is None else bisect_right, len(self._chunks)
+        if end is not None:
+            until = bisect_left(self._firsts, end)
+        for number in range(at, until):
+            chunk = self._chunks[number]
+            begin = find(chunk, start, key=_key) if number == at else 0
+            stop = bisect_left(chunk, end, key=_key) if end is not None and number == until - 1 else len(chunk)
+            yield from chunk[begin:stop]
 
-    def walk(self, prefix: str, after: str | None = None) -> Iterator[tuple[str, Item]]:
-        """Yields the records whose keys have a prefix, in order. ``after``: only those behind this key.
 
-        Other threads may change the order meanwhile. A record that is there all the time is yielded once.
-        """
-        end = end_of(prefix)
-        while True:
-            with self._lock:
-                at = bisect_left(self._keys, prefix) if after is None else bisect_right(self._keys, after)
-                until = bisect_left(self._keys, end) if end is not None else len(self._keys)
-                chunk = self._keys[at : min(at + CHUNK, until)]
-            for key in chunk:
-                item = self.items.get(key)
-                if item is not None:
-                    yield key, item
-            if len(chunk) < CHUNK:
-                return
-            after = chunk[-1]
+@dataclass(frozen=True, slots=True)
+class RecordOrders:
+    """The orders that the last commits left, the newest last."""
 
-    def under(self, prefix: str) -> list[tuple[str, Item]]:
-        """Returns all records whose keys have a prefix, in order."""
-        end = end_of(prefix)
-        with self._lock:
-            until = bisect_left(self._keys, end) if end is not None else len(self._keys)
-            keys = self._keys[bisect_left(self._keys, prefix) : until]
-        items = self.items
-        return [(key, item) for key in keys if (item := items.get(key)) is not None]
+    recent: tuple[RecordOrder, ...]
+
+    @property
+    def newest(self) -> RecordOrder:
+        return self.recent[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes they take in memory. They share all chunks that no commit changed."""
+        small = 2 * CHUNK * 8 + 16 * len(self.newest._chunks)
+        return self.newest.size_bytes + (len(self.recent) - 1) * min(self.newest.size_bytes, small)
+
+    def find(self, record_sum: bytes) -> RecordOrder | None:
+        """Returns the order with a sum; None if there is none."""
+        return next((each for each in reversed(self.recent) if each.record_sum == record_sum), None)
+
+    def changed(self, changes: Iterable[OrderChange], record_sum: bytes) -> RecordOrders:
+        """Returns the orders after a commit."""
+        return RecordOrders((*self.recent[1 - KEPT :], self.newest.changed(changes, record_sum)))
+
+
+def _divided(items: Sequence[Item]) -> list[Chunk]:
+    if len(items) <= 2 * CHUNK:
+        return [list(items)] if items else []
+    return [list(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]
 
 
 def end_of(prefix: str) -> str | None:

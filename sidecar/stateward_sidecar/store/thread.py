@@ -26,6 +26,7 @@ from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
 from stateward_sidecar.store import records
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.recordorder import OrderChange
 
 MAIN = "main"
 UID_BYTES = 16
@@ -96,8 +97,8 @@ class Draft:
     """A thread with the changes of the batch so far."""
 
     __slots__ = (
-        "archive", "bodies", "branches", "head", "identity", "pruned", "row_sums", "signals", "snapshots", "states",
-        "tags", "thread",
+        "archive", "bodies", "branches", "head", "identity", "pruned", "record_changes", "row_sums", "signals",
+        "snapshots", "states", "tags", "thread",
     )  # fmt: skip
 
     def __init__(self, thread: Thread) -> None:
@@ -110,6 +111,7 @@ class Draft:
         self.pruned = thread.pruned
         self.snapshots = thread.snapshots
         self.row_sums: dict[bytes, int] = {}
+        self.record_changes: list[OrderChange] = []
         self.states: dict[int, StateTree] = {}
         self.bodies: dict[int, CheckpointBody] = {}
         self.archive = thread.archive
@@ -268,6 +270,21 @@ def load_thread(
     thread.snapshots = frozenset(snapshot_versions(txn, keys))
     thread.take_row(load_archive_row(txn, identity))
     return thread
+
+
+def load_seen(txn: lmdb.Transaction, thread: Thread) -> None:
+    """Reads head, pruned and archive row again, and leaves the rest as it is. Raises Corrupt."""
+    identity = thread.identity
+    try:
+        thread.head = load_head(txn, identity)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+    record = txn.get(identity.keys.pruned())
+    thread.pruned = Pruned()
+    if record is not None:
+        plaintext = _open_row(identity, identity.keys.pruned(), memoryview(record))
+        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
+    thread.archive = load_archive_row(txn, identity)
 
 
 def load_numbered(txn: lmdb.Transaction, keystore: KeyStore, number: int, uid: bytes) -> Thread:

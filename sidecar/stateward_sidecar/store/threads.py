@@ -24,6 +24,7 @@ from stateward_sidecar.store.thread import (
     head_uid,
     load_archive_row,
     load_head,
+    load_seen,
     load_thread,
     open_identity,
     write_archive_row,
@@ -109,6 +110,23 @@ class Threads:
         thread = Thread(identity, load_head(txn, identity))
         thread.take_row(load_archive_row(txn, identity))
         return thread
+
+    def seen(self, txn: lmdb.Transaction, thread: Thread) -> Thread:
+        """Returns a thread as a transaction shows it, whatever was committed since: head, pruned, and archive row.
+
+        Reads that compare rows with one of these use it, because a thread in memory may be newer than the rows. Raises
+        Corrupt, also if the thread was made or deleted in between.
+        """
+        writer, number = self._context.writer, txn.id()
+        is_shown = writer.shown == number
+        shown = Thread(
+            thread.identity, thread.head, pruned=thread.pruned, archive=thread.archive,
+            records_checked=thread.records_checked,
+        )  # fmt: skip
+        if is_shown and writer.shown == number:
+            return shown
+        load_seen(txn, shown)
+        return shown
 
     def _locate(self, txn: lmdb.Transaction, number: int) -> tuple[NamespaceKeys, bytes] | None:
         record = txn.get(layout.ThreadKeys(number).head())

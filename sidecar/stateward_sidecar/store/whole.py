@@ -18,11 +18,12 @@ def whole(batch: Batch, draft: Draft) -> Iterator[None]:
     key = (draft.identity.namespace, draft.identity.name)
     is_known, before = key in batch.drafts, batch.drafts.get(key)
     head, row_sums, callbacks = draft.head, draft.row_sums.copy(), len(batch.after_commit)
+    record_changes = len(draft.record_changes)
     try:
         yield
     except BaseException:
         draft.head, draft.row_sums = head, row_sums
-        del batch.after_commit[callbacks:]
+        del batch.after_commit[callbacks:], draft.record_changes[record_changes:]
         batch.drafts.pop(key, None)
         if is_known:
             batch.drafts[key] = before
