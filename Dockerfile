@@ -3,7 +3,7 @@
 #   docker build -t stateward .
 #   docker run --read-only -v stateward-data:/var/lib/stateward -v stateward-socket:/run/stateward stateward
 #
-# For a release, give the base by its digest: --build-arg BASE=python:3.13-slim@sha256:...
+# `make image-pin` adds the digest that the base has at the registry, which a release needs.
 
 ARG BASE=python:3.13-slim
 
@@ -37,5 +37,5 @@ ENV PATH=/opt/stateward/bin:$PATH \
     STATEWARD_LISTEN=unix:///run/stateward/stateward.sock
 VOLUME ["/var/lib/stateward", "/run/stateward"]
 # Exec form: SIGTERM reaches the daemon itself, which then finishes what it took.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["stateward-sidecar", "--health", "liveness"]
 ENTRYPOINT ["stateward-sidecar"]

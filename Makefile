@@ -13,7 +13,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
 .PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers soak soak-tests mutants clean
-.PHONY: docs image-lock image-test package-test
+.PHONY: docs image-lock image-pin image-test package-test
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -89,8 +89,16 @@ image-lock: .venv/ready-dev ## Pin what the image installs to the newest version
 	@echo hatchling | $(BIN)/uv pip compile $(LOCK) - >>deploy/image/build-requirements.new
 	@for list in requirements build-requirements; do mv deploy/image/$$list.new deploy/image/$$list.txt; done
 
-package-test: .venv/ready-dev ## Build the packages, and install them with each Python 3.11 to 3.14 of this machine
-	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_bare_pythons.py -m 'soak or not soak'
+image-pin: ## Pin the image's base to the digest that its tag has now (needs docker with buildx, and a registry)
+	@base=$$(sed -nE 's/^ARG BASE=([^@]+).*/\1/p' Dockerfile) && \
+	digest=$$(docker buildx imagetools inspect "$$base" | awk '$$1 == "Digest:" { print $$2; exit }') && \
+	echo "$$digest" | grep -qE '^sha256:[0-9a-f]{64}$$' && \
+	sed -E "s|^ARG BASE=.*|ARG BASE=$$base@$$digest|" Dockerfile >Dockerfile.new && mv Dockerfile.new Dockerfile && \
+	echo "image-pin: $$base@$$digest"
+
+package-test: .venv/ready-dev ## Build the packages, and install them with each Python 3.11 to 3.14; ONLY='-k …' for less
+	@$(PY) tests/project/unpack_python.py || true
+	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_bare_pythons.py -m 'soak or not soak' --timeout 600 $(ONLY)
 
 proto-lint: .venv/ready-dev ## Check the contract's style and find breaking changes (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]

@@ -24,6 +24,8 @@ from stateward import Client
 
 EXTRAS = ("", "cli", "metrics", "sidecar")
 PACKAGES = "ca-certificates,python3,python3-venv"
+# A tag, and after `make image-pin` its digest.
+BASE = re.compile(r"^ARG BASE=python:3\.\d+-slim(|@sha256:[0-9a-f]{64})$", re.MULTILINE)
 # Of everything above the base: packages, daemon and compiled modules.
 ADDED_BYTES_MAX = 130 << 20
 # The root becomes read-only; the volumes are directories of the test. $1 root, $2 data, $3 sockets, then the command.
@@ -61,17 +63,40 @@ def test_everything_is_pinned_and_current(repository: Path) -> None:
 def test_the_dockerfile_keeps_the_rules(repository: Path) -> None:
     """A base with a version, two stages, a number for the user, signals that arrive, a health check; and hadolint."""
     text = (repository / "Dockerfile").read_text()
-    assert re.search(r"^ARG BASE=python:3\.\d+-slim$", text, re.MULTILINE)
+    assert BASE.search(text)
     assert len(re.findall(r"^FROM \$\{BASE\}", text, re.MULTILINE)) == 2
     final = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER \d+:\d+$", final, re.MULTILINE)
-    assert re.search(r'^HEALTHCHECK .* CMD \["stateward-sidecar", "--health"\]$', final, re.MULTILINE)
+    assert re.search(r'^HEALTHCHECK .* CMD \["stateward-sidecar", "--health", "liveness"\]$', final, re.MULTILINE)
     assert re.search(r'^ENTRYPOINT \["stateward-sidecar"\]$', final, re.MULTILINE)
     assert "pip" not in final
     assert "--require-hashes" in text
     if program := shutil.which("hadolint"):
         done = subprocess.run([program, repository / "Dockerfile"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_the_base_is_pinned_by_its_digest(repository: Path, tmp_path: Path) -> None:
+    """`make image-pin` writes what the registry says into the Dockerfile, over an older digest, too; or nothing."""
+    shutil.copy(repository / "Dockerfile", tmp_path)
+    docker = tmp_path / "docker"
+    docker.touch(mode=0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def pin(digest: str) -> str:
+        docker.write_text(
+            "#!/bin/sh\n[ \"$*\" = 'buildx imagetools inspect python:3.13-slim' ] || exit 1\n"
+            f"echo 'Name: x'; echo 'Digest:    {digest}'; echo '  Digest: other'\n"
+        )
+        command = ["make", "--file", str(repository / "Makefile"), "image-pin"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+        assert (done.returncode == 0) == digest.startswith("sha256:")
+        (found,) = BASE.findall((tmp_path / "Dockerfile").read_text())
+        return found
+
+    for digit in "ab":
+        assert pin(f"sha256:{digit * 64}") == f"@sha256:{digit * 64}"
+    assert pin("error") == f"@sha256:{'b' * 64}"
 
 
 class Engine:

@@ -56,10 +56,10 @@ def test_the_daemon_takes_its_settings(objects: list[dict[str, Any]], repository
     assert {name.removeprefix("STATEWARD_").lower() for name in given} <= set(NAMES)
     settings, _ = load_settings(container.get("args", []), given)
     assert settings.grace_s < pod(objects)["terminationGracePeriodSeconds"]
-    for probe in ("startupProbe", "readinessProbe"):
+    for probe, asked in (("startupProbe", "liveness"), ("readinessProbe", "readiness")):
         program, *arguments = container[probe]["exec"]["command"]
         assert program == "stateward-sidecar"
-        assert make_parser().parse_args(arguments).health
+        assert make_parser().parse_args(arguments).health == asked
         assert container[probe]["timeoutSeconds"] > 3  # the probe's own patience
 
 

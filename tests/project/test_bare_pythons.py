@@ -17,6 +17,7 @@ import pytest
 from stateward.testing import Daemon, run_daemon
 
 MINORS = (11, 12, 13, 14)
+UNPACKED = str(Path(__file__).resolve().parents[2] / "build/python3.{0}/usr/bin/python3.{0}")
 CLIENT = {"googleapis-common-protos", "grpcio", "protobuf", "stateward", "typing-extensions"}
 SAVE = """
 import sys, stateward
@@ -83,12 +84,13 @@ def test_the_source_package_builds_the_same_wheel(built: Path, tmp_path: Path) -
 
 
 def find_python(minor: int) -> str | None:
-    """A Python of this minor version: this one, one on the path, or one of pyenv."""
+    """A Python of this minor version: this one, one on the path, of pyenv, or what unpack_python.py has unpacked."""
     if sys.version_info[:2] == (3, minor):
         return sys.executable
     found = [shutil.which(f"python3.{minor}")]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     found += sorted(map(str, pyenv.glob(f"versions/3.{minor}.*/bin/python3.{minor}")))
+    found.append(shutil.which(UNPACKED.format(minor)))
     for python in filter(None, found):
         if subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0:
             return python
