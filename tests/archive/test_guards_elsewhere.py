@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.archive_model.sidecar import CALLER, LEASE_S, NAMESPACE, run
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import Fenced, StatewardError, ThreadNotFound
+from stateward_sidecar.errors import Fenced, NotOwner, StatewardError, ThreadNotFound
 
 
 def take_lock(machine: Driven, *, takes_thread: bool = True) -> int:
@@ -60,3 +61,20 @@ def test_a_retry_needs_no_lock(driven: Town, deleted: bool) -> None:
     with pytest.raises(error) as caught:
         run(first.checkpoints.batch_save(batch, CALLER))
     assert caught.value.metadata["item"] == "saves[1]"
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_an_idle_lock_is_looked_at(driven: Town, in_batch: bool) -> None:
+    """Another machine took the lock while nobody wrote it here, and nothing would fence the thread that it guards."""
+    first, second = driven.machine("first"), driven.machine("second")
+    token = take_lock(first)
+    first.put(guarded(token, "a", 0))
+    with suppress(NotOwner):
+        second.archive.own(NAMESPACE, "lock")
+    driven.time.sleep(LEASE_S + 1)
+    second.archive.own(NAMESPACE, "lock")
+    take_lock(second, takes_thread=False)
+    save = guarded(token, "b", 1)
+    with pytest.raises(NotOwner):
+        run(first.checkpoints.batch_save(BatchSaveRequest(saves=[save]), CALLER)) if in_batch else first.put(save)
+    assert first.put(guarded(token, "a", 0)).replayed

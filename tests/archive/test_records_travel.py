@@ -10,6 +10,7 @@ from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
+from stateward.v1.archive_service_pb2 import ListArchiveRequest
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import (
     GetRecordsRequest,
@@ -18,8 +19,9 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward_sidecar.archive import heads
+from stateward_sidecar.archive.listing import ArchiveLister
 from stateward_sidecar.errors import Corrupt, RecordConflict
-from stateward_sidecar.store import clear, journal, recordmoves, requests, verify
+from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
 
 KEYS = [f"k/{number:02}" for number in range(40)]
 
@@ -177,3 +179,24 @@ def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch
     assert max(sizes) < 25_000
     assert len(left(first)) == 6
     assert findings(first) == []
+
+
+def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs have what was cleared since the HEAD that a reader has: it counts for nothing, and is no damage."""
+    monkeypatch.setattr(journal, "INLINE_EDITS_MAX", 1 << 20)
+    monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)  # no old pack goes into an index; they are merged
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    first, readers = driven.machine("first"), list[Driven]()
+    for number in range(48):
+        put(first, value(f"{number % 3}", "x" * 300))
+        first.ship_now()
+        if number in (18, 21, 24, 27):
+            readers.append(driven.machine("reader"))
+            desk = readers[-1].archive.desk
+            for _ in ArchiveLister(desk, readers[-1].archive.attacher).list(ListArchiveRequest(index=True)):
+                pass
+    for reader in readers:
+        assert reader.thread().floor_sequence
+        reader.archive.complete(NAMESPACE, "job")
+        assert left(reader) == left(first)
+        assert findings(reader) == []

@@ -7,10 +7,13 @@ import os
 import lmdb
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.service.wire import text
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
-from stateward.v1.thread_service_pb2 import SetTagRequest
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_service_pb2 import ListEffectsRequest
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, SetTagRequest
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store import records, requests
 from stateward_sidecar.store.verify import Verifier
@@ -79,3 +82,34 @@ def test_damage_of_a_copy_is_found(copy: Driven, what: str) -> None:
 
     copy.store.context.writer.submit(Write(run=run), wait=True).wait()
     assert findings(copy)
+
+
+def test_a_fork_outlasts_the_memory_of_its_source(driven: Town) -> None:
+    """Other threads pushed the source out of memory, and it was written again: the copy is made, and nothing is called
+    damaged."""
+    first = driven.machine("first")
+    for number in range(4):
+        first.put(with_effect(number, "a"))
+    forker = first.store.forker
+    real = forker._copy_effects
+
+    def later(*arguments: object) -> None:
+        first.forget()
+        first.put(with_effect(1, "b"))
+        real(*arguments)  # type: ignore[arg-type]
+
+    forker._copy_effects = later  # type: ignore[method-assign, assignment]
+    first.forget()
+    first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", whole=True))
+    asked = ListEffectsRequest(namespace=NAMESPACE, thread="copy", all_anchors=True, page_size=100)
+    assert len(run(first.effects.list_effects(asked, CALLER)).effects) == 5
+    assert first.thread().head.forks == 1
+    assert findings(first) == []
+
+
+def with_effect(number: int, key: str) -> SaveRequest:
+    request = append(os.urandom(100))
+    if key == "a":
+        request.checkpoint_id = f"c{number}"
+    request.effects.add(anchor=f"c{number}", key=key, value=text("done"))
+    return request

@@ -10,17 +10,19 @@ from tests.service.wire import appends, text
 from tests.storage.inside import get, opened, rest, save, write
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.storage.v1.head_pb2 import SignalRow
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.store import read as read_module
 from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread import Draft, Thread
 
 THREAD = HydrateRequest(namespace="default", thread="t", include_signals=True)
 
@@ -146,3 +148,25 @@ def test_an_orphan_is_not_shown_under_the_name_that_it_had(tmp_path: Path, monke
         assert hydrate(store).checkpoint.thread == "t"
         for _ in range(2):
             assert hydrate(store, thread=names[0]).checkpoint.thread == names[0]
+
+
+def test_signals_are_never_older_than_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that comes while a save is shown sees the version before it, or no signal that it acknowledged: an agent
+    would handle the signal twice."""
+    seen, real = list[tuple[int, list[str]]](), Draft.all_signals
+
+    def all_signals(draft: Draft) -> dict[int, SignalRow]:
+        shown = hydrate(store)  # between the old signals and the new ones
+        seen.append((shown.checkpoint.version, [each.signal_id for each in shown.signals]))
+        return real(draft)
+
+    with opened(tmp_path) as store:
+        save(store, "1")
+        write(store, store.signals.send(SendSignalRequest(namespace="default", thread="t", name="n", request_id="s")))
+        (sent,) = (each.signal_id for each in hydrate(store).signals)
+        monkeypatch.setattr(Draft, "all_signals", all_signals)
+        save(store, "2", ack_signals=[sent])
+        monkeypatch.undo()
+        assert seen
+        assert all(shown == (1, [sent]) for shown in seen)
+        assert list(hydrate(store).signals) == []

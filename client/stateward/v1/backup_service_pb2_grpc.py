@@ -66,7 +66,8 @@ class BackupServiceServicer(object):
     def ExportThread(self, request, context):
         """Streams everything that is kept of a thread. The versions are those that the thread had when the call began.
         Effects may be newer, as after a crash. Fails with VERSION_PRUNED if the head of a branch was pruned during the
-        call; the client then exports the thread again.
+        call, and with FENCED if another sidecar took the thread over and left out versions that this call began with; the
+        client then exports the thread again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -175,13 +175,19 @@ class Holding:
     async def try_hold(self, place: Place) -> StatewardError | None:
         """Takes a thread that exists, if needed, once. Returns the error if this process does not get it.
 
-        For a thread that only guards a save: the save may be a retry, which is answered without it.
+        For a thread that only guards a save: the save may be a retry, which is answered without it. A lock is often
+        idle, and another sidecar may have taken it unnoticed. Nothing would fence the save, so HEAD is asked as for a
+        read.
         """
-        if self.archive is None or self.archive.holds(place.namespace, place.thread) is not None:
+        archive, name = self.archive, (place.namespace, place.thread)
+        if archive is None or archive.is_fresh(*name):
             return None
         with self.gate:
             try:
-                await self._own(place.namespace, place.thread, must_exist=True)
+                if archive.holds(*name) is not None:
+                    await self.know(*name)
+                if archive.holds(*name) is None:
+                    await self._own(*name, must_exist=True)
             except StatewardError as error:
                 return error
         return None

@@ -29,7 +29,7 @@ from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.lineage import Lineage
 from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.thread import MAIN, Draft, rows, write_head
+from stateward_sidecar.store.thread import MAIN, Draft, Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
@@ -83,28 +83,31 @@ class Clearer:
         self._context = context
         self._threads = threads
 
-    def clear(self, number: int, lineage: Lineage) -> None:
+    def clear(self, thread: Thread, lineage: Lineage) -> None:
         """Clears all pruned versions of a thread. Only one call for each thread at a time.
 
-        Raises ShuttingDown or DiskFull.
+        Ends early if the thread is set aside meanwhile: a sweep continues with the orphan. Raises ShuttingDown or
+        DiskFull.
         """
-        more = True
+        number, name, more = thread.number, thread.name, True
         while more:
             # Not as background writes: under load they might never run, and a step is as short as a save.
-            write = Write(run=self._step(number, lineage), is_alone=True, frees_space=True)
+            write = Write(run=self._step(number, name, lineage), is_alone=True, frees_space=True)
             more = self._context.writer.submit(write, wait=True).wait()
 
-    def _step(self, number: int, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
+    def _step(self, number: int, name: str, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write of one step. The write returns whether there is more to do."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
-            draft = self._find(txn, batch, number)
+            draft = self._find(txn, batch, number, name)
             if draft is None:
                 return False
             if not lineage.read_on(txn, draft, ENTRIES_A_STEP):
                 return True
             until = time.perf_counter() + STEP_S
-            archived = draft.thread.archived_sequence if self._context.archive is not None else draft.head.tip_sequence
+            archived = draft.thread.archived_sequence
+            if self._context.archive is None or draft.thread.access == ACCESS_ORPHAN:  # no HEAD will have the entries
+                archived = draft.head.tip_sequence
             work = _Work(txn, draft, draft.next_head(), self._context.clock.now_us(), archived, lineage)
             is_done = self._clear_versions(work, until) and _drop_husks(work, until)
             write_head(txn, draft.identity, work.head)
@@ -115,9 +118,9 @@ class Clearer:
 
         return run
 
-    def _find(self, txn: lmdb.Transaction, batch: Batch, number: int) -> Draft | None:
+    def _find(self, txn: lmdb.Transaction, batch: Batch, number: int, name: str) -> Draft | None:
         thread = self._threads.by_number(txn, number)
-        if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+        if thread is None or thread.access == ACCESS_REMOTE or thread.name != name:
             return None
         draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
         return draft if draft is not None and draft.identity.number == number else None

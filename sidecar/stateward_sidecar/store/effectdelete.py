@@ -28,7 +28,7 @@ from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.prune import PLANS_MAX, Pruner
 from stateward_sidecar.store.pruneplan import NEW_ENTRIES_MAX
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
 from stateward_sidecar.store.thread import Draft, Thread, write_row
@@ -43,12 +43,15 @@ class _Plan:
 
     number: int
     tip_sequence: int
+    before: Pruned
     effects: GoneEffects
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
         tip = draft.head.tip_sequence
         if draft.identity.number != self.number or tip - self.tip_sequence > NEW_ENTRIES_MAX:
+            return False
+        if draft.pruned.effects.pairs() != self.before.effects.pairs():  # by another sidecar that had the thread since
             return False
         return all(self.effects.holds(txn, draft, sequence) for sequence in range(self.tip_sequence + 1, tip + 1))
 
@@ -89,7 +92,7 @@ class EffectDeleter:
                     found.add(identity, row_key, row)
                     rows.append(row)
         found.entries = entries_of(self._context, thread, rows)
-        return _Plan(thread.number, thread.head.tip_sequence, found)
+        return _Plan(thread.number, thread.head.tip_sequence, thread.pruned, found)
 
     def _commit(
         self, request: DeleteEffectsRequest, plan: _Plan

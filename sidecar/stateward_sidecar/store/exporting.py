@@ -35,13 +35,14 @@ from stateward.v1.record_pb2 import Record
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
-from stateward_sidecar.errors import VersionPruned
+from stateward_sidecar.errors import Fenced, VersionPruned
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobcopy import require_blobs
 from stateward_sidecar.store.blobread import BlobReader
 from stateward_sidecar.store.blobrows import list_blobs, view_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import page_effects, read_value, view_effect
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Ranges, Rising
 from stateward_sidecar.store.recordrows import page_records, view_record
@@ -61,7 +62,7 @@ T = TypeVar("T")
 class _Moment:
     """A thread at the moment when its export began."""
 
-    uid: bytes
+    identity: Identity
     head: ThreadHead
     branches: dict[str, BranchHead]
     tags: dict[str, int]
@@ -95,7 +96,7 @@ class Exporter:
         # Nothing is published meanwhile, so a missing signal was acknowledged by a version in the export.
         with self._context.writer.publishing:
             moment = _Moment(
-                thread.identity.uid, thread.head, dict(thread.branches), dict(thread.tags),
+                thread.identity, thread.head, dict(thread.branches), dict(thread.tags),
                 [row for _, row in sorted(thread.signals.items())], thread.pruned, [], token_floor(thread),
             )  # fmt: skip
         with self._context.engine.read() as txn:
@@ -106,10 +107,18 @@ class Exporter:
         return replace(moment, oldest_time_us=oldest)
 
     def _thread(self, txn: lmdb.Transaction, request: ExportThreadRequest, moment: _Moment) -> Thread:
-        """Returns the thread as it is now, because versions may be pruned meanwhile. Raises ThreadNotFound."""
+        """Returns the thread as it is now, because versions may be pruned meanwhile.
+
+        Raises ThreadNotFound, and Fenced if the name leads to another line by now: the parts would be of two histories.
+        """
         thread = self._threads.find(txn, request.namespace, request.thread)
-        if thread is None or thread.identity.uid != moment.uid:
+        if thread is None or thread.identity.uid != moment.identity.uid:
             raise not_found(request.namespace, request.thread)
+        if thread.number != moment.identity.number:
+            raise Fenced(
+                f"another sidecar took thread {thread.name!r} over during the export; export the thread again",
+                thread=thread.name,
+            )
         return thread
 
     def _parts(self, request: ExportThreadRequest, moment: _Moment) -> Iterator[ThreadPart]:

@@ -80,13 +80,22 @@ def newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRo
     ]  # fmt: skip
 
 
-def pruned_elsewhere(draft: Draft, before: Pruned) -> Pruned:
+def pruned_elsewhere(txn: lmdb.Transaction, draft: Draft, before: Pruned) -> Pruned:
     """Returns what is on this disk and was pruned by another sidecar: versions, entries of effects and of records."""
     head, now = draft.head, draft.pruned
-    versions = now.common(before.missing(now.last)).after(draft.floor_version).until(head.last_version)
+    versions = now.common(before.missing(now.last)).after(_first_version(txn, draft) - 1).until(head.last_version)
     effects = now.effects.common(before.effects.missing(now.effects.last))
     records_ = now.records.after(max(before.records.last, draft.floor_sequence)).until(head.tip_sequence)
     return Pruned(versions.pairs(), effects.after(draft.floor_sequence).until(head.tip_sequence), records_)
+
+
+def _first_version(txn: lmdb.Transaction, draft: Draft) -> int:
+    """Returns the oldest version that has an entry above the floor. It may be below the version of the floor: for
+    retries, entries are fetched without the snapshots that show their versions."""
+    for sequence, record in records.entries(txn, draft.identity.keys, draft.floor_sequence + 1):
+        if version := unpack(record, sequence).header.version:
+            return int(version)
+    return draft.head.last_version + 1
 
 
 def note_uncleared(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], more: Pruned = _NOTHING) -> None:
@@ -140,21 +149,24 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
     put_feed(txn, identity.number, header.sequence)
     if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
         index_effect(txn, identity, header, metadata.effect)
-    elif header.kind == ENTRY_KIND_RECORDS and not draft.pruned.cuts(header):
+    elif header.kind == ENTRY_KIND_RECORDS and not draft.pruned.cuts(header) and not entry.is_husk:
+        # A husk is below a floor that its owner raised after the HEAD that this disk has: newer entries follow.
         index_batch(txn, identity, entry)
     if not header.version:
         return
     body = metadata.checkpoint
     if body.checkpoint_id:
-        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-        txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+        key = keys.checkpoint_id(identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id))
+        if not _leads_later(txn.get(key), header.sequence):
+            txn.put(key, layout.u64(header.sequence))
     for key in label_keys(identity, header, body.labels):
         txn.put(key, layout.PRESENT)
 
 
 def _leads_later(row: bytes | memoryview | None, sequence: int) -> bool:
-    """Returns whether the row of a request id leads to a later entry. A retry is applied anew on a disk that lacks the
-    older entry of its id, if the entry is so old that no retry has to find it."""
+    """Returns whether the row of an id leads to a later entry. A retry is applied anew on a disk that lacks the older
+    entry of its request id, if the entry is so old that no retry has to find it. A checkpoint id may be used again once
+    its version was pruned, and packs may still have the older entry."""
     try:
         return row is not None and layout.leading_number(row) > sequence
     except Corrupt:

@@ -130,6 +130,16 @@ class Forker:
                 version=version,
             ) from None
 
+    def _now(self, txn: lmdb.Transaction, source: Thread) -> Thread:
+        """Returns the source as it is now. Memory may have dropped it since, and what commits change is another object.
+
+        Raises ThreadNotFound.
+        """
+        now = self._threads.by_number(txn, source.number)
+        if now is None:
+            raise not_found(source.identity.namespace, source.name)
+        return now
+
     def _check_name(self, txn: lmdb.Transaction, request: ForkThreadRequest) -> ThreadMessage | None:
         """Returns the copy if this request made it before; None if the name is free; else raises ThreadExists."""
         found = self._threads.find(txn, request.namespace, request.new_thread)
@@ -143,9 +153,10 @@ class Forker:
     def _copy_one(self, request: ForkThreadRequest, source: Thread, copy: Hidden, version: int) -> None:
         def read() -> tuple[CheckpointBody, StateTree]:
             with self._context.engine.read() as txn:
-                entry = replay.read_version(txn, source, version)
+                now = self._now(txn, source)
+                entry = replay.read_version(txn, now, version)
                 metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
-                return metadata.checkpoint, replay.state_at(txn, source, version, self._context.cache)
+                return metadata.checkpoint, replay.state_at(txn, now, version, self._context.cache)
 
         body, tree = self._context.settled(read)
         anchors = {body.checkpoint_id} - {""}
@@ -223,7 +234,7 @@ class Forker:
         """
         batch, size_bytes = RecordBatch(), 0
         with self._context.engine.read() as txn:
-            for key, row in page_records(txn, source, after, RECORDS_A_STEP):
+            for key, row in page_records(txn, self._now(txn, source), after, RECORDS_A_STEP):
                 facts, value = row.facts, read_record(txn, source.identity, row)
                 facts.ClearField("value_sequence")
                 facts.ClearField("value_stored_bytes")
@@ -253,7 +264,7 @@ class Forker:
         """Reads the next effects: row key, record for the copy (None = it is not copied), and serialized value."""
         found, size_bytes = list[tuple[bytes, EffectRecord | None, bytes]](), 0
         with self._context.engine.read() as txn:
-            for key, row in page_effects(txn, source, after, EFFECTS_A_STEP):
+            for key, row in page_effects(txn, self._now(txn, source), after, EFFECTS_A_STEP):
                 is_copied = row.record.anchor in anchors and row.record.state in OVER
                 value = read_value(txn, source.identity, row, self._context.cache) if is_copied else None
                 data = value.SerializeToString() if value is not None else b""
@@ -269,6 +280,7 @@ class Forker:
         """Reads one version; also its state if the copy needs a snapshot of it."""
         cache, identity = self._context.cache, source.identity
         with self._context.engine.read() as txn:
+            source = self._now(txn, source)
             entry = replay.read_version(txn, source, version)
             body = entry.open_metadata(identity.cipher, identity.uid).checkpoint
             edits = replay.read_edits(txn, identity, entry, cache)
@@ -319,13 +331,15 @@ class Forker:
             head.update_time_us = max(self._context.clock.now_us(), head.update_time_us)
             if request.whole:
                 head.save_time_us = head.update_time_us  # a TTL counts from the time of the copy
-                head.token_floor = token_floor(source)  # new revisions are above those of the copied records
+                # New revisions are above those of the copied records.
+                head.token_floor = token_floor(self._threads.in_memory(source.number) or source)
 
         return copy.reveal(settle, partial(self._count_fork, source))
 
     def _count_fork(self, source: Thread, txn: lmdb.Transaction, batch: Batch) -> None:
         draft = self._threads.draft(txn, batch, source.identity.namespace, source.name)
-        if draft is None or draft.thread is not source or draft.thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+        is_there = draft is not None and draft.identity.number == source.number
+        if draft is None or not is_there or draft.thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
             return  # the source was deleted meanwhile, or it is not ours to change; the copy stays
         head = draft.next_head()
         head.forks += 1

@@ -126,7 +126,7 @@ class Installer:
         put_rows(txn, draft, newer(incoming.rows, entries))
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
-        note_uncleared(txn, draft, entries, pruned_elsewhere(draft, old_pruned))
+        note_uncleared(txn, draft, entries, pruned_elsewhere(txn, draft, old_pruned))
         index_entries(txn, draft, entries)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         if has_records(image.head):
@@ -140,7 +140,7 @@ class Installer:
         return draft
 
     def _forget_heads(self, thread: Thread, before: ThreadHead) -> None:
-        thread.records_checked = False
+        thread.records_checked = thread.effects_checked = False
         if before.main_version:
             self._context.cache.drop_state(thread.number, before.main_version)
 

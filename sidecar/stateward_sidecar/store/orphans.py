@@ -2,7 +2,8 @@
 
 One transaction renames the whole copy on this disk to ``<thread>@<epoch>``. No byte of its journal changes, and request
 ids and tags stay with it. The old name then leads nowhere on this disk, and a call for it gets the thread from the
-archive. An orphan can be read and forked. It stays until a person deletes the orphan or the thread.
+archive. An orphan can be read and forked. It stays until a person deletes the orphan or the thread. Of its entries,
+only those that were pruned before are cleared (``Pruner.resume``).
 """
 
 from __future__ import annotations

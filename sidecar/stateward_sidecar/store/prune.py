@@ -98,7 +98,7 @@ class Pruner:
         return 0
 
     def resume(self) -> None:
-        """Continues to clear the versions of earlier prunes, for threads that this sidecar may change."""
+        """Continues to clear the versions of earlier prunes, for threads that this sidecar may change, and orphans."""
         with self._context.engine.read() as txn:
             keys = [key for key, _ in rows(txn, b"P") if len(key) == layout.UNCLEARED_KEY_BYTES]
             numbers = [layout.marked_thread(key) for key in keys]
@@ -113,12 +113,12 @@ class Pruner:
     def _resume(self, number: int) -> None:
         with self._context.engine.read() as txn:
             thread = self._threads.head(txn, number)  # a copy waits for long, and pushes no hot thread out of memory
-        if thread is None or not is_whole(thread):
+        if thread is None or not (is_whole(thread) or _is_whole_orphan(thread)):
             return
         with self._alone.of((thread.identity.namespace, thread.name)):
             now = self.moment(thread.identity.namespace, thread.name)
             if now is not None and now.number == number:
-                self._clearer.clear(number, self._lineages.of(now))
+                self._clearer.clear(now, self._lineages.of(now))
 
     # -- outside the writer ---------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Pruner:
             with self._context.engine.read() as txn:
                 thread = self._threads.by_number(txn, number)
             if thread is not None:
-                self._clearer.clear(number, self._lineages.of(thread, before))
+                self._clearer.clear(thread, self._lineages.of(thread, before))
         except StatewardError as error:
             log_damage("pruned versions are not cleared yet", error)
 
@@ -290,3 +290,8 @@ class Pruner:
 def is_whole(thread: Thread) -> bool:
     """Returns whether this sidecar may prune the thread, and has its whole history on this disk."""
     return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence
+
+
+def _is_whole_orphan(thread: Thread) -> bool:
+    """Returns whether an orphan has its whole history on this disk. What was pruned before it was set aside may go."""
+    return thread.access == ACCESS_ORPHAN and not thread.floor_sequence

@@ -63,7 +63,10 @@ class Plan:
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
         going, tip = self.going, draft.head.tip_sequence
-        if draft.identity.number != self.number or draft.pruned.pairs() != self.before.pairs():
+        now, before = draft.pruned, self.before
+        if draft.identity.number != self.number or now.pairs() != before.pairs():
+            return False
+        if now.effects.pairs() != before.effects.pairs():  # deleted by another sidecar that had the thread meanwhile
             return False
         if tip == self.tip_sequence and draft.snapshots == self.snapshots:
             return True  # shortcut: the checks below look at every branch, and there may be thousands

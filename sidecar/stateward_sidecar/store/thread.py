@@ -172,6 +172,8 @@ class Draft:
         """Copies the draft's changes into the committed thread. Call it only after the commit."""
         thread = self.thread
         # Readers on other threads may hold the dicts. So no dict shrinks in place: it is replaced.
+        if self.signals:  # before the heads: whoever sees a version must not see the signals that it acknowledged
+            thread.signals = self.all_signals()
         if self.branches:
             changed = {name: branch for name, branch in self.branches.items() if branch is not None}
             if len(changed) < len(self.branches) or len(thread.branches) < 64:
@@ -182,8 +184,6 @@ class Draft:
                 thread.branches.update(changed)
         if self.tags:
             thread.tags = self.all_tags()
-        if self.signals:
-            thread.signals = self.all_signals()
         thread.row_sums.update(self.row_sums)
         thread.pruned = self.pruned
         thread.snapshots = self.snapshots

@@ -36,12 +36,11 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
-from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.idverify import verify_ids
 from stateward_sidecar.store.journal import expire_second, label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
 from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.recordrows import verify_records
-from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.storeverify import StoreVerifier
 from stateward_sidecar.store.thread import MAIN, Thread, load_numbered, rows
 from stateward_sidecar.store.threads import not_found
@@ -276,34 +275,15 @@ class Verifier:
 
     def _verify_index(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
         identity, header, body = thread.identity, entry.header, metadata.checkpoint
-        if metadata.request_hash:
-            row = txn.get(request_key(identity, metadata.request_hash))
-            if row is None or not self._is_of_request(txn, identity, header, metadata, layout.unpack_request(row)[0]):
-                raise Corrupt("the index row of the entry's request id is missing or foreign")
+        verify_ids(txn, thread, entry, metadata)
         if not header.version:
             return
         is_here = header.version not in thread.pruned and header.version > thread.floor_version
         if is_here and replay.sequence_of(txn, thread, header.version) != header.sequence:
             raise Corrupt("the index of versions leads elsewhere")
-        if body.checkpoint_id:
-            id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-            row = txn.get(identity.keys.checkpoint_id(id_hash))
-            if row is None or layout.number_of(row) != header.sequence:
-                raise Corrupt("the index row of the checkpoint id is missing or foreign")
         labels = body.labels if header.version not in thread.pruned else {}
         if any(txn.get(key) is None for key in label_keys(identity, header, labels)):
             raise Corrupt("the index row of a label is missing")
-
-    @staticmethod
-    def _is_of_request(
-        txn: lmdb.Transaction, identity: Identity, header: EntryHeader, metadata: EntryMetadata, sequence: int
-    ) -> bool:
-        """Returns whether an index row leads to an entry of its request. There may be two: a retry is applied anew on a
-        disk that lacks the first entry, if the entry is so old that no retry has to find it."""
-        if sequence == header.sequence:
-            return True
-        other = replay.open_metadata(identity, replay.read_entry(txn, identity, sequence))
-        return bool(other.request_hash == metadata.request_hash)
 
     @staticmethod
     def _verify_marks(txn: lmdb.Transaction, thread: Thread) -> Iterator[StatewardError]:

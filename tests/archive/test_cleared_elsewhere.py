@@ -1,0 +1,67 @@
+"""The danger: what was pruned stays for ever on a disk that fetched it for retries only, or in an orphan."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.archive.driven import Town, append
+from tests.archive.test_gone_effects_travel import fill, prune
+from tests.archive.test_whole_copies import findings
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import replay, requests
+
+
+def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's copy has the newest part; the entries below it come when it takes the thread; they were pruned."""
+    monkeypatch.setattr(requests, "REQUEST_WINDOW_ENTRIES", 16)
+    first, reader = driven.machine("first"), driven.machine("reader")
+    for number in range(24):
+        first.put(append(os.urandom(800)))
+        if number % 2:
+            first.ship_now()
+    reader.state()
+    floor = reader.thread().floor_version
+    prune(first, *range(9, floor))
+    first.ship_now()
+    reader.archive.own(NAMESPACE, "job", take_over=True)
+    assert reader.thread().floor_sequence < floor
+    reader.archive.complete(NAMESPACE, "job")
+    reader.store.pruner.resume()
+    thread = reader.thread()
+    with reader.store.context.engine.read() as txn:
+        found = list(replay.read_entries(txn, thread.identity, 1))
+    assert [entry.header.version for entry in found if thread.pruned.cuts(entry.header) and not entry.is_husk] == []
+    assert findings(reader) == []
+
+
+@pytest.mark.parametrize("is_archived", [True, False])
+def test_an_orphan_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch, is_archived: bool) -> None:
+    """It was set aside after a prune, and before the sweep or start that clears what the prune left."""
+    first, second = driven.machine("first"), driven.machine("second")
+    fill(first, 4)
+    state = first.state().state
+    if not is_archived:
+        fill(first, 2, after=4, is_shipped=False)
+        state = first.state().state
+    monkeypatch.setattr(first.store.pruner._clearer, "clear", lambda *_: None)
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=range(1, 8)))
+    assert first.store.pruner.prune(request).pruned_versions
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    fill(second, 1, after=6)
+    first.ship_now()
+    monkeypatch.undo()
+    first.sweep()
+    orphan = next(thread for thread in first.threads() if thread.access == ACCESS_ORPHAN)
+    with first.store.context.engine.read() as txn:
+        found = list(replay.read_entries(txn, orphan.identity, 1))
+        assert txn.get(layout.uncleared_key(orphan.number)) is None
+    assert [entry.header.version for entry in found if orphan.pruned.cuts(entry.header) and not entry.is_husk] == []
+    asked = HydrateRequest(namespace=NAMESPACE, thread=orphan.name, max_bytes=1 << 20)
+    assert first.hydrate(asked).state == state
+    assert findings(first) == []
