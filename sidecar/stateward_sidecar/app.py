@@ -24,6 +24,7 @@ from stateward.v1 import (
     archive_service_pb2,
     backup_service_pb2,
     blob_service_pb2,
+    call_service_pb2,
     checkpoint_service_pb2,
     effect_service_pb2,
     lease_service_pb2,
@@ -71,6 +72,7 @@ from stateward_sidecar.service.room import Room, keep_memory_together, make_room
 from stateward_sidecar.service.server import Server
 from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.stop import stop as stop_in_order
+from stateward_sidecar.service.streamed import CallService, Verb
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
@@ -130,6 +132,7 @@ async def run(settings: Settings) -> NoReturn:
     watching.cancel()
     parts.feed.close()
     parts.writers.close()
+    parts.streamed.close()
     if failure:
         # LMDB is in an unknown state, so nothing touches it any more. The file is intact at the next start.
         await parts.server.stop(0)
@@ -169,6 +172,7 @@ class _Parts:
     archive: Archive | None
     feed: Feed
     writers: WriterService
+    streamed: CallService
     server: Server
     room: Room
     warnings: tuple[str, ...]
@@ -234,11 +238,17 @@ def _make_parts(
     drain = Drain(store, holding, settings.grace_s, set_draining)
     leasing = Leasing(calls)
     writers = WriterService(calls, leasing)
+    checkpoints, effects = CheckpointService(calls, feed), EffectService(calls)
+    streamed = CallService(
+        calls, turns,
+        {"save": Verb("Save", checkpoints.save), "put_effects": Verb("PutEffects", effects.put_effects)},
+    )  # fmt: skip
     services = {
-        checkpoint_service_pb2: CheckpointService(calls, feed),
+        checkpoint_service_pb2: checkpoints,
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
-        effect_service_pb2: EffectService(calls),
+        effect_service_pb2: effects,
+        call_service_pb2: streamed,
         record_service_pb2: RecordService(calls),
         lease_service_pb2: LeaseService(calls, leasing),
         signal_service_pb2: SignalService(calls),
@@ -257,7 +267,7 @@ def _make_parts(
             settings.metrics, measures, store, archive, lambda: server.open_calls, lambda: turns.waiting,
             lambda: feed.listeners, lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
         )  # fmt: skip
-    return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, server, room, warnings)
+    return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
 
 
 def _make_checks(

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
-from stateward._io.failures import error_from_rpc
+from stateward._io.failures import DETAILS_KEY, error_from_rpc
 from stateward._io.target import advice, find_fault
 from stateward.blobs import Content
 from stateward.errors import Internal, ServerUnavailable, StatewardError, WrongTarget
@@ -23,6 +23,7 @@ from stateward.v1 import (
     archive_service_pb2_grpc,
     backup_service_pb2_grpc,
     blob_service_pb2_grpc,
+    call_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
     lease_service_pb2_grpc,
@@ -106,6 +107,7 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
         backup_service_pb2_grpc.BackupServiceStub(channel),
         lease_service_pb2_grpc.LeaseServiceStub(channel),
         writer_service_pb2_grpc.WriterServiceStub(channel),
+        call_service_pb2_grpc.CallServiceStub(channel),
         signal_service_pb2_grpc.SignalServiceStub(channel),
     )
     return {name: method for stub in stubs for name, method in vars(stub).items()}
@@ -128,6 +130,12 @@ def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
         f"no stateward daemon answers at {settings.target} ({found.message}){advice(settings.target, found.message)}",
         code=found.code,
     )
+
+
+def explain_status(status: Any) -> StatewardError:
+    """Returns this library's exception for a `google.rpc.Status` that the daemon sent as an answer."""
+    code = next((code.name for code in grpc.StatusCode if code.value[0] == status.code), "UNKNOWN")
+    return error_from_rpc(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))
 
 
 def explain_written(error: grpc.RpcError, settings: Settings) -> StatewardError:

@@ -24,7 +24,7 @@ from stateward.errors import (
 )
 
 DOMAIN = "stateward"
-_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 
 
 class Details(NamedTuple):
@@ -43,7 +43,7 @@ def read_details(trailers: Iterable[tuple[str, str | bytes]]) -> Details:
 
     found = Details()
     for key, value in trailers:
-        if key != _KEY or not isinstance(value, bytes):
+        if key != DETAILS_KEY or not isinstance(value, bytes):
             continue
         for detail in status_pb2.Status.FromString(value).details:
             if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):

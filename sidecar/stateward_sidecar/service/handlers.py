@@ -21,16 +21,15 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar import spans
-from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import Reserved, Share
 from stateward_sidecar.service.gate import GOES_ON
 from stateward_sidecar.service.measuring import logged, measured, traced
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
-from stateward_sidecar.service.status import to_status, trailers
+from stateward_sidecar.service.status import foreseen, to_status, trailers
 from stateward_sidecar.service.turns import Turns
-from stateward_sidecar.telemetry import log, log_damage
+from stateward_sidecar.telemetry import log
 
 T = TypeVar("T")
 # Methods whose messages make up versions. A large version keeps a share until it is whole.
@@ -168,6 +167,11 @@ class Exchange:
             self._share.close()
             self._share = None
 
+    def keep(self) -> Share | None:
+        """Hands over the memory of the last message, to be closed by the caller. None = the message is small."""
+        share, self._share = self._share, None
+        return share
+
     async def write(self, answer: Message) -> None:
         """Sends a message."""
         await self._context.write(answer)
@@ -198,15 +202,11 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
         raise error
     if isinstance(error, grpc.aio.BaseError):
         raise asyncio.CancelledError from error  # the call has ended: nobody gets an answer
-    if not isinstance(error, StatewardError):
-        log.exception("a call failed unexpectedly", method=name)
-        error = StatewardError("the server failed unexpectedly; see its log")
-    elif error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
-        log_damage("a call was refused", error, method=name)
-    code, message, details = to_status(error)
-    metadata = trailers(error, details)
+    known = foreseen(error, name)
+    code, message, details = to_status(known)
+    metadata = trailers(known, details)
     # The frames of the traceback hold the request, and the call holds the error until the next garbage collection.
-    error.__traceback__ = error.__context__ = None
+    known.__traceback__ = known.__context__ = None
     try:
         await context.abort(code, message, trailing_metadata=metadata)
     except grpc.aio.InternalError as gone:  # the core has refused the call already, or the client left

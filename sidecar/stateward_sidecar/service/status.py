@@ -22,6 +22,7 @@ from grpc import StatusCode
 
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.measures import events
+from stateward_sidecar.telemetry import log, log_damage
 
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -68,6 +69,16 @@ CODES: dict[str, StatusCode] = {
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 NO_RETRY = "-1"
 _RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
+
+
+def foreseen(error: Exception, name: str) -> StatewardError:
+    """Returns the error to answer with, and logs what an operator must know. ``name``: of the method."""
+    if not isinstance(error, StatewardError):
+        log.exception("a call failed unexpectedly", method=name)
+        return StatewardError("the server failed unexpectedly; see its log")
+    if error.reason in ("CORRUPT", "KEY_UNAVAILABLE", "DISK_FULL"):
+        log_damage("a call was refused", error, method=name)
+    return error
 
 
 def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:

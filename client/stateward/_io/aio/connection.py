@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from stateward._io.aio.calls import CALL_BYTES_MAX, FIELDS, CallStream
 from stateward._io.channel import (
     Settings,
     bind_methods,
@@ -21,6 +22,7 @@ from stateward._io.channel import (
     upload_deadline_s,
 )
 from stateward.blobs import Content, slices
+from stateward.errors import FeatureUnavailable
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 CLOSE_S = 5.0
@@ -37,6 +39,8 @@ class Connection:
         """The open streams. `close` ends them."""
         self._channel = open_channel(grpc.aio, settings)
         self._methods = bind_methods(self._channel)
+        self._calls: CallStream | None = None
+        self._streams_calls = True
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.
         self._lifetime: Any = _lifetime(self._channel, self.streams)
@@ -56,10 +60,25 @@ class Connection:
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
+        field = FIELDS.get(method) if self._streams_calls else None
+        if field is not None and (size_bytes := request.ByteSize()) <= CALL_BYTES_MAX:
+            try:
+                return await self._streamed().call(field, request, size_bytes, timeout)
+            except FeatureUnavailable as error:
+                if error.reason:
+                    raise
+                self._streams_calls = False  # an older daemon, which does not have the method
         try:
             return await self._methods[method](request, timeout=timeout)
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
+
+    def _streamed(self) -> CallStream:
+        """Returns the open stream of calls, and opens one if there is none."""
+        if self._calls is None or not self._calls.is_open:
+            self._calls = CallStream(self._methods["RunCalls"], self._settings)
+            self.streams.add(self._calls)
+        return self._calls
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
