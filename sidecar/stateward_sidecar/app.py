@@ -241,7 +241,10 @@ def _make_parts(
     checkpoints, effects = CheckpointService(calls, feed), EffectService(calls)
     streamed = CallService(
         calls, turns,
-        {"save": Verb("Save", checkpoints.save), "put_effects": Verb("PutEffects", effects.put_effects)},
+        {
+            "save": Verb("CheckpointService", "Save", checkpoints.save),
+            "put_effects": Verb("EffectService", "PutEffects", effects.put_effects),
+        },
     )  # fmt: skip
     services = {
         checkpoint_service_pb2: checkpoints,

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,12 +117,19 @@ def server(request: pytest.FixtureRequest) -> Any:
     return daemon
 
 
+def streaming(target: str, **options: Any) -> AsyncClient:
+    """An asyncio client whose small calls go over a stream from the first one on. The blocking one calls by itself."""
+    client = AsyncClient(target, **options)
+    client._session.settings = replace(client._session.settings, streams_beside=0)
+    return client
+
+
 def make_opener(kind: str) -> Iterator[Callable[..., Any]]:
     with asyncio.Runner() as runner:
         opened: list[Any] = []
 
         def open_client(target: str, **options: Any) -> Any:
-            client = Client(target, **options) if kind == "blocking" else Driven(AsyncClient(target, **options), runner)
+            client = Client(target, **options) if kind == "blocking" else Driven(streaming(target, **options), runner)
             opened.append(client)
             return client
 

@@ -66,6 +66,9 @@ class Settings:
     """TLS; None = plain text."""
     take_over: bool = False
     """Whether a write takes its thread over from the sidecar that holds it."""
+    streams_beside: int = 3
+    """Of the asyncio client: small calls go over one stream while more than this many others are under way. 0 = also
+    if there are none, and the stream stays open until the client is closed."""
 
 
 class Reaching(Protocol[K_co]):

@@ -66,6 +66,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         # Both connect at their first call.
         self._blocking = Client(target, namespace=namespace, **options)
         self._aio = AsyncClient(target, namespace=namespace, **options)
+        # The writes of a step and the next checkpoint come at once: they travel on one stream, and share a commit.
+        self._aio._session.settings = replace(self._aio._session.settings, streams_beside=0)
         self._write_ownership = write_ownership
         self._bases = Bases(cache_bytes)
 

@@ -19,16 +19,18 @@ class RunCallsRequest(_message.Message):
     def __init__(self, calls: _Optional[_Iterable[_Union[StreamedCall, _Mapping]]] = ...) -> None: ...
 
 class StreamedCall(_message.Message):
-    __slots__ = ("call", "timeout", "save", "put_effects")
+    __slots__ = ("call", "timeout", "traceparent", "save", "put_effects")
     CALL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     PUT_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     call: int
     timeout: _duration_pb2.Duration
+    traceparent: str
     save: _checkpoint_service_pb2.SaveRequest
     put_effects: _effect_service_pb2.PutEffectsRequest
-    def __init__(self, call: _Optional[int] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., put_effects: _Optional[_Union[_effect_service_pb2.PutEffectsRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., put_effects: _Optional[_Union[_effect_service_pb2.PutEffectsRequest, _Mapping]] = ...) -> None: ...
 
 class RunCallsResponse(_message.Message):
     __slots__ = ("answers",)

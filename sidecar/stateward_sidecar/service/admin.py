@@ -33,7 +33,7 @@ from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
 from stateward_sidecar.telemetry import failures
 
-FEATURES = ("blobs", "effects", "leases", "records", "signals", "writer")
+FEATURES = ("blobs", "calls", "effects", "leases", "records", "signals", "writer")
 # How long before its caller's deadline a drain answers.
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 

@@ -51,8 +51,14 @@ class Exchange(Protocol):
 class Verb:
     """A method that can be called on a stream."""
 
+    service: str
     name: str
     run: Callable[[Any, Any], Awaitable[Message]]
+
+    @property
+    def path(self) -> str:
+        """The name of the method in traces, as for a call by itself."""
+        return f"stateward.v1.{self.service}/{self.name}"
 
 
 class Deadline:
@@ -169,6 +175,7 @@ class _Stream:
     async def _run(self, call: StreamedCall, *, is_only: bool) -> None:
         """Runs a call as if it had come by itself, and sends its answer."""
         began_s = perf_counter()
+        end_span: Callable[[str], None] = _ended
         field = call.WhichOneof("request") or ""
         answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field), "OK"
         name = verb.name if verb is not None else "RunCalls"
@@ -177,16 +184,20 @@ class _Stream:
                 raise InvalidField("calls.request", "is required: one request, of a method that this daemon knows")
             request = getattr(call, field)
             spans.call_id.set(request.request_id)
+            if spans.tracer is not None:
+                end_span = spans.tracer.begin_call(verb.path, (("traceparent", call.traceparent),))
             if not is_only:
                 message_bytes.set(request.ByteSize())
             getattr(answer, field).CopyFrom(await self._in_time(verb, request, call))
         except asyncio.CancelledError:
+            end_span("CANCELLED")
             self._note(name, "CANCELLED", began_s)
             raise
         except Exception as error:  # noqa: BLE001  (the boundary)
             status, _, details = to_status(foreseen(error, name))
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
+        end_span(code)
         self._note(name, code, began_s)
         await self._send(answer)
 
@@ -239,3 +250,7 @@ class _Stream:
                 await self._exchange.write(RunCallsResponse(answers=answers))
         finally:
             self._is_sending = False
+
+
+def _ended(_: str) -> None:
+    """Ends the span of a call, if traces are off."""

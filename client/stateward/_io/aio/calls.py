@@ -9,35 +9,46 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, explain_status, explain_written, grpc
-from stateward.errors import DeadlineExceeded, ServerUnavailable, StatewardError
+from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 
 FIELDS = {"Save": "save", "PutEffects": "put_effects"}
 """The methods that can be called on a stream."""
 CALL_BYTES_MAX = 64 << 10
 """Larger requests are made by themselves, so that small ones do not wait behind them."""
-_CALLS_MAX, _BYTES_MAX = 256, 512 << 10  # of a message; the daemon takes 1 MiB
+CLOSE_S = 5.0
+"""How long calls that are under way when an event loop ends may still take, such as those of other generators."""
+_CALLS_MAX, _BYTES_MAX = 256, 512 << 10  # of a message, before the last call in it; the daemon takes 1 MiB
+LINGER_S = 0.1
+"""How long a stream without calls stays open."""
 _ANSWER_S = 0.5
 """How much later than its deadline the daemon's own answer to a late call may come."""
+
+
+class OlderDaemon(Exception):
+    """Raised if the daemon does not have the method. Nothing was called."""
 
 
 class CallStream:
     """A stream of calls, on one event loop. After it has ended, another one is made."""
 
-    def __init__(self, open_stream: Callable[[], Any], settings: Settings) -> None:
+    def __init__(self, open_stream: Callable[[], Any], settings: Settings, lingers_s: float | None) -> None:
+        """`lingers_s`: how long it stays open without calls; None = until it is closed."""
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._stream = open_stream()
-        self._settings = settings
+        self._lingers_s = lingers_s
         self._last_number = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._outbox: list[tuple[StreamedCall, int]] = []
+        self._outbox = deque[tuple[StreamedCall, int]]()
         self._writing: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self.is_open = True
         # The reading task has no reference to this object, which can so be collected: then the stream ends.
         self._reading = self._loop.create_task(_read(weakref.ref(self), self._stream, self._waiting, settings))
@@ -58,11 +69,22 @@ class CallStream:
         finally:
             late.cancel()
             self._waiting.pop(number, None)
+            if not self._waiting and self._lingers_s is not None and self._idle is None:
+                self._idle = self._loop.call_later(self._lingers_s, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        self._idle = None
+        if self.is_open and not self._waiting:
+            self.is_open = False
+            self._writing = self._writing or self._loop.create_task(self._write())
 
     async def _write(self) -> None:
         try:
             while self._outbox:
-                await self._stream.write(RunCallsRequest(calls=self._take()))
+                if calls := self._take():
+                    await self._stream.write(RunCallsRequest(calls=calls))
+            if not self.is_open:
+                await self._stream.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):
             pass  # the reading task gets the error, and passes it on
         finally:
@@ -71,19 +93,18 @@ class CallStream:
     def _take(self) -> list[StreamedCall]:
         """Takes the calls of the next message."""
         taken, size_bytes = list[StreamedCall](), 0
-        for call, call_bytes in self._outbox[:_CALLS_MAX]:
-            size_bytes += call_bytes
-            if taken and size_bytes > _BYTES_MAX:
-                break
-            taken.append(call)
-        del self._outbox[: len(taken)]
+        while self._outbox and len(taken) < _CALLS_MAX and size_bytes < _BYTES_MAX:
+            call, call_bytes = self._outbox.popleft()
+            if call.call in self._waiting:  # else its caller has left
+                taken.append(call)
+                size_bytes += call_bytes
         return taken
 
-    async def close(self, grace_s: float = 0.0) -> None:
-        """Ends the stream. Calls under way may end within the grace time."""
+    async def close(self) -> None:
+        """Ends the stream. Calls under way may still end."""
         self.is_open = False
         if waiting := [each for each in self._waiting.values() if not each.done()]:
-            await asyncio.wait(waiting, timeout=grace_s)
+            await asyncio.wait(waiting, timeout=CLOSE_S)
         self._stream.cancel()
 
     def __del__(self) -> None:
@@ -100,7 +121,7 @@ async def _read(
 ) -> None:
     """Passes answers to those who wait, and the error of the stream to all of them."""
 
-    def fail() -> StatewardError:
+    def fail() -> Exception:
         return ServerUnavailable("the stream to the daemon ended", code="UNAVAILABLE")
 
     try:
@@ -116,8 +137,9 @@ async def _read(
     except grpc.RpcError as failure:
         found = failure
 
-        def fail() -> StatewardError:
-            return explain_written(found, settings)
+        def fail() -> Exception:
+            error = explain_written(found, settings)
+            return OlderDaemon() if isinstance(error, FeatureUnavailable) else error
     finally:
         if (made := owner()) is not None:
             made.is_open = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.aio.calls import CALL_BYTES_MAX, FIELDS, CallStream
+from stateward._io.aio.calls import CALL_BYTES_MAX, CLOSE_S, FIELDS, LINGER_S, CallStream, OlderDaemon
 from stateward._io.channel import (
     Settings,
     bind_methods,
@@ -22,11 +22,7 @@ from stateward._io.channel import (
     upload_deadline_s,
 )
 from stateward.blobs import Content, slices
-from stateward.errors import FeatureUnavailable
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
-
-CLOSE_S = 5.0
-"""How long calls that are under way when an event loop ends may still take, such as those of other generators."""
 
 
 class Connection:
@@ -41,6 +37,7 @@ class Connection:
         self._methods = bind_methods(self._channel)
         self._calls: CallStream | None = None
         self._streams_calls = True
+        self._under_way = 0
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.
         self._lifetime: Any = _lifetime(self._channel, self.streams)
@@ -59,24 +56,31 @@ class Connection:
 
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
-        timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
+        timeout_s = self._settings.call_timeout_s if deadline_s is None else deadline_s
         field = FIELDS.get(method) if self._streams_calls else None
-        if field is not None and (size_bytes := request.ByteSize()) <= CALL_BYTES_MAX:
-            try:
-                return await self._streamed().call(field, request, size_bytes, timeout)
-            except FeatureUnavailable as error:
-                if error.reason:
-                    raise
-                self._streams_calls = False  # an older daemon, which does not have the method
+        if field is None:
+            return await self._call_alone(method, request, timeout_s)
+        self._under_way += 1
         try:
-            return await self._methods[method](request, timeout=timeout)
+            if self._under_way > self._settings.streams_beside and (size := request.ByteSize()) <= CALL_BYTES_MAX:
+                with suppress(OlderDaemon):
+                    return await self._streamed().call(field, request, size, timeout_s)
+                self._streams_calls = False
+            return await self._call_alone(method, request, timeout_s)
+        finally:
+            self._under_way -= 1
+
+    async def _call_alone(self, method: str, request: Message, timeout_s: float) -> Any:
+        try:
+            return await self._methods[method](request, timeout=timeout_s)
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
     def _streamed(self) -> CallStream:
         """Returns the open stream of calls, and opens one if there is none."""
         if self._calls is None or not self._calls.is_open:
-            self._calls = CallStream(self._methods["RunCalls"], self._settings)
+            lingers_s = LINGER_S if self._settings.streams_beside else None
+            self._calls = CallStream(self._methods["RunCalls"], self._settings, lingers_s)
             self.streams.add(self._calls)
         return self._calls
 

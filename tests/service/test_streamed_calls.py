@@ -1,0 +1,180 @@
+"""The danger: a call on a stream is answered otherwise than by itself, is lost, or holds up the others."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.status_pb2 import Status
+from tests.service.conftest import Place
+from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, sets
+
+from stateward.testing import run_daemon
+from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, StreamedCall
+from stateward.v1.call_service_pb2_grpc import CallServiceStub
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
+from stateward.v1.state_pb2 import Value
+
+
+class Calls:
+    """A stream of calls; the client sends what it likes."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._messages: queue.SimpleQueue[RunCallsRequest | None] = queue.SimpleQueue()
+        self.stream: Any = CallServiceStub(wire.channel).RunCalls(iter(self._messages.get, None), timeout=TIMEOUT_S)
+        self.number = 0
+
+    def send(self, *requests: Any, timeout: Duration | None = None) -> None:
+        """Sends calls in one message, numbered from 1 on."""
+        calls = []
+        for request in requests:
+            self.number += 1
+            field = "save" if isinstance(request, SaveRequest) else "put_effects"
+            calls.append(StreamedCall(call=self.number, timeout=timeout, **{field: request}))
+        self._messages.put(RunCallsRequest(calls=calls))
+
+    def put(self, message: RunCallsRequest | None) -> None:
+        self._messages.put(message)
+
+    def answers(self, count: int) -> dict[int, CallAnswer]:
+        """The next answers, by number."""
+        found: dict[int, CallAnswer] = {}
+        while len(found) < count:
+            for answer in next(self.stream).answers:
+                assert answer.call not in found
+                found[answer.call] = answer
+        return found
+
+
+@pytest.fixture
+def calls(wire: Wire) -> Iterator[Calls]:
+    opened = Calls(wire)
+    yield opened
+    opened.put(None)
+    opened.stream.cancel()
+
+
+def effects(place: Place, key: str, **options: Any) -> PutEffectsRequest:
+    made = Effect(key=key, name="tool", value=Value(data=key.encode()))
+    return PutEffectsRequest(namespace=place.namespace, thread=THREAD, effects=[made], **options)
+
+
+def test_answers_are_those_of_calls_by_themselves(place: Place, wire: Wire, calls: Calls) -> None:
+    """Saves and effects of one message are applied in their order, and a retry by itself has the same answer."""
+    saves = [place.request(expected_version=2 + n, diff=appends(f"{n}"), request_id=f"s{n}") for n in range(3)]
+    calls.send(*saves, effects(place, "k", request_id="e"))
+    found = calls.answers(4)
+    assert [found[n].save.version for n in (1, 2, 3)] == [3, 4, 5]
+    for number, save in enumerate(saves, start=1):
+        again = wire.save(save)
+        assert again.replayed
+        again.replayed = False
+        assert again == found[number].save
+    assert found[4].put_effects.written == 1
+    assert wire.effects.PutEffects(effects(place, "k", request_id="e")).sequence == found[4].put_effects.sequence
+
+
+WRONG: dict[str, Callable[[Place], Any]] = {
+    "mismatch": lambda place: place.request(expected_version=1, diff=appends("x"), request_id="r"),
+    "field": lambda place: place.request(expected_version=-1, diff=appends("x"), request_id="r"),
+    "nothing": lambda place: SaveRequest(),
+    "reused": lambda place: place.request(expected_version=2, diff=appends("y"), request_id="made-1"),
+    "effect": lambda place: effects(place, "", request_id="r"),
+    "no archive": lambda place: effects(place, "k", request_id="r", durability="DURABILITY_ARCHIVED"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors_are_those_of_calls_by_themselves(untouched: Place, wire: Wire, calls: Calls, wrong: str) -> None:
+    """Code, message and details are the same, and the calls beside a refused one are answered."""
+    request = WRONG[wrong](untouched)
+    method = wire.checkpoints.Save if isinstance(request, SaveRequest) else wire.effects.PutEffects
+    with pytest.raises(grpc.RpcError) as alone:
+        method(request, timeout=TIMEOUT_S)
+    details = dict(alone.value.trailing_metadata())[DETAILS_KEY]
+    replay = untouched.request(expected_version=0, diff=appends("first", "second"), request_id="made-1")
+    calls.send(request, replay)
+    found = calls.answers(2)
+    assert found[1].refused == Status.FromString(details)
+    assert found[2].save.version == 1
+
+
+def test_a_call_without_a_request_is_refused_alone(place: Place, calls: Calls) -> None:
+    """A newer client's method is refused by an older daemon, and the stream goes on."""
+    calls.put(RunCallsRequest(calls=[StreamedCall(call=1)]))
+    calls.number = 1
+    calls.send(place.request(expected_version=2, diff=appends("x"), request_id="r"))
+    found = calls.answers(2)
+    assert "calls.request" in found[1].refused.message
+    assert found[2].save.version == 3
+
+
+@pytest.mark.parametrize("numbers", [[0], [-1], [2, 2], [3, 1], [], [*range(1, 258)]])
+def test_calls_that_cannot_be_told_apart_end_the_stream(place: Place, calls: Calls, numbers: list[int]) -> None:
+    """Nothing of that message is done; calls before it are answered first."""
+    calls.put(RunCallsRequest(calls=[StreamedCall(call=number) for number in numbers]))
+    with pytest.raises(grpc.RpcError) as error:
+        calls.answers(1)
+    assert refusal_of(error.value).reason == "INVALID_FIELD"
+
+
+def test_a_client_that_reads_nothing_gets_every_answer(place: Place, calls: Calls) -> None:
+    """A thousand calls are sent before the first answer is read. None is lost, and each is applied once."""
+    for first in range(0, 1000, 100):
+        calls.send(*(effects(place, f"{n}", request_id=f"r{n}") for n in range(first, first + 100)))
+    calls.put(None)
+    found = calls.answers(1000)
+    assert len({answer.put_effects.sequence for answer in found.values()}) == 1000
+    with pytest.raises(StopIteration):
+        next(calls.stream)
+
+
+def test_large_calls_share_no_memory_for_long(place: Place, calls: Calls) -> None:
+    """Messages just below the limit are taken one after the other; a larger one ends the stream."""
+    for n in range(5):
+        large = sets("big", "x" * 900_000 + str(n))
+        calls.send(place.request(expected_version=2 + n, diff=large, request_id=f"r{n}"))
+        assert calls.answers(1)[n + 1].save.version == 3 + n
+    calls.send(place.request(diff=sets("big", "x" * (1 << 20)), request_id="large"))
+    with pytest.raises(grpc.RpcError) as error:
+        calls.answers(1)
+    assert refusal_of(error.value).reason == "STATE_TOO_LARGE"
+    assert place.wire.save(place.request(expected_version=7)).version == 8
+
+
+def test_a_late_call_is_refused_in_time(place: Place, calls: Calls) -> None:
+    """A deadline that has passed fails the call alone, and nothing is written; a wrong deadline names its field."""
+    calls.send(effects(place, "k", request_id="r"), timeout=Duration(nanos=1000))
+    calls.send(effects(place, "k", request_id="r"), timeout=Duration(seconds=-1))
+    calls.send(effects(place, "k", request_id="r"), timeout=Duration(seconds=20))
+    found = calls.answers(3)
+    assert found[1].refused.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    assert "calls.timeout" in found[2].refused.message
+    assert found[3].put_effects.written == 1
+
+
+def test_a_stop_answers_what_was_taken() -> None:
+    """The stream of a daemon that stops ends with UNAVAILABLE after the answers, and the stop does not wait for it."""
+    with run_daemon() as daemon:
+        wire = Wire(daemon.target)
+        stream = Calls(wire)
+        stream.send(*(SaveRequest(thread=f"t{n}", diff=appends("x"), request_id="r") for n in range(50)))
+        daemon.stop()
+        saved = set()
+        try:
+            for message in stream.stream:
+                saved |= {answer.call for answer in message.answers if answer.HasField("save")}
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017
+        daemon.start()
+        for n in range(50):
+            answer = wire.save(SaveRequest(thread=f"t{n}", diff=appends("x"), request_id="r"))
+            assert answer.replayed or n + 1 not in saved
+        stream.put(None)
+        wire.close()
