@@ -13,6 +13,7 @@ from tests.service.test_error_table import make
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import (
+    call_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
     error_reason_pb2,
@@ -36,6 +37,7 @@ def daemon() -> Iterator[Daemon]:
 def stubs(channel: grpc.Channel) -> dict[str, grpc.UnaryUnaryMultiCallable]:
     """The methods of a daemon by their names."""
     services = (
+        call_service_pb2_grpc.CallServiceStub,
         checkpoint_service_pb2_grpc.CheckpointServiceStub, effect_service_pb2_grpc.EffectServiceStub,
         lease_service_pb2_grpc.LeaseServiceStub, record_service_pb2_grpc.RecordServiceStub,
         signal_service_pb2_grpc.SignalServiceStub, writer_service_pb2_grpc.WriterServiceStub,
@@ -55,6 +57,9 @@ def test_its_requests_are_answered(daemon: Daemon) -> None:
             method = methods[kind.rpartition(".")[2].removesuffix("Request")]
             if kind.endswith(".WriteRequest"):
                 assert next(iter(method(iter([request]), timeout=10))).HasField("opened")
+            elif kind.endswith(".RunCallsRequest"):
+                answers = [each for message in method(iter([request]), timeout=10) for each in message.answers]
+                assert {each.WhichOneof("answer") for each in answers} == {"save", "put_effects"}
             else:
                 method(request, timeout=10)
 
