@@ -5,12 +5,15 @@ Exit codes: 0 stopped on request, 1 cannot start, 2 wrong arguments, 70 the disk
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 
 def main() -> None:
     """Runs the daemon."""
+    # Imports leave next to no garbage, and to look for it takes a sixth of a start.
+    gc.disable()
     # Without this, gRPC's own log appears before the one line that says what is wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -49,6 +52,8 @@ def _run() -> int:
     configure_logging(settings.log_level, settings.log_format)
     from stateward_sidecar import app
 
+    gc.freeze()
+    gc.enable()
     if make_parser().parse_args(sys.argv[1:]).check:
         return app.check(settings)
 
