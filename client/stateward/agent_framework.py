@@ -98,10 +98,8 @@ class StatewardCheckpointStorage(Connected):
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Returns the checkpoint with the newest timestamp; None = there is none. Reads the state of no other one."""
         found = await self._list(workflow_name)
-        if not found:
-            return None
-        newest = max(found, key=lambda made: datetime.fromisoformat(str(made.attributes[TIME])))
-        return await self.load(newest.labels[ID])
+        newest = max(found, key=lambda made: datetime.fromisoformat(str(made.attributes[TIME])), default=None)
+        return await self.load(newest.labels[ID]) if newest else None
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Removes a checkpoint, and with the last one the thread and its key. Returns whether there was one."""
@@ -170,21 +168,12 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
         Connected.__init__(self, client, target, namespace, options or {})
         HistoryProvider.__init__(self, source_id, **provider)
 
-    async def get_messages(
-        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
-    ) -> list[Message]:
+    async def get_messages(self, session_id: str | None, **kwargs: Any) -> list[Message]:
         """Returns the messages of a session, oldest first."""
         read = await self._of(session_id).hydrate(logs=[MESSAGES])
         return [Message.from_dict(value) for value in read.logs[MESSAGES]]
 
-    async def save_messages(
-        self,
-        session_id: str | None,
-        messages: Sequence[Message],
-        *,
-        state: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    async def save_messages(self, session_id: str | None, messages: Sequence[Message], **kwargs: Any) -> None:
         """Adds messages at the end. Those that the history ends with already are not added again.
 
         As with the framework's own providers, a caller may repeat the end of the history or all of it. So as many

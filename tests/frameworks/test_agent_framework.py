@@ -285,6 +285,37 @@ async def test_two_writers_of_a_history_lose_nothing(daemon: Daemon) -> None:
         assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(20)]
 
 
+def test_two_processes_on_one_history_lose_nothing(daemon: Daemon) -> None:
+    """Two agents talk in one session at a time: each turn is there once and whole, and those of each are in order."""
+    command = [sys.executable, "-m", "tests.frameworks.agent_framework_writer", daemon.target]
+    writers = [
+        subprocess.Popen([*command, name, "15"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert writer.stdout
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin
+        writer.stdin.write("begin\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=90)
+        assert writer.returncode == 0
+
+    async def read() -> list[str]:
+        async with StatewardHistoryProvider(target=daemon.target) as provider:
+            return [message.text for message in await provider.get_messages("shared")]
+
+    texts = asyncio.run(read())
+    assert len(texts) == 60
+    asked = texts[::2]
+    assert texts[1::2] == [f"re {text}" for text in asked]
+    for name in ("one", "two"):
+        assert [text for text in asked if text.startswith(name)] == [f"{name}-{number}" for number in range(15)]
+    assert [text[:3] for text in asked] != sorted(text[:3] for text in asked), "they did not talk at the same time"
+
+
 async def test_a_client_of_one_s_own_stays_open(daemon: Daemon) -> None:
     """And a client together with options for one is refused."""
     async with daemon.async_client() as client:
