@@ -7,8 +7,8 @@ it along with ``carried``. While traces are off, ``tracer`` is None, and asking 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -61,6 +61,16 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 def span(name: str, uid: str = "", **facts: str | float | bool) -> AbstractContextManager[None]:
     """A span around a block; nothing if traces are off. See ``Tracer.span``."""
     return _NOTHING if tracer is None else tracer.span(name, facts, uid)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Whatever becomes the present span within a block, the one before is present again after it."""
+    before = active.get()
+    try:
+        yield
+    finally:
+        active.set(before)
 
 
 def carried(call: Callable[P, T]) -> Callable[P, T]:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from tests.archive.rig import Fleet, eventually, write_steps
+from tests.service.agents import Agent, Stream
 from tests.service.wire import Wire, appends
 from tests.tracing.collector import Collector, collecting
 
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.writer_service_pb2 import WriteRequest, WriterSave
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import load_settings
 
@@ -108,6 +112,103 @@ def test_errors_and_sampling(collector: Collector) -> None:
     assert SECRET not in str(collector.spans)
 
 
+FRAME = "stateward.v1.WriterService/Frame"
+
+
+def own_tracer() -> trace.Tracer:
+    """A tracer of the program that uses the client. Its spans are sent nowhere."""
+    return TracerProvider().get_tracer("agent")
+
+
+def parent_of(span: Any) -> tuple[int, int]:
+    return int.from_bytes(span.trace_id, "big"), int.from_bytes(span.parent_span_id, "big")
+
+
+def place_of(span: trace.Span) -> tuple[int, int]:
+    found = span.get_span_context()
+    return found.trace_id, found.span_id
+
+
+async def test_the_python_client_names_its_span(collector: Collector) -> None:
+    """Calls and streams of both clients lie under the span in which the program makes them."""
+    tracer = own_tracer()
+    with run_daemon(traces=collector.url) as daemon:
+        async with daemon.async_client() as asynchronous:
+            with tracer.start_as_current_span("asyncio") as first:
+                await asynchronous.thread("a").append("log", 1)
+                await asynchronous.thread("a").write_blob(bytes(2_000_000))
+        with daemon.client() as client, tracer.start_as_current_span("blocking") as second:
+            client.thread("a").append("log", 2)
+            client.thread("a").write_blob(bytes(2_000_000))
+        for span in (first, second):
+            for name in (SAVE, "stateward.v1.BlobService/WriteBlob"):
+                collector.wait_for(name, lambda found, span=span: parent_of(found) == place_of(span))
+
+
+def test_each_frame_of_a_stream_has_its_own_trace(collector: Collector) -> None:
+    """Saves that are sent one after the other on a stream lie under their callers' spans, with queue and commit."""
+    tracer = own_tracer()
+    with run_daemon(traces=collector.url) as daemon, daemon.client() as client:
+        callers = []
+        with client.thread(SECRET).writer() as writer:
+            state = client.thread(SECRET).hydrate()
+            for number in range(3):
+                state.slots["n"] = number
+                with tracer.start_as_current_span("step") as span:
+                    callers.append(place_of(span))
+                    writer.send(state)
+            state.slots["n"] = 4
+            writer.save(state)  # by somebody without a span
+        stream = collector.wait_for("stateward.v1.WriterService/Write")
+        frames = [collector.wait_for(FRAME, lambda found, each=each: parent_of(found) == each) for each in callers]
+    for frame in frames:
+        below = {span.name for span in collector.spans if span.parent_span_id == frame.span_id}
+        assert below == {"queue", "commit"}
+        codes = {each.key: each.value.string_value for each in frame.attributes}
+        assert codes["rpc.response.status_code"] == "OK"
+    assert [span.name for span in collector.spans].count(FRAME) == 3
+    assert "commit" in {span.name for span in collector.spans if span.parent_span_id == stream.span_id}
+    assert SECRET not in str(collector.spans)
+
+
+class TracedStream(Stream):
+    """Its frames lie under a span."""
+
+    def _put(self, save: SaveRequest) -> None:
+        item = WriterSave(frame=self.number, save=save, traceparent=PARENT[0][1])
+        self._queue.put(WriteRequest(save=item))
+
+
+def codes_of(spans: list[Any]) -> list[str]:
+    facts = [{each.key: each.value.string_value for each in span.attributes} for span in spans]
+    return [each["rpc.response.status_code"] for each in facts]
+
+
+def test_frames_that_are_refused_or_not_answered(collector: Collector) -> None:
+    """A frame's span ends with the code of its error; if the stream breaks, no commit lacks the span of its frame."""
+    with run_daemon(traces=collector.url) as daemon:
+        wire = Wire(daemon.target)
+        stream = TracedStream(Agent(wire, "default", "ada"))
+        stream.send(expected_version=7)
+        stream.send()
+        refused = stream.answers(2)
+        stream.reset()
+        stream.next()
+        for _ in range(100):
+            stream.send()
+        stream.next()
+        stream.call.cancel()
+        wire.close()
+        collector.wait_for("stateward.v1.WriterService/Write")
+    assert refused == ["VERSION_MISMATCH", "WRITER_ABORTED"]
+    frames = [span for span in collector.spans if span.name == FRAME]
+    assert codes_of(frames[:2]) == ["ABORTED", "ABORTED"]
+    assert set(codes_of(frames[2:])) <= {"OK", "CANCELLED"}
+    assert "OK" in codes_of(frames[2:])
+    commits = {span.parent_span_id for span in collector.spans if span.name == "commit"}
+    assert commits <= {span.span_id for span in collector.spans}
+
+
 def test_log_lines_name_the_trace(collector: Collector) -> None:
     """A line about a call leads to its trace."""
     with run_daemon(traces=collector.url, log_level="debug") as daemon:
@@ -130,9 +231,9 @@ def test_no_collector_is_there(tmp_path: Path) -> None:
 
 
 def test_nobody_pays_who_does_not_ask() -> None:
-    """A daemon without --traces loads nothing of OpenTelemetry."""
-    look = "print(*(each for each in sys.modules if 'opentelemetry' in each or '.tracing' in each))"
-    program = f"import sys, stateward_sidecar.app; {look}"
+    """A daemon without --traces loads nothing of OpenTelemetry, and a client nothing at all of it."""
+    look = "print(*(each for each in sys.modules if 'opentelemetry' in each or 'sidecar.tracing' in each))"
+    program = f"import sys, stateward, stateward_sidecar.app; {look}"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == []
 

@@ -57,6 +57,8 @@ class Frame:
     request: checkpoints.SaveRequest
     state: State
     size_bytes: int
+    traceparent: str = ""
+    """The span of the caller; empty = none."""
     unsaved: Unsaved | None = None
     """The changes, if the state moves to the new version with the answer; None = the state has moved already."""
     expected: Checkpoint | None = None
@@ -78,7 +80,7 @@ def message_of(frame: Frame) -> writers.WriteRequest:
     """Returns the message for a frame."""
     message = writers.WriteRequest()
     item = message.save
-    item.frame, item.awaited = frame.number, frame.unsaved is not None
+    item.frame, item.awaited, item.traceparent = frame.number, frame.unsaved is not None, frame.traceparent
     item.save.CopyFrom(frame.request)
     return message
 

@@ -31,6 +31,7 @@ from stateward._operations.reading import hydrate
 from stateward._operations.retry import Retry
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id, thread_error
+from stateward._operations.tracing import trace_parent
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
@@ -174,7 +175,7 @@ class Writing:
             self.check()
         request, unsaved = yield from self._prepare(prepared)
         self._number += 1
-        frame = Frame(self._number, request, state, request.ByteSize())
+        frame = Frame(self._number, request, state, request.ByteSize(), traceparent=trace_parent())
         if is_early:
             answer = checkpoints.SaveResponse(
                 version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST

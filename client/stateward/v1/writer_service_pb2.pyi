@@ -46,14 +46,16 @@ class OpenWriter(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., take_over: bool = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ...) -> None: ...
 
 class WriterSave(_message.Message):
-    __slots__ = ("frame", "save", "awaited")
+    __slots__ = ("frame", "save", "awaited", "traceparent")
     FRAME_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     frame: int
     save: _checkpoint_service_pb2.SaveRequest
     awaited: bool
-    def __init__(self, frame: _Optional[int] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., awaited: bool = ...) -> None: ...
+    traceparent: str
+    def __init__(self, frame: _Optional[int] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., awaited: bool = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ResetWriter(_message.Message):
     __slots__ = ()

@@ -11,6 +11,7 @@ answers it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -18,6 +19,7 @@ from typing import NoReturn, Protocol
 
 import grpc.aio
 import lmdb
+from grpc import StatusCode
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.lease_pb2 import Lease
@@ -32,6 +34,7 @@ from stateward.v1.writer_service_pb2 import (
     WriterSave,
     WriterSaved,
 )
+from stateward_sidecar import spans
 from stateward_sidecar.errors import (
     HistoryElsewhere,
     InvalidField,
@@ -53,6 +56,8 @@ from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log, show_request_id
 
+# The name of a frame's span.
+FRAME = "stateward.v1.WriterService/Frame"
 # The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
 FRAMES_MAX = 256
 # The wait after the end of a stream. A broken stream first looks like an ended one, until gRPC cancels the call.
@@ -87,6 +92,8 @@ class _Frame:
     request: SaveRequest | None = None  # of a frame that was queued without asking the archive
     before: _Frame | None = None
     began_s: float = 0.0  # if metrics are on
+    span: object = None  # if the frame has one of its own, as what ends it with a code
+    end_span: Callable[[str], None] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -95,7 +102,7 @@ class _Frame:
 
     def let_go(self) -> None:
         """Drops what an answered frame no longer needs, so that the next frame does not keep all earlier ones alive."""
-        self.save = self.future = self.request = self.before = None
+        self.save = self.future = self.request = self.before = self.span = None
         if self.write is not None:
             self.write.run, self.write.is_retry, self.write.result = _never, None, None
 
@@ -165,6 +172,9 @@ class WriterService:
             keeping.cancel()
             taking.cancel()
             self._open.discard(taking)
+            while not stream.taken.empty():
+                if (left := stream.taken.get_nowait()) is not None and left.end_span is not None:
+                    left.end_span(StatusCode.CANCELLED.name)
 
     def _find_head(self, place: OpenWriter) -> tuple[int, bytes, int]:
         """Returns version and digest of the branch's head, and the thread's last version, after which frames count."""
@@ -218,6 +228,14 @@ class WriterService:
     async def _take(self, item: WriterSave, stream: _Stream) -> _Frame:
         """Checks, prepares and queues a frame."""
         frame = _Frame(item.frame, began_s=perf_counter() if self._calls.measures is not None else 0.0)
+        if spans.tracer is None or not item.traceparent:
+            return await self._queued(frame, item, stream)
+        with spans.kept():
+            frame.end_span = spans.tracer.begin_call(FRAME, (("traceparent", item.traceparent),))
+            frame.span = spans.active.get()
+            return await self._queued(frame, item, stream)
+
+    async def _queued(self, frame: _Frame, item: WriterSave, stream: _Stream) -> _Frame:
         before, stream.before = stream.before, frame
         try:
             self._check_frame(item, stream)
@@ -309,11 +327,25 @@ class WriterService:
     # -- answering --------------------------------------------------------------------------------------------------
 
     async def _reply(self, frame: _Frame, stream: _Stream) -> None:
-        answer = await self._answer(frame, stream)
+        if frame.end_span is None:
+            answer = await self._answer(frame, stream)
+        else:
+            answer = await self._traced(frame, frame.end_span, stream)
         if self._calls.measures is not None and frame.reset is None:
             self._calls.measures.frames[answer.HasField("saved")].add(perf_counter() - frame.began_s)
         await stream.exchange.write(answer)
         frame.let_go()
+
+    async def _traced(self, frame: _Frame, end: Callable[[str], None], stream: _Stream) -> WriteResponse:
+        code = StatusCode.CANCELLED.name
+        with spans.kept():
+            spans.active.set(frame.span)
+            try:
+                answer = await self._answer(frame, stream)
+                code = "OK" if answer.HasField("saved") else CODES[answer.refused.reason_name].name
+            finally:
+                end(code)
+        return answer
 
     async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
         place = stream.place

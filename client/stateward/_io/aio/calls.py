@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, explain_status, explain_written, grpc
+from stateward._operations.tracing import trace_parent
 from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 
@@ -57,7 +58,7 @@ class CallStream:
         """Makes a call. `field`: of StreamedCall. Raises the error of the call, or of the stream."""
         self._last_number += 1
         number = self._last_number
-        call = StreamedCall(call=number, **{field: request})  # type: ignore[arg-type]
+        call = StreamedCall(call=number, traceparent=trace_parent(), **{field: request})  # type: ignore[arg-type]
         call.timeout.FromMicroseconds(max(int(timeout_s * 1e6), 1))
         answer = self._waiting[number] = self._loop.create_future()
         self._outbox.append((call, size_bytes))

@@ -21,6 +21,7 @@ from stateward._io.channel import (
     open_channel,
     upload_deadline_s,
 )
+from stateward._operations.tracing import trace_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
@@ -72,7 +73,7 @@ class Connection:
 
     async def _call_alone(self, method: str, request: Message, timeout_s: float) -> Any:
         try:
-            return await self._methods[method](request, timeout=timeout_s)
+            return await self._methods[method](request, timeout=timeout_s, metadata=trace_metadata())
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
@@ -86,7 +87,9 @@ class Connection:
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
-        call = self._methods["WriteBlob"](timeout=upload_deadline_s(self._settings, content))
+        call = self._methods["WriteBlob"](
+            timeout=upload_deadline_s(self._settings, content), metadata=trace_metadata()
+        )
         try:
             try:
                 await call.write(WriteBlobRequest(begin=begin))
@@ -104,7 +107,7 @@ class Connection:
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
-        return self._methods[method](request)
+        return self._methods[method](request, metadata=trace_metadata())
 
     async def close(self) -> None:
         """Ends the streams and the connection. Any event loop may call it."""

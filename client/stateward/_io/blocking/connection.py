@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
+from stateward._operations.tracing import trace_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
@@ -34,7 +35,7 @@ class Connection:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
-            return self._methods[method](request, timeout=timeout)
+            return self._methods[method](request, timeout=timeout, metadata=trace_metadata())
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
@@ -54,7 +55,8 @@ class Connection:
                 call.cancel()
 
         write: Any = self._methods["WriteBlob"]
-        call = write.future(messages(), timeout=upload_deadline_s(self._settings, content))
+        timeout = upload_deadline_s(self._settings, content)
+        call = write.future(messages(), timeout=timeout, metadata=trace_metadata())
         is_open.set()
         try:
             return call.result()
@@ -90,7 +92,7 @@ class Connection:
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
-        return self._methods[method](request)
+        return self._methods[method](request, metadata=trace_metadata())
 
     def close(self) -> None:
         """Ends the streams and the connection, except for a channel on which the daemon died during an upload.
